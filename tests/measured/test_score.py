@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.measurements import Row, load_measurements
-from symconfig.report.validate import kendall, main, score
-from symconfig.report.validate_assumptions import assumptions
-from symconfig.report.validate_rows import case
+from symconfig.measured.score import kendall, main, score
+from symconfig.measured.assumptions import assumptions
+from symconfig.measured.cases import case
 
 HEAD = """\
 schema: symconfig.measurements/1

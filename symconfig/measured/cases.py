@@ -15,7 +15,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.blocks.common import Kernel
 from symconfig.graph.operator import LAYER
-from symconfig.report.validate_assumptions import Assumption, assumptions
+from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.solve.predict import Configuration
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 from symconfig.units import GIB

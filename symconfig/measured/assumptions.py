@@ -95,5 +95,5 @@ class Assumptions(Strict):
 @cache
 def assumptions() -> Assumptions:
     """The assumptions that come with symconfig."""
-    with as_file(files("symconfig.report") / "data" / "assumptions.yaml") as path:
+    with as_file(files("symconfig.measured") / "data" / "assumptions.yaml") as path:
         return validate(load_yaml_strict(path), Assumptions)

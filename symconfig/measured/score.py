@@ -1,4 +1,4 @@
-"""Predictions against measured runs: `python -m symconfig.report.validate FILES...` prints the scores."""
+"""Predictions against measured runs: `python -m symconfig.measured.score FILES...` prints the scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import mean
 
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.errors import InputError
-from symconfig.report.validate_rows import Case, case
+from symconfig.measured.cases import Case, case
 from symconfig.solve.predict import Prediction, predict
 from symconfig.units import GIB, MIB
 

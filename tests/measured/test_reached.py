@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.report.validate import Source, score
+from symconfig.measured.score import Source, score
 
 RUNS = Path(__file__).parents[3] / "shared" / "truth"
 # Source -> (time, memory) as mean absolute error; what was measured, rounded up. A change that does worse says why.

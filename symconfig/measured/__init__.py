@@ -1,0 +1,1 @@
+"""Measured runs: read, predicted, scored, and the machine fitted to them."""
