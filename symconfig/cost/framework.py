@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from symconfig.cost.machine import LOW_PRECISION
+from symconfig.cost.machine import LOW_PRECISION, Number
 from symconfig.graph.blocks.common import Implementation
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
-
-Number = float | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

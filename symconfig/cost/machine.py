@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.errors import InputError, Problem
 
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4")
+Number = float | NDArray[np.float64]
+Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,25 +22,32 @@ class Machine:
 
     peak_flops: float  # of the precision of most matmuls
     high_peak_flops: float  # of 16-bit matmuls
-    efficiency: float
-    low_efficiency: float  # of matmuls in low precision
-    k_half: float
+    efficiency: Number
+    low_efficiency: Number  # of matmuls in low precision
+    k_half: Number
     compute_units: float
-    hbm_bytes_per_s: float
-    launch_s: float
-    attention_flops: float
-    attention_backward_flops: float
+    hbm_bytes_per_s: Number
+    launch_s: Number
+    attention_flops: Number
+    attention_backward_flops: Number
     cast_bytes: float  # read and written per input element of a low-precision matmul
-    levels: dict[str, float]  # arguments of the collectives' formulas
+    levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: float
     memory_bytes: float
     context_bytes: float
     host_memory_bytes_per_gpu: float
 
 
-def machine(cluster: ClusterDescriptor, precision: str) -> Machine:
-    """Raises InputError when the GPU has no such precision."""
-    peaks, kernels = cluster.gpu.peak_flops, cluster.kernels
+def constants(kernels: Kernels) -> dict[str, Number]:
+    """The values of the kernels' constants by name."""
+    stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
+    return {name: quantity.value for name, quantity in stated.items() if quantity is not None}
+
+
+def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | None = None) -> Machine:
+    """kernels: other values than the cluster's. Raises InputError when the GPU has no such precision."""
+    peaks = cluster.gpu.peak_flops
+    kernels = constants(cluster.kernels) | dict(kernels or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]
@@ -47,20 +60,20 @@ def machine(cluster: ClusterDescriptor, precision: str) -> Machine:
             )
         )
     high = peaks.bf16 or peaks.fp16
-    attention = high.value * kernels.attention_efficiency.value
+    attention = high.value * kernels["attention_efficiency"]
     return Machine(
         peak.value,
         high.value,
-        kernels.gemm_efficiency.value,
-        (kernels.gemm_efficiency_low or kernels.gemm_efficiency).value,
-        kernels.gemm_k_half.value,
+        kernels["gemm_efficiency"],
+        kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
+        kernels["gemm_k_half"],
         float(cluster.gpu.compute_units),
-        cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels.hbm_efficiency.value,
-        kernels.launch_s.value,
+        cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"],
+        kernels["launch_s"],
         attention,
-        attention * kernels.attention_backward_ratio.value,
+        attention * kernels["attention_backward_ratio"],
         4.0 if precision in LOW_PRECISION else 0.0,
-        _levels(cluster),
+        _levels(cluster, kernels["link_efficiency"]),
         cluster.host.link_bytes_per_s.value,
         cluster.gpu.memory_bytes.value,
         cluster.gpu.context_bytes.value,
@@ -68,17 +81,15 @@ def machine(cluster: ClusterDescriptor, precision: str) -> Machine:
     )
 
 
-def _levels(cluster: ClusterDescriptor) -> dict[str, float]:
+def _levels(cluster: ClusterDescriptor, efficiency: Number) -> dict[str, Number]:
     """The formulas know four levels; a cluster with fewer repeats nothing outside its last one."""
-    result: dict[str, float] = {}
+    result: dict[str, Number] = {}
     levels = list(cluster.levels)
     for index in range(4):
         level = levels[min(index, len(levels) - 1)]
         thin = level.oversubscription.value if level.oversubscription else 1.0
         result[f"level{index}_size"] = float(level.size) if level.size is not None else 1e12
-        result[f"level{index}_bytes_per_s"] = (
-            level.bandwidth_bytes_per_s.value * cluster.kernels.link_efficiency.value / thin
-        )
+        result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s.value * efficiency / thin
         result[f"level{index}_latency_s"] = level.latency_s.value
         result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
     return result

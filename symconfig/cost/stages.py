@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import KEPT, TRANSIENT, Array
-from symconfig.cost.framework import Bytes, Framework, Number
-from symconfig.cost.machine import Machine
+from symconfig.cost.framework import Bytes, Framework
+from symconfig.cost.machine import Machine, Number
 from symconfig.cost.table import WEIGHTS, Table
 
 # Blocks whose backward follows their forward at once, at the end of the last stage: one microbatch is in flight there.

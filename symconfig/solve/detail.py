@@ -33,11 +33,15 @@ class Detail:
         return tuple(float(value) for value in self.cost.stage_bytes[:, 0, 0, 0])
 
 
-def detail(found: Found) -> Detail:
-    """The parts of one candidate, by the same functions that weighed it."""
+def detail(found: Found, copies: int = 1) -> Detail:
+    """The parts of one candidate, by the same functions that weighed it.
+
+    copies: how often it is weighed, where the machine's constants are arrays [copies].
+    """
     request = found.request
     tp, pp, cp, ep, etp, _, micro = found.degrees
-    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
+    point = np.repeat(np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64), copies, axis=1)
+    every = np.arange(copies)
     of_kind = derived(request.model, request.framework.implementation, found.scheme)
     choices = [Choice(), WHOLE] if found.block_layers else [found.choice]
     costs = block_costs(of_kind, lattice(request, point), found.machine, request.framework)
@@ -56,12 +60,12 @@ def detail(found: Found) -> Detail:
         request.model.tie_word_embeddings,
     )
     where = columns(request, point, pp)
-    sums = stages(small, shapes, np.array([0]))
+    sums = stages(small, shapes, every)
     if not found.block_layers:
         return Detail(evaluate(sums, where, setting), sums, where, setting, small)
     prefixes = tuple(
         (prefix(found.split, stage, small.kinds)[0], prefix(found.split, stage, small.kinds)[found.block_layers])
         for stage in range(pp)
     )
-    cost = evaluate_block(small.only(0), small.only(1), np.array([0]), where, setting, prefixes, np.inf).cost
+    cost = evaluate_block(small.only(0), small.only(1), every, where, setting, prefixes, np.inf).cost
     return Detail(cost, sums, where, setting, small)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.blocks import SECONDS
+from symconfig.cost.blocks import SECONDS, Array
 from symconfig.cost.framework import MEGATRON, Framework
-from symconfig.cost.machine import machine
+from symconfig.cost.machine import Constants, machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -82,6 +82,16 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
         float(forward + forward_comm),
         float(backward + backward_comm),
     )
+
+
+def step_seconds(
+    model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration, constants: Constants, n: int
+) -> Array:
+    """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
+    found = _found(model, cluster, configuration)
+    found = replace(found, machine=machine(cluster, configuration.precision, constants))
+    cost = detail(found, n).cost
+    return np.broadcast_to(cost.step_s[0, 0], n)
 
 
 def _found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.measurements import Row, load_measurements
-from symconfig.measured.score import kendall, main, score
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
+from symconfig.measured.score import kendall, main, score
 
 HEAD = """\
 schema: symconfig.measurements/1

@@ -1,0 +1,148 @@
+"""The constants of a GPU type, fitted to measured runs; a cluster descriptor with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
+from symconfig.measured.fit import Array, Fit, Parameter, fit
+from symconfig.measured.score import Judged
+from symconfig.solve.predict import step_seconds
+
+# What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.
+ANY_GPU: dict[str, tuple[float, float]] = {
+    "gemm_efficiency": (0.75, 0.2),
+    "gemm_efficiency_low": (0.65, 0.25),
+    "gemm_k_half": (400.0, 0.7),
+    "hbm_efficiency": (0.78, 0.15),
+    "launch_s": (6e-6, 0.6),
+    "attention_efficiency": (0.5, 0.3),
+    "attention_backward_ratio": (0.8, 0.2),
+    "link_efficiency": (0.75, 0.25),
+}
+BOUNDS: dict[str, tuple[float, float]] = {
+    "gemm_efficiency": (0.2, 1.0),
+    "gemm_efficiency_low": (0.2, 1.0),
+    "gemm_k_half": (10.0, 4000.0),
+    "hbm_efficiency": (0.3, 0.95),
+    "launch_s": (1e-6, 1e-4),
+    "attention_efficiency": (0.1, 0.95),
+    "attention_backward_ratio": (0.3, 1.2),
+    "link_efficiency": (0.1, 1.0),
+}
+LEAST_UNCERTAINTY = 0.01  # of a fitted constant: the form of the model is not better than this
+
+
+@dataclass(frozen=True, slots=True)
+class SourceErrors:
+    """Mean absolute relative errors of one source's n rows; left_out: None where no other model was run on this GPU."""
+
+    source: str
+    models: int
+    n: int
+    before: float
+    after: float
+    left_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One GPU type. kernels: fitted."""
+
+    cluster: ClusterDescriptor
+    kernels: Kernels
+    parameters: tuple[Parameter, ...]
+    sources: tuple[SourceErrors, ...]
+    rows: int
+    fit: Fit
+
+    @property
+    def profile(self) -> ClusterDescriptor:
+        """The cluster with its fitted constants."""
+        return self.cluster.model_copy(update={"kernels": self.kernels})
+
+
+def calibrate(
+    cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
+) -> Calibration:
+    """judged: (source, row) of runs with seconds on GPUs of this type. command: what the fitted constants name as
+    their source. from_scratch: forget what the cluster says of its kernels.
+    """
+    rows = [item for _, item in judged]
+    measured = np.log([item.time[1] for item in rows if item.time])
+    parameters = _parameters(cluster.kernels, from_scratch)
+    groups = [f"{source} {item.row.model.name}" for source, item in judged]
+    found = fit(_evaluator(rows, parameters), measured, parameters, groups, [item.row.model.name for item in rows])
+    before = np.log([item.time[0] for item in rows if item.time])
+    return Calibration(
+        cluster,
+        _kernels(cluster.kernels, parameters, found, command),
+        parameters,
+        _errors(judged, measured, before, found),
+        len(rows),
+        found,
+    )
+
+
+def _parameters(kernels: Kernels, from_scratch: bool) -> tuple[Parameter, ...]:
+    result = []
+    for name in Kernels.model_fields:
+        quantity: Quantity | None = getattr(kernels, name)
+        if quantity is None:
+            continue
+        value, uncertainty = ANY_GPU[name] if from_scratch else (quantity.value, quantity.uncertainty)
+        if uncertainty > 0:
+            result.append(Parameter(name, value, uncertainty, *BOUNDS[name]))
+    return tuple(result)
+
+
+def _evaluator(rows: Sequence[Judged], parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
+    """log constants [parameters, n] -> log seconds [rows, n]."""
+
+    def evaluate(theta: Array) -> Array:
+        values = dict(zip([p.name for p in parameters], np.exp(theta), strict=True))
+        n = theta.shape[1]
+        result = np.empty((len(rows), n))
+        for index, item in enumerate(rows):
+            what = item.case
+            seconds = [
+                step_seconds(what.model, what.cluster, configuration, values, n)
+                for configuration in (what.configuration, *what.others)
+            ]
+            result[index] = np.log(np.min(seconds, axis=0))
+        return result
+
+    return evaluate
+
+
+def _kernels(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, command: str) -> Kernels:
+    update = {
+        p.name: Quantity(
+            value=float(f"{value:.3g}"),
+            source=f"fitted: {command}",
+            uncertainty=float(f"{max(spread, LEAST_UNCERTAINTY):.2g}"),
+        )
+        for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
+    }
+    return kernels.model_copy(update=update)
+
+
+def _errors(
+    judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, found: Fit
+) -> tuple[SourceErrors, ...]:
+    def mape(log_s: Array, chosen: Sequence[int]) -> float:
+        return float(np.mean(np.abs(np.exp(log_s[chosen] - measured[chosen]) - 1)))
+
+    result = []
+    for source in dict.fromkeys(source for source, _ in judged):
+        mine = [index for index, (name, _) in enumerate(judged) if name == source]
+        models = {judged[index][1].row.model.name for index in mine}
+        alone = bool(np.isnan(found.left_out_log_s[mine]).any())
+        left_out = None if alone else mape(found.left_out_log_s, mine)
+        result.append(
+            SourceErrors(source, len(models), len(mine), mape(before, mine), mape(found.log_s, mine), left_out)
+        )
+    return tuple(result)

@@ -1,0 +1,80 @@
+"""The fit itself, on functions whose constants are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from symconfig.measured.fit import ALIKE, Fit, Parameter, effective_weights, fit
+
+SIZES = np.geomspace(1.0, 1000.0, 24)
+WIDE = 3.0  # a prior that says next to nothing
+
+
+def seconds(rate: NDArray[np.float64], floor: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[rows, n]: work over a rate, and a floor."""
+    return SIZES[:, None] / rate + floor
+
+
+def log_seconds(theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.log(seconds(*np.exp(theta)))
+
+
+def measured(rate: float, floor: float) -> NDArray[np.float64]:
+    return np.log(seconds(np.array([rate]), np.array([floor])))[:, 0]
+
+
+def fitted(of: NDArray[np.float64], uncertainty: float = WIDE, high: float = 1e3, leave_out: int = 4) -> Fit:
+    parameters = [Parameter("rate", 10.0, uncertainty, 1e-2, high), Parameter("floor", 1.0, uncertainty, 1e-3, 1e3)]
+    names = [f"model {index % leave_out}" for index in range(len(SIZES))]
+    return fit(log_seconds, of, parameters, names, names)
+
+
+def test_constants_come_back() -> None:
+    found = fitted(measured(3.0, 7.0))
+    assert found.values == pytest.approx([3.0, 7.0], rel=0.01)
+    assert found.log_s == pytest.approx(measured(3.0, 7.0), abs=0.01)
+    assert found.left_out_log_s == pytest.approx(measured(3.0, 7.0), abs=0.01)
+
+
+def test_a_few_rows_far_off_do_not_decide() -> None:
+    rows = measured(3.0, 7.0)
+    rows[[3, 20]] += np.log(2.0)
+    assert fitted(rows).values == pytest.approx([3.0, 7.0], rel=0.05)
+
+
+def test_bounds_hold_and_the_rest_is_fitted_beside_them() -> None:
+    found = fitted(measured(3.0, 7.0), high=2.0)
+    assert found.values[0] == pytest.approx(2.0)
+    assert 3.0 < found.values[1] < 7.0
+
+
+def test_a_firm_prior_stays_and_its_uncertainty_too() -> None:
+    found = fitted(measured(3.0, 7.0), uncertainty=1e-4)
+    assert found.values == pytest.approx([10.0, 1.0], rel=0.01)
+    assert found.uncertainty == pytest.approx([1e-4, 1e-4], rel=0.01)
+
+
+def test_what_the_rows_do_not_determine_keeps_its_prior() -> None:
+    parameters = [Parameter("rate", 10.0, WIDE, 1e-2, 1e3), Parameter("unused", 5.0, 0.5, 1e-3, 1e3)]
+    names = ["one"] * len(SIZES)
+    found = fit(lambda theta: np.log(SIZES[:, None] / np.exp(theta[:1])), np.log(SIZES / 3.0), parameters, names, names)
+    assert found.values == pytest.approx([3.0, 5.0], rel=0.01)
+    assert found.uncertainty[1] == pytest.approx(0.5, rel=0.01)
+    assert np.isnan(found.left_out_log_s).all()  # one model: leaving it out leaves nothing
+
+
+def test_rows_left_out_are_predicted_without_being_seen() -> None:
+    rows = measured(3.0, 7.0)
+    rows[::4] += np.log(1.5)  # one model errs by half
+    found = fitted(rows)
+    seen, unseen = np.abs(found.log_s - rows)[::4].mean(), np.abs(found.left_out_log_s - rows)[::4].mean()
+    assert unseen == pytest.approx(np.log(1.5), abs=0.02)
+    assert seen < unseen
+
+
+def test_a_large_group_counts_as_few_rows() -> None:
+    weights = effective_weights(["sweep"] * 100 + ["alone"])
+    assert weights[:100].sum() == pytest.approx(100 / (1 + ALIKE * 99))
+    assert weights[100] == 1.0
