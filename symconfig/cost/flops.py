@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
 
@@ -20,18 +20,22 @@ def flops_per_token(
     return sum(per_kind[kind] for kind in sequence) / numbers["seq_length"]
 
 
-def block_flops(blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float]) -> dict[str, float]:
-    """Forward and backward of one sequence through each kind of block."""
+def block_flops(
+    blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
+) -> dict[str, float]:
+    """Forward and backward (or only some phases) of one sequence through each kind of block."""
     values = {**numbers, **_ONE}
-    return {kind: _block(block, values) for kind, block in blocks.items()}
+    return {kind: _block(block, values, phases) for kind, block in blocks.items()}
 
 
-def _block(block: DerivedBlock, values: Mapping[str, float]) -> float:
+def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
     total = 0.0
     for work in block.work:
+        if not isinstance(work, Matmul | AttentionWork) or work.phase not in phases:
+            continue
         if isinstance(work, Matmul):
             total += 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)
-        elif isinstance(work, AttentionWork):
+        else:
             products = 1 if work.phase is Phase.FORWARD else 2
             channels = sum(values[name] for name in work.channels)
             total += products * 2 * work.queries.value(values) * values[work.keys] * channels

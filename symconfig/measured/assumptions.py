@@ -13,6 +13,7 @@ from symconfig.descriptor.measurements import MeasuredBatch
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.measured.flops import COUNTING, Counting
 
 
 class ModelDefault(Strict):
@@ -75,6 +76,7 @@ class Assumption(Strict):
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
     gpu: str | None = None
+    flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
 
 
 class Assumptions(Strict):

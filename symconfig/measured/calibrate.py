@@ -9,7 +9,7 @@ import numpy as np
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
-from symconfig.measured.score import Judged
+from symconfig.measured.judge import Judged
 from symconfig.solve.predict import step_seconds
 
 # What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.

@@ -16,6 +16,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.blocks.common import Kernel
 from symconfig.graph.operator import LAYER
 from symconfig.measured.assumptions import Assumption, assumptions
+from symconfig.measured.flops import COUNTING, Counting
 from symconfig.solve.predict import Configuration
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 from symconfig.units import GIB
@@ -65,16 +66,24 @@ _SELECTIVE = frozenset({"core_attn"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a row ran. assumed: options that the row does not state and that change the prediction.
+    """What a row ran. taken: what the row does not state, and changes the prediction, with the assumed value.
 
-    others: configurations of which the source ran the best one without printing which.
+    others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
+    reason: of its source's assumptions.
     """
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
     configuration: Configuration
-    assumed: tuple[str, ...]
+    taken: tuple[tuple[str, str], ...]
     others: tuple[Configuration, ...] = ()
+    counting: Counting = COUNTING
+    reason: str = ""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Names of what was assumed; empty: the row states everything."""
+        return tuple(name for name, _ in self.taken)
 
 
 def case(source: str, row: Row) -> Case:
@@ -82,10 +91,14 @@ def case(source: str, row: Row) -> Case:
     assumption = assumptions().of(source, row.software.version if row.software else None)
     asked = _Asked(row, assumption)
     micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
-    model = _model(row, assumption, seq_length)
+    model = _model(row, asked, seq_length)
     p = row.parallel
     tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
     dp = p.dp or max(1, (row.cluster.gpus or tp * pp * cp) // (tp * pp * cp))
+    asked.guess("dp", dp, p.dp is None and row.cluster.gpus is None)
+    asked.guess("vpp", 1, p.vpp is None and pp > 1 and not row.options.megatron_args)
+    asked.guess("lora", assumption.lora, row.task == "lora")
+    asked.guess("packing", assumption.packing, row.task != "pretrain")
     configuration = Configuration(
         tp,
         pp,
@@ -102,31 +115,39 @@ def case(source: str, row: Row) -> Case:
         "p2p",
         _recompute(asked),
         _repeated_layers(asked, model, p.pp or 1),
-        asked.zero(),
-        _framework(asked, assumption),
-        _pair(asked.option("ends_as_layers", (0, 0))),
+        asked.zero(dp * cp > 1),
+        _framework(asked, model, (tp, pp, dp * cp)),
+        _pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
         assumption.packing if row.task != "pretrain" else None,
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
-    return Case(model, _cluster(row, assumption), configuration, tuple(asked.assumed), tuple(others))
+    cluster, taken = _cluster(row, assumption), tuple(asked.taken.items())
+    return Case(model, cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason)
 
 
 class _Asked:
-    """Options of a row, then of its source's assumption; keeps which were assumed."""
+    """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption) -> None:
         self.row, self.assumption = row, assumption
         self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
         if self.stated.get("megatron_args"):
             self.stated = _from_arguments(self.stated["megatron_args"]) | self.stated
-        self.assumed: list[str] = []
+        self.taken: dict[str, str] = {}
+        self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
 
-    def option(self, name: str, default: Any) -> Any:
+    def guess(self, name: str, value: object, matters: bool) -> None:
+        """Keep an assumed value, where it can change the prediction."""
+        if matters and value is not None:
+            self.taken[name] = str(value)
+
+    def option(self, name: str, default: Any, matters: bool = True) -> Any:
         if name in self.stated:
             return self.stated[name]
-        self.assumed.append(name)
-        return self.assumption.options.get(name, default)
+        value = self.assumption.options.get(name, default)
+        self.guess(name, value, matters)
+        return value
 
     def batch(self, name: str) -> int:
         value = getattr(self.row.batch, name)
@@ -138,15 +159,15 @@ class _Asked:
             value = max(1, whole // ((p.dp or 1) * self.assumption.batch.grad_accum))
         if value is None:
             raise InputError(Problem("is not stated, and nothing is assumed for this source", field=f"batch.{name}"))
-        self.assumed.append(name)
+        self.guess(name, value if name != "micro" else [value, *self.assumption.tuned_micro], True)
         return int(value)
 
-    def zero(self) -> int:
+    def zero(self, replicated: bool) -> int:
         if "zero_stage" not in self.stated and "distributed_optimizer" in self.stated:
             return int(self.stated["distributed_optimizer"])
         if self.stated.get("fsdp") and "zero_stage" not in self.stated:
             return 3
-        return int(self.option("zero_stage", 0))
+        return int(self.option("zero_stage", 0, replicated))
 
 
 def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -199,18 +220,46 @@ def _repeated_layers(asked: _Asked, model: ModelDescriptor, pp: int) -> int:
     every = int(asked.assumption.options.get("selective_every", 0))
     if not every or not str(asked.option("recompute", "none")).startswith("selective"):
         return 0
+    asked.guess("selective_every", every, True)
     return -(-model.num_hidden_layers // (pp * every))
 
 
-def _framework(asked: _Asked, assumption: Assumption) -> Framework:
-    """The source's framework with the row's kernels and overlaps."""
-    base, habits = FRAMEWORKS[assumption.framework], assumption.habits.model_dump(exclude_none=True)
-    habits |= {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
+def _framework(asked: _Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
+    """The source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
     name = str(asked.option("attention_kernel", "flash"))
-    name = assumption.flash if name == "flash" and assumption.flash else name
-    kernel, rate = _ATTENTION[name]
-    if _cluster(asked.row, assumption).gpu.architecture in _BEFORE_HOPPER:
-        rate = _BEFORE_HOPPER_RATE.get(name, rate)
+    if name == "flash" and asked.assumption.flash:
+        name = asked.assumption.flash
+        asked.guess("flash", name, True)
+    habits = asked.assumption.habits.model_dump(exclude_none=True)
+    found = _with_habits(asked, name, habits)
+    for habit, value in habits.items():
+        without = _with_habits(asked, name, {key: habits[key] for key in habits if key != habit})
+        asked.guess(habit, value, found != without and _matters(habit, model.vocab_size, found, without, degrees))
+    return found
+
+
+def _matters(
+    habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]
+) -> bool:
+    """Whether a habit can change the prediction at these degrees."""
+    tp, pp, replicas = degrees
+    if habit == "vocab_multiple":
+        one, other = (-(-vocab_size // multiple) * multiple for multiple in
+                      (found.vocab_multiple * tp, without.vocab_multiple * tp))
+        return one != other
+    if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
+        return tp > 1
+    if habit in ("hide_data", "hide_sharded_weights"):
+        return replicas > 1
+    return tp > 1 and pp > 1 if habit == "scattered_sends" else True
+
+
+def _with_habits(asked: _Asked, attention: str, habits: dict[str, Any]) -> Framework:
+    base = FRAMEWORKS[asked.assumption.framework]
+    habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
+    kernel, rate = _ATTENTION[attention]
+    if _cluster(asked.row, asked.assumption).gpu.architecture in _BEFORE_HOPPER:
+        rate = _BEFORE_HOPPER_RATE.get(attention, rate)
     how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
         how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
@@ -233,14 +282,18 @@ def _framework(asked: _Asked, assumption: Assumption) -> Framework:
     )
 
 
-def _model(row: Row, assumption: Assumption, seq_length: int) -> ModelDescriptor:
+def _model(row: Row, asked: _Asked, seq_length: int) -> ModelDescriptor:
     """The row's shape over the public model's, over what such models share."""
-    stated = row.model.model_dump(exclude_none=True)
+    assumption, stated = asked.assumption, row.model.model_dump(exclude_none=True)
     zoo = next((item.zoo for item in assumptions().models if item.name == row.model.name), None)
     fields: dict[str, Any] = _dump(zoo) if zoo else _typical(stated, seq_length)
-    fields |= {name: value for name, value in assumption.model.items() if name != "shared_expert_gate"}
-    fields |= _model_arguments(row)
-    fields |= {name: stated[name] for name in _PLAIN if name in stated}
+    own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
+    for name, value in assumption.model.items():
+        gate = name == "shared_expert_gate"
+        asked.guess(name, value, "num_experts" in stated if gate else name not in own and fields.get(name) != value)
+        if not gate:
+            fields[name] = value
+    fields |= own
     fields |= {
         "name": row.model.name,
         "source": "the measured row",

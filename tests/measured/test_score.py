@@ -9,7 +9,8 @@ import pytest
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
-from symconfig.measured.score import kendall, main, score
+from symconfig.measured.metrics import kendall
+from symconfig.measured.score import main, score
 
 HEAD = """\
 schema: symconfig.measurements/1
@@ -58,8 +59,43 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
     assert found.configuration.framework.implementation.attention == "fused_softmax"
     assert found.configuration.framework.scattered_sends
     assert found.configuration.modules == {"core_attn"}
-    assert "zero_stage" in found.assumed
+    assert "attention_dropout" in found.assumed
     assert "recompute" not in found.assumed
+    assert "zero_stage" not in found.assumed  # one data-parallel rank: nothing to shard
+
+
+def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -> None:
+    """Stages of one, tensor-parallel groups of one and single replicas leave habits without effect."""
+    text = _run("a", "{step_s: 8.8}", tp=1, dp=8)
+    alone = case("zero_bubble", _row(tmp_path, text)).assumed
+    assert "ends_as_layers" not in alone
+    staged = text.replace("pp: 1, dp: 8", "pp: 8, dp: 1")
+    assert {"ends_as_layers", "vpp"} <= set(case("zero_bubble", _row(tmp_path, staged)).assumed)
+    assert "scattered_sends" not in case("korthikanti2022", _row(tmp_path, staged)).assumed
+    both = text.replace("tp: 1, pp: 1, dp: 8", "tp: 2, pp: 4, dp: 1")
+    assert "scattered_sends" in case("korthikanti2022", _row(tmp_path, both)).assumed
+
+
+def test_model_fields_adapters_and_packing_count_as_assumed(tmp_path: Path) -> None:
+    text = _run("a", "{step_s: 8.8}").replace("task: pretrain", "task: lora")
+    found = dict(case("nemo_2407", _row(tmp_path, text)).taken)
+    assert "r=32" in found["lora"]
+    assert "256" in found["packing"]
+    assert "vocab_size" not in dict(case("zero_bubble", _row(tmp_path, _run("a", "{step_s: 1}"))).taken)
+    unsaid = _run("a", "{step_s: 1}").replace(", vocab_size: 51200", "")
+    assert dict(case("zero_bubble", _row(tmp_path, unsaid)).taken)["vocab_size"] == "50257"
+
+
+def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
+    """simumax_b200 has no habits of its own; a row that leaves out sequence parallelism takes it from there."""
+    whole = _run("a", "{step_s: 8.8}").replace("not flash}", "flash, zero_stage: 1}")
+    part = _run("b", "{step_s: 8.8}").replace("sequence_parallel: true, ", "").replace("not flash}", "flash}")
+    (source,) = score([_file(tmp_path, whole, part, name="simumax_b200")])
+    assert [item.row.id for item in source.stated.rows] == ["a"]
+    assert [item.case.assumed for item in source.assumed.rows] == [("sequence_parallel",)]
+    assert source.time is not None
+    assert source.stated.time is not None
+    assert (source.time.n, source.stated.time.n) == (2, 1)
 
 
 def test_every_assumption_has_a_reason_and_is_for_a_source_not_a_row() -> None:
@@ -91,13 +127,16 @@ def test_scores_of_a_sweep(tmp_path: Path) -> None:
     assert source.time.n == 2
     assert source.oom is not None
     assert (source.oom.ran_out, source.oom.found, source.oom.ran, source.oom.alarms) == (2, 1, 2, 0)
-    assert (sweep.n, sweep.tau, sweep.regret) == (4, 1.0, 0.0)
+    assert (sweep.n, sweep.timed, sweep.tau, sweep.regret) == (4, 2, 1.0, 0.0)
+    assert (sweep.pick, sweep.best, sweep.pick_ran_out) == ("a", "a", False)
+    assert sweep.baseline == pytest.approx((1.3 / 8.8 + 1.3 / 11.4) / 2)  # the median is 10.1 s
 
 
 def test_a_pick_that_ran_out_of_memory_has_no_regret(tmp_path: Path) -> None:
-    rows = (_run("a", "{oom: true}"), _run("b", "{step_s: 11.4}", recompute="full"))
-    (source,) = score([_file(tmp_path, *rows)])
+    slow = (_run(name, "{step_s: 11.4}", recompute="full") for name in "bc")
+    (source,) = score([_file(tmp_path, _run("a", "{oom: true}"), *slow)])
     assert source.sweeps[0].regret is None
+    assert source.sweeps[0].pick_ran_out
 
 
 def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: Path) -> None:
@@ -105,6 +144,30 @@ def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: P
     (source,) = score([_file(tmp_path, *rows)])
     assert [name for name, _ in source.skipped] == ["a"]
     assert "abacus" in source.skipped[0][1]
+
+
+def test_what_states_nothing_comparable_is_skipped(tmp_path: Path) -> None:
+    (source,) = score([_file(tmp_path, _run("a", "{device_used_gib: 3.0}"))])
+    assert "states no time" in dict(source.skipped)["a"]
+
+
+def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
+    path = _file(tmp_path, _run("a", "{step_s: 8.8}"))
+    path.write_text("validate: false\n" + path.read_text())
+    (source,) = score([path])
+    assert not source.rows
+    assert "targets, not runs" in dict(source.skipped)["a"]
+
+
+@pytest.mark.parametrize("measured", [
+    "{tokens_per_s_per_gpu: 1024}", "{tokens_per_s: 8192}", "{samples_per_s_per_gpu: 0.5}", "{step_s: 8.0}",
+])  # fmt: skip
+def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> None:
+    """32 sequences of 2048 tokens on 8 GPUs in 8 s."""
+    (source,) = score([_file(tmp_path, _run("a", measured))])
+    assert source.rows[0].time is not None
+    assert source.rows[0].time[1] == pytest.approx(8.0)
+    assert source.rows[0].time_from == measured[1 : measured.index(":")]
 
 
 def test_one_layer_is_compared_in_both_directions(tmp_path: Path) -> None:
@@ -135,4 +198,4 @@ def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main([str(path)]) == 0
     text = capsys.readouterr().out
     assert "korthikanti2022" in text
-    assert "skipped b: " in text
+    assert "is no GPU of the zoo (got abacus)" in text

@@ -1,0 +1,82 @@
+"""Model FLOPs as a source counts them: turns its TFLOP/s back into seconds.
+
+Sources count matmuls alike (a multiply-add is 2; forward and backward) and differ in attention and in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from symconfig.cost.flops import block_flops
+from symconfig.descriptor.measurements import Row
+from symconfig.descriptor.model import ModelDescriptor, Strict
+from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.derived import Phase
+from symconfig.graph.model import derived, dim_sizes, sequence
+from symconfig.graph.operator import LAYER
+from symconfig.graph.scheme import Scheme
+from symconfig.solve.predict import Configuration
+
+
+class Counting(Strict):
+    """How one source counts.
+
+    causal: attention's products by the half that the mask leaves, or full. vocabulary: how many matrices of
+    vocabulary x hidden size count (the head; some count the embedding's look-up as another).
+    peak_tflops: what MFU is relative to; None: the GPU's dense peak at the row's precision.
+    """
+
+    causal: Literal["half", "full"] = "half"
+    vocabulary: Literal[0, 1, 2] = 1
+    peak_tflops: float | None = None
+
+
+COUNTING = Counting()  # symconfig's own way, for sources of which nothing is known
+
+
+def flops_per_token(
+    model: ModelDescriptor, seq_length: int, counting: Counting, again: Collection[str] = ()
+) -> float:
+    """Of one token, forward and backward. again: recomputed modules, for rates that count the recompute pass, too."""
+    blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
+    plain = dim_sizes(model) | {"seq_length": float(seq_length)}
+    numbers = plain | {
+        "keys_full": _keys(seq_length, None, counting.causal),
+        "keys_window": _keys(seq_length, model.sliding_window, counting.causal),
+    }
+    flops = block_flops(blocks, numbers)
+    if again:
+        once = block_flops(blocks, numbers, (Phase.FORWARD,))
+        no_attention = block_flops(blocks, plain | {"keys_full": 0.0, "keys_window": 0.0}, (Phase.FORWARD,))
+        for kind in set(model.layer_kinds):
+            flops[kind] += once[kind] - (0.0 if LAYER in again else no_attention[kind])
+    matrix = 6 * model.hidden_size * model.vocab_size * seq_length
+    total = sum(flops[kind] for kind in kinds) + (counting.vocabulary - 1) * matrix
+    return total / seq_length
+
+
+def _keys(seq_length: int, window: int | None, causal: str) -> float:
+    """Keys of a query, on average."""
+    near = min(window or seq_length, seq_length)
+    return near * (1 - near / (2 * seq_length)) if causal == "half" else float(near)
+
+
+def tokens_per_s_per_gpu(
+    row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
+) -> tuple[str, float] | None:
+    """The rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
+    measured, computed = row.measured, row.derived
+    peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
+    again = c.modules or ({LAYER} if c.block_layers else ())
+    stated = (
+        ("tflops_per_gpu", measured.tflops_per_gpu, 1e12, ()),
+        ("tflops_per_gpu", computed.tflops_per_gpu, 1e12, ()),
+        ("mfu", measured.mfu or computed.mfu, peak, ()),
+        ("hardware_tflops_per_gpu", measured.hardware_tflops_per_gpu, 1e12, again),
+        ("hfu", measured.hfu, peak, again),
+    )
+    for name, value, unit, repeated in stated:
+        if value:
+            return name, value * unit / flops_per_token(model, c.seq_length, counting, repeated)
+    return None

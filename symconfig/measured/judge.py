@@ -1,0 +1,105 @@
+"""One measured row beside its prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from symconfig.descriptor.measurements import Row
+from symconfig.errors import InputError, Problem
+from symconfig.measured.cases import Case, case
+from symconfig.measured.flops import tokens_per_s_per_gpu
+from symconfig.solve.predict import Prediction, predict
+from symconfig.units import GIB, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row with its prediction. time: seconds a step predicted and measured; memory: bytes predicted and measured.
+
+    layers: seconds of one layer's passes, predicted and measured. oom: whether the run is predicted to run out of
+    memory, at no margin. time_from: the stated figure that the measured seconds come from.
+    """
+
+    row: Row
+    case: Case
+    prediction: Prediction
+    time: tuple[float, float] | None
+    memory: tuple[float, float] | None
+    oom: bool
+    layers: tuple[tuple[float, float], ...] = ()
+    time_from: str | None = None
+
+    @property
+    def assumed(self) -> bool:
+        """Whether the prediction rests on what the row does not state."""
+        return bool(self.case.assumed)
+
+
+def judge(source: str, row: Row) -> Judged:
+    """One row. Raises InputError when it cannot be predicted, or states nothing that could be compared."""
+    what = case(source, row)
+    limit = what.cluster.gpu.memory_bytes.value
+    what, prediction = _tuned(what, limit)
+    stated = _seconds(row, what)
+    time = None if stated is None else (prediction.predicted.step_s, stated[1])
+    memory, layers = _memory(row, prediction), _layers(row, prediction)
+    if not (time or memory or layers or row.measured.oom):
+        raise InputError(Problem("states no time, rate, memory or out-of-memory that is predicted", field="measured"))
+    oom = prediction.predicted.device_bytes > limit
+    return Judged(row, what, prediction, time, memory, oom, layers, stated[0] if stated else None)
+
+
+def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
+    """The case as it stands, or with the fastest of its other configurations that fits."""
+    prediction = predict(what.model, what.cluster, what.configuration)
+    for other in what.others:
+        tried = predict(what.model, what.cluster, other)
+        if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
+            what, prediction = replace(what, configuration=other), tried
+    return what, prediction
+
+
+def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
+    """Measured seconds of a step and the figure that they come from: seconds before rates, rates before FLOP/s."""
+    measured, computed, c = row.measured, row.derived, what.configuration
+    if seconds := measured.step_s or computed.step_s:
+        return "step_s", seconds
+    samples = c.global_batch
+    tokens = samples * c.seq_length
+    for name, work, rate in (
+        ("tokens_per_s_per_gpu", tokens / c.gpus, measured.tokens_per_s_per_gpu or computed.tokens_per_s_per_gpu),
+        ("tokens_per_s", tokens, measured.tokens_per_s),
+        ("samples_per_s_per_gpu", samples / c.gpus, measured.samples_per_s_per_gpu),
+    ):
+        if rate:
+            return name, work / rate
+    found = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
+    return (found[0], tokens / c.gpus / found[1]) if found else None
+
+
+def _peak_flops(what: Case) -> float:
+    """The GPU's dense peak at the row's precision."""
+    peak = getattr(what.cluster.gpu.peak_flops, what.configuration.precision)
+    return float(peak.value)
+
+
+def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:
+    m, p = row.measured, prediction
+    pairs = ((p.layer_forward_s, m.layer_forward_ms), (p.layer_backward_s, m.layer_backward_ms))
+    return tuple((seconds, ms / 1e3) for seconds, ms in pairs if ms is not None)
+
+
+def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
+    measured = row.measured
+    peak = prediction.stage_bytes[-1] if measured.memory_rank == "last" else max(prediction.stage_bytes)
+    if measured.peak_allocated_gib is not None:
+        return peak, measured.peak_allocated_gib * GIB
+    if measured.peak_reserved_gib is not None:
+        return prediction.predicted.reserved_bytes, measured.peak_reserved_gib * GIB
+    if measured.memory_gb is not None:
+        return peak, measured.memory_gb * GIB
+    peaks = (measured.activation_peak_mib_first_rank, measured.activation_peak_mib_last_rank)
+    if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
+        live = sum(prediction.predicted.memory[name] for name in ("activations", "logits and loss", "working set"))
+        return live, max(value or 0.0 for value in peaks) * MIB
+    return None

@@ -1,0 +1,133 @@
+"""What scores are made of: relative errors, out-of-memory, and how plans of a sweep are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from symconfig.measured.judge import Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Relative errors (predicted / measured - 1) over n figures, as shares of one.
+
+    worst: the largest either way, low: the largest underestimate (negative, or 0), each with the id of its row.
+    within_10, within_20: share of the figures that are off by at most 10 and 20 %.
+    """
+
+    n: int
+    mape: float
+    bias: float
+    worst: float
+    worst_id: str
+    low: float
+    low_id: str | None
+    within_10: float
+    within_20: float
+
+
+@dataclass(frozen=True, slots=True)
+class Oom:
+    """found of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
+
+    ran_out: int
+    found: int
+    ran: int
+    alarms: int
+
+    @property
+    def recall(self) -> float | None:
+        return self.found / self.ran_out if self.ran_out else None
+
+    @property
+    def false_rate(self) -> float | None:
+        return self.alarms / self.ran if self.ran else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Plans for one task. n: rows; timed: those that ran.
+
+    pick: the fastest by prediction among those predicted to fit. regret: its measured time over the best one's, less
+    one; None: it ran out of memory, or has no time. mape: of the predictions; baseline: of the sweep's median time as
+    the only prediction.
+    """
+
+    name: str
+    n: int
+    timed: int
+    tau: float
+    pick: str
+    pick_ran_out: bool
+    regret: float | None
+    best: str
+    mape: float
+    baseline: float
+
+
+def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
+    """figures: id, predicted and measured."""
+    if not figures:
+        return None
+    errors = [(predicted / measured - 1, name) for name, (predicted, measured) in figures]
+    worst, worst_id = max(errors, key=lambda item: abs(item[0]))
+    low, low_id = min(errors)
+    shares = [abs(value) for value, _ in errors]
+    return Error(
+        len(errors),
+        mean(shares),
+        mean(value for value, _ in errors),
+        worst,
+        worst_id,
+        min(low, 0.0),
+        low_id if low < 0 else None,
+        mean(value <= 0.1 for value in shares),
+        mean(value <= 0.2 for value in shares),
+    )
+
+
+def oom(judged: Sequence[Judged]) -> Oom | None:
+    """Over whole runs whose GPU is stated; None: there are none."""
+    whole = [item for item in judged if item.row.cluster.gpu and not item.layers]
+    out = [item for item in whole if item.row.measured.oom]
+    ran = [item for item in whole if not item.row.measured.oom]
+    if not whole:
+        return None
+    return Oom(len(out), sum(item.oom for item in out), len(ran), sum(item.oom for item in ran))
+
+
+def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
+    """None: fewer than two rows of it ran and were timed, so nothing can be ranked."""
+    timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
+    if len(timed) < 2:
+        return None
+    fits = [item for item in judged if not item.oom]
+    pick = min(fits or judged, key=lambda item: item.prediction.predicted.step_s)
+    seconds = {name: measured for name, (_, measured) in timed.items()}
+    best = min(seconds, key=lambda name: seconds[name])
+    middle = median(seconds.values())
+    found = seconds.get(pick.row.id)
+    return Sweep(
+        name,
+        len(judged),
+        len(timed),
+        kendall(list(timed.values())),
+        pick.row.id,
+        bool(pick.row.measured.oom),
+        None if found is None else found / seconds[best] - 1,
+        best,
+        mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
+        mean(abs(middle / measured - 1) for measured in seconds.values()),
+    )
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float:
+    """Kendall's tau-b of predicted against measured."""
+    score = left = right = 0
+    for i, (a, b) in enumerate(pairs):
+        for c, d in pairs[:i]:
+            x, y = (a > c) - (a < c), (b > d) - (b < d)
+            score, left, right = score + x * y, left + abs(x), right + abs(y)
+    return score / (left * right) ** 0.5 if left and right else 0.0

@@ -1,0 +1,189 @@
+"""`symconfig validate`: scores as tables and as plain data. Errors are relative to what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from symconfig.report.format import count, percent
+from symconfig.report.grid import Block, Grid
+from symconfig.solve.candidate import tidy
+
+if TYPE_CHECKING:
+    from symconfig.measured.judge import Judged
+    from symconfig.measured.metrics import Error, Oom, Sweep
+    from symconfig.measured.score import Scored, Source
+
+_NOTHING = "-"
+
+
+def blocks(scores: Sequence[Source]) -> list[Block]:
+    """The scores for a person."""
+    grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores))
+    return [*(grid for grid in grids if grid.rows), _counts(scores), *_skipped(scores)]
+
+
+def _parts(source: Source) -> Iterator[tuple[str, Source | Scored]]:
+    """The source, and its stated and assumed rows apart where it has both."""
+    only = "" if source.stated.rows else " *"
+    yield source.name + (only if source.rows else ""), source
+    if source.stated.rows and source.assumed.rows:
+        yield "  fully stated", source.stated
+        yield "  options assumed *", source.assumed
+
+
+def _times(scores: Sequence[Source]) -> Grid:
+    rows = ((name, *_error(part.time)) for source in scores for name, part in _parts(source) if part.time)
+    headers = ("source", "rows", "MAPE", "bias", "in 10 %", "in 20 %", "worst", "worst row")
+    return Grid(headers, tuple(rows), left=(0, 7), title="Seconds of a step, predicted against measured")
+
+
+def _layers(scores: Sequence[Source]) -> Grid:
+    rows = ((source.name, *_error(source.layer)) for source in scores if source.layer)
+    headers = ("source", "passes", "MAPE", "bias", "in 10 %", "in 20 %", "worst", "worst row")
+    return Grid(headers, tuple(rows), left=(0, 7), title="Seconds of one layer's forward and backward pass")
+
+
+def _memory(scores: Sequence[Source]) -> Grid:
+    rows = ((name, *_error(part.memory, low=True)) for source in scores for name, part in _parts(source) if part.memory)
+    headers = ("source", "rows", "MAPE", "bias", "in 10 %", "in 20 %", "too low by", "lowest row")
+    return Grid(headers, tuple(rows), left=(0, 7), title="Peak memory, predicted against measured")
+
+
+def _error(error: Error | None, *, low: bool = False) -> tuple[str, ...]:
+    if error is None:
+        return (_NOTHING,) * 7
+    last = (percent(abs(error.low)), error.low_id or "") if low else (_signed(error.worst), error.worst_id)
+    return (count(error.n), percent(error.mape), _signed(error.bias), f"{100 * error.within_10:.0f} %",
+            f"{100 * error.within_20:.0f} %", *last)
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f} %"
+
+
+def _ooms(scores: Sequence[Source]) -> Grid:
+    rows = tuple(
+        (source.name, count(found.ran_out), count(found.found), _share(found.recall), count(found.ran),
+         count(found.alarms), _share(found.false_rate))
+        for source in scores if (found := source.oom) and (found.ran_out or found.alarms))
+    headers = ("source", "ran out", "found", "recall", "ran", "called out", "false alarms")
+    return Grid(headers, rows, title="Out of memory at no safety margin, where runs ran out or were called so")
+
+
+def _share(value: float | None) -> str:
+    return _NOTHING if value is None else percent(value)
+
+
+def _sweeps(scores: Sequence[Source]) -> Grid:
+    rows = tuple(
+        (sweep.name, count(sweep.n), count(sweep.timed), f"{sweep.tau:.2f}", percent(sweep.mape),
+         percent(sweep.baseline), _regret(sweep), sweep.pick)
+        for source in scores for sweep in source.sweeps)
+    headers = ("sweep", "rows", "ran", "tau", "MAPE", "the median's", "regret", "the fastest by prediction")
+    return Grid(headers, rows, left=(0, 7), title="Ranking of plans; the median's: its time as the only prediction")
+
+
+def _regret(sweep: Sweep) -> str:
+    if sweep.regret is not None:
+        return percent(sweep.regret)
+    return "runs out of memory" if sweep.pick_ran_out else "not timed"
+
+
+def _counts(scores: Sequence[Source]) -> str:
+    judged = sum(len(source.rows) for source in scores)
+    skipped = sum(len(source.skipped) for source in scores)
+    assumed = sum(len(source.assumed.rows) for source in scores)
+    share = percent(skipped / (judged + skipped)) if skipped else ""
+    text = f"{judged} of {judged + skipped} rows scored, {skipped} skipped{f' ({share})' if share else ''}."
+    if assumed:
+        text += (f"\n* {assumed} rows leave out options that change the prediction; these are assumed for the whole "
+                 "source.\n  `--explain ID` names them and the reason.")
+    return text
+
+
+def _skipped(scores: Sequence[Source]) -> list[Block]:
+    """Reasons; rows with the same one together."""
+    reasons = {(source.name, reason): [row for row, why in source.skipped if why == reason]
+               for source in scores for reason in Counter(why for _, why in source.skipped)}
+    rows = tuple((name, count(len(ids)), reason, ", ".join(ids[:3]) + (", …" if len(ids) > 3 else ""))
+                 for (name, reason), ids in reasons.items())
+    return [Grid(("source", "rows", "reason", "which"), rows, left=(0, 2, 3), title="Skipped")] if rows else []
+
+
+def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
+    """The scores as plain data."""
+    return {
+        "schema": "symconfig.validate/1",
+        "sources": [_source(source) for source in scores],
+        "rows": [_row(source.name, item) for source in scores for item in source.rows],
+        "skipped": [{"id": row, "source": source.name, "reason": reason}
+                    for source in scores for row, reason in source.skipped],
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {
+        "name": source.name, **_part(source), "skipped": len(source.skipped),
+        "sweeps": [_sweep(sweep) for sweep in source.sweeps],
+        "stated": _part(source.stated), "assumed": _part(source.assumed),
+    }
+
+
+def _part(part: Source | Scored) -> dict[str, Any]:
+    memory = _figures(part.memory)
+    if memory and part.memory:
+        memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}
+    return {"rows": len(part.rows), "time": _figures(part.time), "layer": _figures(part.layer), "memory": memory,
+            "oom": _oom(part.oom)}
+
+
+def _figures(error: Error | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {"n": error.n, "mape": tidy(error.mape), "bias": tidy(error.bias), "max": tidy(abs(error.worst)),
+            "max_id": error.worst_id, "within_10": tidy(error.within_10), "within_20": tidy(error.within_20)}
+
+
+def _oom(oom: Oom | None) -> dict[str, Any] | None:
+    if oom is None:
+        return None
+    return {"n": oom.ran_out + oom.ran, "ran_out": oom.ran_out, "found": oom.found, "recall": _maybe(oom.recall),
+            "ran": oom.ran, "false_oom": oom.alarms, "false_oom_rate": _maybe(oom.false_rate)}
+
+
+def _sweep(sweep: Sweep) -> dict[str, Any]:
+    return {"name": sweep.name, "n": sweep.n, "timed": sweep.timed, "kendall_tau": tidy(sweep.tau),
+            "regret": _maybe(sweep.regret), "pick": sweep.pick, "pick_ran_out": sweep.pick_ran_out, "best": sweep.best,
+            "mape": tidy(sweep.mape), "median_mape": tidy(sweep.baseline)}
+
+
+def _row(source: str, item: Judged) -> dict[str, Any]:
+    predicted = item.prediction.predicted
+    m = item.row.measured
+    stated = [name for name in ("layer_forward", "layer_backward") if getattr(m, f"{name}_ms") is not None]
+    layers = {f"{name}_s": pair for name, pair in zip(stated, item.layers, strict=True)}
+    return {
+        "id": item.row.id, "source": source, "sweep": item.row.sweep, "assumed": list(item.case.assumed),
+        "predicted": {
+            "step_s": predicted.step_s,
+            "memory_bytes": tidy(item.memory[0]) if item.memory else predicted.peak_bytes,
+            "device_bytes": predicted.device_bytes, "oom": item.oom,
+            **{name: tidy(pair[0]) for name, pair in layers.items()},
+        },
+        "measured": {
+            "step_s": tidy(item.time[1]) if item.time else None, "step_from": item.time_from,
+            "memory_bytes": tidy(item.memory[1]) if item.memory else None, "oom": bool(m.oom),
+            **{name: tidy(pair[1]) for name, pair in layers.items()},
+        },
+        "error": {"time": _off(item.time), "memory": _off(item.memory)},
+    }
+
+
+def _off(pair: tuple[float, float] | None) -> float | None:
+    return tidy(pair[0] / pair[1] - 1) if pair else None
+
+
+def _maybe(value: float | None) -> float | None:
+    return None if value is None else tidy(value)
