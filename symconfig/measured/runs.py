@@ -10,7 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import load_measurements
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
-from symconfig.measured.score import Judged, judge
+from symconfig.measured.judge import Judged, judge
 
 Timed = tuple[str, Judged]  # source and row
 
