@@ -163,7 +163,7 @@ def _revived(policies: Sequence[Policy], held: Array) -> Array:
 
 def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
     """All costs of `block` at every point of `lattice`."""
-    work = _work_seconds(block, lattice, machine, framework.attention_rate)
+    work = _work_seconds(block, lattice, machine, framework)
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
     exposed = tuple(_exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
     held = lattice.stack([held.elements for held in block.held])
@@ -197,7 +197,7 @@ def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
 
 
 def _work_seconds(
-    block: DerivedBlock, lattice: Lattice, machine: Machine, attention_rate: float
+    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
     result: dict[tuple[str, Phase], Array] = {}
 
@@ -212,6 +212,10 @@ def _work_seconds(
         low = np.array([[work.low_precision] for work in matmuls])
         peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
         element = np.where(low & (machine.cast_bytes > 0), 1.0, 2.0)
+        # A weight's gradient meets operands that the forward and the input's gradient have cast already. It is read and
+        # written where gradients are summed, instead of written once.
+        weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
+        added = np.where(weight, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
         seconds = compiled.matmul_s(
             batch,
             m,
@@ -219,18 +223,19 @@ def _work_seconds(
             k,
             peak,
             np.where(low & (machine.cast_bytes > 0), machine.low_efficiency, machine.efficiency),
-            machine.k_half,
+            machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
             machine.compute_units,
             machine.hbm_bytes_per_s,
             element,
-            np.where(low, machine.cast_bytes, 0.0),
+            np.where(low & ~weight, machine.cast_bytes, 0.0),
+            added,
             machine.launch_s,
         )
         for matmul, row in zip(matmuls, seconds, strict=True):
             add(matmul.op, matmul.phase, row)
     for work in block.work:
         if isinstance(work, AttentionWork):
-            add(work.op, work.phase, _attention(work, lattice, machine) / attention_rate)
+            add(work.op, work.phase, _attention(work, lattice, machine) / framework.attention_rate)
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
@@ -267,11 +272,13 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
 
 def _exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
     axis = c.axes[0] if c.axes[0] in ("tp", "cp") else "ep"
-    direction = "forward" if c.phase is Phase.FORWARD else "backward"
+    # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
+    direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
     hide: float = getattr(framework.hide, f"{axis}_{direction}")
     if c.beside is None or hide == 0.0:
         return seconds
-    result: Array = compiled.exposed_s(seconds, work[c.beside], hide)
+    edge = framework.hide.tp_edge if axis == "tp" else 0.0
+    result: Array = compiled.chunked_s(seconds, work[c.beside], hide, edge)
     return result
 
 

@@ -12,38 +12,39 @@ def _greater(a: Any, b: Any) -> Any:
     return np.asarray(a > b, dtype=np.float64)
 
 
-def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: Any, k_half: Any, compute_units: Any, hbm_bytes_per_s: Any, element_bytes: Any, cast_bytes: Any, launch_s: Any) -> Any:
-    """s: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue."""
+def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: Any, k_half: Any, compute_units: Any, hbm_bytes_per_s: Any, element_bytes: Any, cast_bytes: Any, added_bytes: Any, launch_s: Any) -> Any:
+    """s: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and a sum into an earlier result after it."""
     x0 = k*m
     x1 = batch/hbm_bytes_per_s
-    x2 = np.ceil((1.0/256.0)*m)
-    x3 = np.ceil((1.0/128.0)*n)
-    x4 = compute_units/batch
-    x5 = x4/x3
-    x6 = np.floor((1.0/1024.0)*k)
-    x7 = np.maximum(1, np.minimum(np.floor(1.0e-9 + x5/x2), x6))
-    x8 = batch/compute_units
-    x9 = x3*x8
-    x10 = n*x0
-    x11 = x10*x8
-    x12 = 3.0517578125e-5*x11/(k + 1.0*k_half)
-    x13 = np.ceil((1.0/128.0)*m)
-    x14 = x13**(-1.0)
-    x15 = np.ceil((1.0/256.0)*n)
-    x16 = x4/x15
-    x17 = np.maximum(1, np.minimum(np.floor(x14*x16 + 1.0e-9), x6))
-    x18 = x15*x8
-    x19 = np.maximum(1, np.minimum(np.floor(x14*x5 + 1.0e-9), x6))
-    x20 = x11/(k + 0.5*k_half)
-    x21 = np.ceil((1.0/64.0)*m)
-    x22 = x21**(-1.0)
-    x23 = np.maximum(1, np.minimum(np.floor(x16*x22 + 1.0e-9), x6))
-    x24 = np.ceil((1.0/64.0)*n)
-    x25 = x4/x24
-    x26 = np.maximum(1, np.minimum(np.floor(x14*x25 + 1.0e-9), x6))
-    x27 = x24*x8
-    x28 = np.maximum(1, np.minimum(np.floor(x22*x25 + 1.0e-9), x6))
-    return cast_bytes*x0*x1 + launch_s + np.maximum(2*batch*x10/(efficiency*peak_flops*np.maximum(np.maximum(np.maximum(np.maximum(np.maximum(x12*x7/np.ceil(x2*x7*x9 - 1.0e-9), x12*x17/np.ceil(x13*x17*x18 - 1.0e-9)), 5.67626953125e-5*x19*x20/np.ceil(x13*x19*x9 - 1.0e-9)), 5.31005859375e-5*x20*x23/np.ceil(x18*x21*x23 - 1.0e-9)), 9.1552734375e-5*x11*x26/((k + 0.25*k_half)*np.ceil(x13*x26*x27 - 1.0e-9))), 0.000146484375*x11*x28/((k + 0.125*k_half)*np.ceil(x21*x27*x28 - 1.0e-9)))), element_bytes*x1*(k*n + m*n + x0))
+    x2 = m*n
+    x3 = np.ceil((1.0/256.0)*m)
+    x4 = np.ceil((1.0/128.0)*n)
+    x5 = compute_units/batch
+    x6 = x5/x4
+    x7 = np.floor((1.0/1024.0)*k)
+    x8 = np.maximum(1, np.minimum(np.floor(1.0e-9 + x6/x3), x7))
+    x9 = batch/compute_units
+    x10 = x4*x9
+    x11 = n*x0
+    x12 = x11*x9
+    x13 = 3.0517578125e-5*x12/(k + 1.0*k_half)
+    x14 = np.ceil((1.0/128.0)*m)
+    x15 = x14**(-1.0)
+    x16 = np.ceil((1.0/256.0)*n)
+    x17 = x5/x16
+    x18 = np.maximum(1, np.minimum(np.floor(x15*x17 + 1.0e-9), x7))
+    x19 = x16*x9
+    x20 = np.maximum(1, np.minimum(np.floor(x15*x6 + 1.0e-9), x7))
+    x21 = x12/(k + 0.5*k_half)
+    x22 = np.ceil((1.0/64.0)*m)
+    x23 = x22**(-1.0)
+    x24 = np.maximum(1, np.minimum(np.floor(x17*x23 + 1.0e-9), x7))
+    x25 = np.ceil((1.0/64.0)*n)
+    x26 = x5/x25
+    x27 = np.maximum(1, np.minimum(np.floor(x15*x26 + 1.0e-9), x7))
+    x28 = x25*x9
+    x29 = np.maximum(1, np.minimum(np.floor(x23*x26 + 1.0e-9), x7))
+    return (2.0/5.0)*added_bytes*x1*x2 + cast_bytes*x0*x1 + launch_s + np.maximum(2*batch*x11/(efficiency*peak_flops*np.maximum(np.maximum(np.maximum(np.maximum(np.maximum(x13*x8/np.ceil(x10*x3*x8 - 1.0e-9), x13*x18/np.ceil(x14*x18*x19 - 1.0e-9)), 5.67626953125e-5*x20*x21/np.ceil(x10*x14*x20 - 1.0e-9)), 5.31005859375e-5*x21*x24/np.ceil(x19*x22*x24 - 1.0e-9)), 9.1552734375e-5*x12*x27/((k + 0.25*k_half)*np.ceil(x14*x27*x28 - 1.0e-9))), 0.000146484375*x12*x29/((k + 0.125*k_half)*np.ceil(x22*x28*x29 - 1.0e-9)))), element_bytes*x1*(k*n + x0 + x2))
 
 
 def attention_s(queries: Any, keys: Any, channels: Any, passes: Any, attention_flops: Any, launch_s: Any) -> Any:
@@ -94,6 +95,11 @@ def send_s(amount_bytes: Any, ranks: Any, stride: Any, level0_size: Any, level0_
 def exposed_s(communication_s: Any, beside_s: Any, hide: Any) -> Any:
     """s: what is left of a collective beside the work that it runs with."""
     return np.maximum(-beside_s*hide + communication_s, 0)
+
+
+def chunked_s(communication_s: Any, beside_s: Any, hide: Any, edge: Any) -> Any:
+    """s: what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece."""
+    return np.maximum(-beside_s*hide + communication_s, communication_s*edge)
 
 
 def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:

@@ -51,10 +51,16 @@ TILES = (
     (64, 64, 0.6, 0.125),
 )
 
+# Share of the traffic of adding a weight gradient to the sum of earlier microbatches that shows: 0.92 of the other
+# products' rate at 4096 tokens in SimuMax's measured configs/system/b200_bf16_ceperm.json (large products with
+# accumulate=True in fp32, github.com/MooreThreads/SimuMax).
+ACCUMULATION_SHOWS = sp.Rational(2, 5)
+
 
 def _matmul() -> Formula:
-    batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, launch = _symbols(
-        "batch m n k peak_flops efficiency k_half compute_units hbm_bytes_per_s element_bytes cast_bytes launch_s"
+    batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, added, launch = _symbols(
+        "batch m n k peak_flops efficiency k_half compute_units hbm_bytes_per_s element_bytes cast_bytes added_bytes "
+        "launch_s"
     )
     fills = []
     for rows, columns, rate, shows in TILES:
@@ -67,12 +73,14 @@ def _matmul() -> Formula:
     compute = 2 * batch * m * n * k / (peak * efficiency * _largest(fills))
     memory = element * batch * (m * k + k * n + m * n) / hbm
     cast_s = cast * batch * m * k / hbm
+    added_s = ACCUMULATION_SHOWS * added * batch * m * n / hbm
     return Formula(
         "matmul_s",
-        _names(batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, launch),
-        maximum(compute, memory) + cast_s + launch,
+        _names(batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, added, launch),
+        maximum(compute, memory) + cast_s + added_s + launch,
         "s",
-        "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue",
+        "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, "
+        "and a sum into an earlier result after it",
     )
 
 
@@ -174,6 +182,17 @@ def _exposed() -> Formula:
     )
 
 
+def _chunked() -> Formula:
+    communication, beside, hide, edge = _symbols("communication_s beside_s hide edge")
+    return Formula(
+        "chunked_s",
+        _names(communication, beside, hide, edge),
+        maximum(communication - hide * beside, edge * communication),
+        "s",
+        "what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece",
+    )
+
+
 def _pipeline() -> Formula:
     m, slowest, total, vpp = _symbols("num_microbatches slowest_s total_s vpp")
     return Formula(
@@ -242,6 +261,7 @@ def formulas() -> dict[str, Formula]:
         _all_to_all(),
         _send(),
         _exposed(),
+        _chunked(),
         _pipeline(),
         _in_flight(),
         _states(),

@@ -24,10 +24,17 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """Share of the work beside it that a collective may hide behind, by axis and direction."""
+    """Share of the work beside it that a collective may hide behind, by axis and direction.
+
+    tp_forward: also of the gathers that a row-parallel product's backward waits for. tp_edge: share of a
+    tensor-parallel collective that shows however long the work is. pp: sends of an interleaved pipeline, beside a
+    chunk's forward.
+    """
 
     tp_forward: float = 0.0
     tp_backward: float = 0.0
+    tp_edge: float = 0.0
+    pp: float = 0.0
     cp_forward: float = 0.0
     cp_backward: float = 0.0
     ep_forward: float = 0.0
@@ -74,6 +81,11 @@ class Framework:
         return result
 
 
+# Transformer Engine's user buffers (--tp-comm-overlap) cut a product and its collective into pieces that run at once,
+# and run the other collectives of the backward beside whole products. Four pieces by default (num_splits in
+# transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
+USER_BUFFERS = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_edge": 0.25}
+
 # bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
 _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 _LOW = Bytes(weight=2.0, gradient=4.0, optimizer=12.0, weight_cache=2.0)  # fp8 copy and its transpose
@@ -86,7 +98,8 @@ MEGATRON = Framework(
     _MIXED,
     # Backward all-reduce and reduce-scatter run beside the weight gradient
     # (LinearWithGradAccumulationAndAsyncCommunication).
-    Hide(tp_backward=0.5, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
+    # An interleaved schedule sends beside the next chunk (overlap_p2p_communication, on by default).
+    Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
     frozenset({2, 3}),
     MEGATRON_VOCAB_MULTIPLE,
     False,

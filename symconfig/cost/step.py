@@ -102,7 +102,10 @@ def _pipeline(sums: Stages, points: Points, setting: Setting) -> dict[str, Array
 
 
 def _sends(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[n]: activations forward and gradients backward across each border, once a chunk."""
+    """[n]: activations forward and gradients backward across each border, once a chunk.
+
+    Those of an interleaved schedule run beside the next chunk; what a chunk's forward does not hide shows.
+    """
     stride = points.tp * points.cp * points.dp
     machine = setting.machine
     scattered = setting.framework.scattered_sends
@@ -110,6 +113,9 @@ def _sends(sums: Stages, points: Points, setting: Setting) -> Array:
     once: Array = compiled.send_s(amount, float(setting.pp), stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
+    if setting.vpp > 1:
+        # The forward is the same under every recompute policy, so that bounds hold.
+        once = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, setting.framework.hide.pp)
     passes = points.num_microbatches * setting.vpp + (setting.pp - 1)
     return 2.0 * once * passes
 

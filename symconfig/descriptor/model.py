@@ -126,8 +126,10 @@ class LatentAttention(Strict):
 
 
 AdapterTarget = Literal[
-    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "w1", "w2"
-]
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "c_attn", "c_proj", "w1", "w2",
+    "qkv_proj", "gate_up_proj",
+]  # fmt: skip
+FUSED_TARGETS = frozenset(("qkv_proj", "gate_up_proj"))
 _QWEN_TARGETS = frozenset(("c_attn", "c_proj", "w1", "w2"))  # modeling_qwen.py; every other model has the *_proj names
 
 
@@ -141,7 +143,7 @@ class Adapter(Strict):
     target_modules: tuple[AdapterTarget, ...] = Field(
         min_length=1,
         description="names as PEFT spells them for this model; of Qwen-7B c_attn is fused q, k, v, and c_proj both the "
-        "attention's output and the MLP's",
+        "attention's output and the MLP's; qkv_proj and gate_up_proj: one adapter on a fused layer, as NeMo has it",
     )
 
 

@@ -114,7 +114,7 @@ class _Flow:
                 owner = producer if reduces or op is None else op
                 times = producer.sums if reduces and producer else 1
                 beside = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
-                result.append(_collective(tensor, move, Phase.FORWARD, owner, beside, times))
+                result.append(_collective(tensor, move, Phase.FORWARD, owner, beside, times, chunked=True))
         return result
 
     def _backward(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -128,12 +128,14 @@ class _Flow:
         result = []
         for given, op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
-                beside = None
+                beside, chunked = None, False
                 if op and op.kind is OpKind.MATMUL and op.trainable:
                     beside = (op.name, Phase.WEIGHT)
                 elif op and op.kind is OpKind.ATTENTION:
                     beside = (op.name, Phase.INPUT)
-                result.append(_collective(tensor, move, Phase.INPUT, op or producer, beside))
+                elif producer and producer.kind is OpKind.MATMUL and move.kind is Kind.ALL_GATHER:
+                    beside, chunked = (producer.name, Phase.INPUT), True
+                result.append(_collective(tensor, move, Phase.INPUT, op or producer, beside, chunked=chunked))
         return result
 
     def _again(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -179,7 +181,13 @@ class _Flow:
 
 
 def _collective(
-    tensor: Tensor, move: Move, phase: Phase, owner: Operator | None, beside: tuple[str, Phase] | None, times: int = 1
+    tensor: Tensor,
+    move: Move,
+    phase: Phase,
+    owner: Operator | None,
+    beside: tuple[str, Phase] | None,
+    times: int = 1,
+    chunked: bool = False,
 ) -> Collective:
     return Collective(
         tensor.name,
@@ -191,6 +199,7 @@ def _collective(
         owner.name if owner else "",
         beside,
         times,
+        chunked,
     )
 
 

@@ -59,7 +59,8 @@ class Collective:
     """One collective of a block. `elements`: of the larger buffer on one rank; `times`: how often it runs each time.
 
     owner: the operator that it serves; with that operator it is run again under recompute.
-    beside: the work it may hide behind (operator, phase), if the framework overlaps it.
+    beside: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
+    needs what travels, so that both must be cut into pieces to run at once.
     """
 
     tensor: str
@@ -71,6 +72,7 @@ class Collective:
     owner: str
     beside: tuple[str, Phase] | None = None
     times: int = 1
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

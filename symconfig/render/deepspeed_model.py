@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor
+from symconfig.descriptor.model import FUSED_TARGETS, Experts, LatentAttention, ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 
 Json = dict[str, Any]
@@ -37,10 +37,17 @@ def hf_config(model: ModelDescriptor) -> Json:
 
 
 def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
-    """The adapter's modules, in the names of the class that `hf_config` names."""
+    """The adapter's modules, in the names of the class that `hf_config` names.
+
+    Raises InfeasibleError for an adapter on a fused layer: the classes have a layer of their own for each part.
+    """
     if model.adapter is None:
         return ()
     names: tuple[str, ...] = model.adapter.target_modules
+    fused = [name for name in names if name in FUSED_TARGETS]
+    if fused:
+        raise InfeasibleError(Problem("Transformers' classes have no fused layers", field="adapter.target_modules",
+                                      got=", ".join(fused), hint="q_proj, k_proj, v_proj; gate_proj, up_proj"))
     if model.model_type == "qwen":
         names = tuple(new for old in names for new in QWEN1_TARGETS.get(old, (old,)))
     return tuple(dict.fromkeys(names))

@@ -34,6 +34,7 @@ def mlp(
             [Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
             bias,
         )
+        gate, up = (with_adapter(ctx, f"{prefix}gate_up_proj", part) for part in (gate, up))
     else:
         linear(ctx, f"{prefix}up_proj", x, (d.HIDDEN,), (width,), [Use(up)], bias, ("up_proj", "w1"))
         up = with_adapter(ctx, f"{prefix}up_proj", up, ("up_proj", "w1"))
