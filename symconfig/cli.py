@@ -110,7 +110,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _render, _verify, _explain, _import, _doctor):
+    for add in (_plan, _render, _verify, _explain, _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -180,6 +180,18 @@ def _explain(commands: _Commands) -> _Parser:
     parser = _command(commands, "explain", "the formulas behind a plan with their numbers, what binds, the runner-up",
                       "explain")
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    return parser
+
+
+def _calibrate(commands: _Commands) -> _Parser:
+    parser = _command(commands, "calibrate", "fit the constants of a GPU type to measured runs", "calibrate")
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1)")
+    add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
+    add("--from-scratch", action="store_true",
+        help="forget what the cluster says of its kernels, and start from what is true of any GPU")
+    add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
+    add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     return parser
 
 

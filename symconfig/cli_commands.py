@@ -139,6 +139,61 @@ def explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def calibrate(arguments: argparse.Namespace) -> int:
+    """`symconfig calibrate`."""
+    from symconfig import api
+    from symconfig.descriptor.load import load_cluster
+    from symconfig.descriptor.write import cluster_yaml
+    from symconfig.measured.runs import calibrations, runs
+    from symconfig.report.calibration import blocks, to_dict
+    from symconfig.report.progress import Progress
+
+    found = api.Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    if out is not None:
+        found.collect(lambda: _check_profile(out, arguments.force))
+    cluster = found.collect(lambda: load_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    paths = [Path(name) for name in arguments.files]
+    with Progress(sys.stderr) as progress:
+        progress.say("predicting the measured runs")
+        measured = found.collect(lambda: runs(paths, cluster))
+        if found.all or measured is None:
+            raise InputError(found.all)
+        if out is not None and len(measured.timed) > 1:
+            names = ", ".join(known.name for known, _ in measured.timed)
+            raise InputError(Problem("the runs are on several types of GPU, and a profile is of one", field="--out",
+                                     got=names, hint="--cluster " + measured.timed[0][0].name))
+        rows = sum(len(timed) for _, timed in measured.timed)
+        progress.say(f"fitting constants to {rows} runs")
+        command = _as_command(paths, arguments)
+        fitted = calibrations(measured, command, arguments.from_scratch)
+    if out is not None:
+        text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
+        _write_text(out, text, arguments.force)
+    if arguments.json:
+        print_json(to_dict(fitted, measured.remarks))
+    else:
+        _say(blocks(fitted, measured.remarks))
+    if out is not None:
+        _note(f"wrote {out}")
+    return 0
+
+
+def _check_profile(out: Path, force: bool) -> None:
+    if out.suffix not in (".yaml", ".yml"):
+        raise InputError(Problem("a profile is YAML", field="--out", got=out.name, need="a name that ends in .yaml"))
+    if out.exists() and not force:
+        raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
+
+
+def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
+    """The command as a fitted constant names it: without folders, which are another person's."""
+    words = ["symconfig calibrate", *(path.name for path in paths)]
+    if arguments.cluster is not None:
+        words += ["--cluster", Path(arguments.cluster).name]
+    return " ".join([*words, "--from-scratch"] if arguments.from_scratch else words)
+
+
 def import_config(arguments: argparse.Namespace) -> int:
     """`symconfig import`: the descriptor of a config.json, as YAML, or as JSON with --json."""
     from symconfig.descriptor.huggingface import descriptor_yaml

@@ -56,6 +56,16 @@ class Kernels(Strict):
     link_efficiency: Quantity = Field(description="of the wire's bandwidth, for large collectives")
 
 
+class KernelsFile(Kernels):
+    """A GPU type's constants in a file of their own, for all clusters that have it. A cluster names the file."""
+
+    schema_: Literal["symconfig.kernels/1"] = Field(alias="schema")
+
+    @property
+    def constants(self) -> Kernels:
+        return Kernels(**{name: getattr(self, name) for name in Kernels.model_fields})
+
+
 class Gpu(Strict):
     product: str
     vendor: Literal["nvidia", "amd", "huawei"]

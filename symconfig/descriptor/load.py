@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import ClusterDescriptor, KernelsFile
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
@@ -43,6 +43,11 @@ def zoo_clusters() -> list[str]:
     return _zoo("clusters")
 
 
+def zoo_kernels() -> list[str]:
+    """Names of the GPU types whose constants come with symconfig."""
+    return _zoo("kernels")
+
+
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
     """A zoo name, a descriptor, a `config.json` or a folder with one; paths start at `base`. Raises InputError."""
     return _load_model(_find(name_or_path, "models", base), adapters=True)
@@ -68,7 +73,22 @@ def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescript
     """A zoo name or a descriptor file; paths are relative to `base`. Raises InputError."""
     path = _find(name_or_path, "clusters", base)
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+    if isinstance(document.data, dict) and isinstance(document.data.get("kernels"), str):
+        document = _with_kernels(document, path)
     return validate(document, ClusterDescriptor)
+
+
+def _with_kernels(document: Document, path: Path) -> Document:
+    """The cluster with the constants of the GPU type that it names."""
+    name = document.data["kernels"]
+    try:
+        file = load_yaml_strict(_find(name, "kernels", path.parent))
+        constants = validate(file, KernelsFile).constants
+    except InputError as error:
+        first = document.problem("the constants of the GPU type cannot be loaded", ("kernels",), got=shorten(name))
+        raise InputError([first, *error.problems]) from None
+    fields = document.data | {"kernels": constants.model_dump(mode="json", exclude_unset=True)}
+    return Document(fields, document.file, document.keys, document.values)
 
 
 def load_job(path: str | Path) -> Job:

@@ -1,4 +1,4 @@
-"""A model descriptor as readable YAML, which the strict loader reads back to the same descriptor."""
+"""Descriptors as readable YAML, which the strict loader reads back to the same descriptors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import json
 import re
 from typing import Any
 
+import yaml
+
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.model import ModelDescriptor
+
+_WIDTH = 116
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*\Z")
 _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))  # also of YAML 1.1 readers
@@ -24,6 +29,20 @@ def descriptor_yaml(model: ModelDescriptor) -> str:
         else:
             lines.append(f"{name}: {_value(value)}")
     return "\n".join(lines) + "\n"
+
+
+def cluster_yaml(cluster: ClusterDescriptor) -> str:
+    """All that was set, in the order of the class."""
+    return _dump(cluster.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+
+def kernels_yaml(kernels: Kernels) -> str:
+    """The constants of a GPU type as a file that clusters can name."""
+    return _dump({"schema": "symconfig.kernels/1", **kernels.model_dump(mode="json", exclude_none=True)})
+
+
+def _dump(fields: dict[str, Any]) -> str:
+    return yaml.safe_dump(fields, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
 def _value(value: Any) -> str:

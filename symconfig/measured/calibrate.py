@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged
@@ -33,7 +34,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "attention_backward_ratio": (0.3, 1.2),
     "link_efficiency": (0.1, 1.0),
 }
-LEAST_UNCERTAINTY = 0.01  # of a fitted constant: the form of the model is not better than this
+LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not better than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,22 @@ class Calibration:
     fit: Fit
 
     @property
+    def before(self) -> float:
+        """Mean absolute relative error over all rows."""
+        return _mean([(e.n, e.before) for e in self.sources])
+
+    @property
+    def after(self) -> float:
+        return _mean([(e.n, e.after) for e in self.sources])
+
+    @property
+    def left_out(self) -> float | None:
+        """Of each row by the fit that did not see its model; None: all rows are of one model."""
+        if any(e.left_out is None for e in self.sources):
+            return None
+        return _mean([(e.n, e.left_out) for e in self.sources if e.left_out is not None])
+
+    @property
     def profile(self) -> ClusterDescriptor:
         """The cluster with its fitted constants."""
         return self.cluster.model_copy(update={"kernels": self.kernels})
@@ -75,8 +92,10 @@ def calibrate(
     measured = np.log([item.time[1] for item in rows if item.time])
     parameters = _parameters(cluster.kernels, from_scratch)
     groups = [f"{source} {item.row.model.name}" for source, item in judged]
-    found = fit(_evaluator(rows, parameters), measured, parameters, groups, [item.row.model.name for item in rows])
-    before = np.log([item.time[0] for item in rows if item.time])
+    evaluate = _evaluator(rows, cluster.kernels, parameters)
+    found = fit(evaluate, measured, parameters, groups, [item.row.model.name for item in rows])
+    stated = constants(cluster.kernels)
+    before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
         cluster,
         _kernels(cluster.kernels, parameters, found, command),
@@ -85,6 +104,10 @@ def calibrate(
         len(rows),
         found,
     )
+
+
+def _mean(parts: Sequence[tuple[int, float]]) -> float:
+    return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 
 def _parameters(kernels: Kernels, from_scratch: bool) -> tuple[Parameter, ...]:
@@ -99,17 +122,20 @@ def _parameters(kernels: Kernels, from_scratch: bool) -> tuple[Parameter, ...]:
     return tuple(result)
 
 
-def _evaluator(rows: Sequence[Judged], parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """log constants [parameters, n] -> log seconds [rows, n]."""
+def _evaluator(
+    rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]
+) -> Callable[[Array], Array]:
+    """log constants [parameters, n] -> log seconds [rows, n]; the other constants are those of `kernels`."""
+    clusters = [item.case.cluster.model_copy(update={"kernels": kernels}) for item in rows]
 
     def evaluate(theta: Array) -> Array:
         values = dict(zip([p.name for p in parameters], np.exp(theta), strict=True))
         n = theta.shape[1]
         result = np.empty((len(rows), n))
-        for index, item in enumerate(rows):
+        for index, (item, cluster) in enumerate(zip(rows, clusters, strict=True)):
             what = item.case
             seconds = [
-                step_seconds(what.model, what.cluster, configuration, values, n)
+                step_seconds(what.model, cluster, configuration, values, n)
                 for configuration in (what.configuration, *what.others)
             ]
             result[index] = np.log(np.min(seconds, axis=0))

@@ -86,12 +86,17 @@ class Case:
         return tuple(name for name, _ in self.taken)
 
 
-def case(source: str, row: Row) -> Case:
-    """Raises InputError when the row leaves out what no assumption gives."""
+def case(
+    source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
+) -> Case:
+    """model, cluster: what ran, where the caller knows it better than the row says.
+
+    Raises InputError when the row leaves out what no assumption gives.
+    """
     assumption = assumptions().of(source, row.software.version if row.software else None)
-    asked = _Asked(row, assumption)
+    asked = _Asked(row, assumption, cluster)
     micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
-    model = _model(row, asked, seq_length)
+    model = model or _model(row, asked, seq_length)
     p = row.parallel
     tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
     dp = p.dp or max(1, (row.cluster.gpus or tp * pp * cp) // (tp * pp * cp))
@@ -112,7 +117,7 @@ def case(source: str, row: Row) -> Case:
         p.etp or (1 if not row.model.num_experts or p.ep else tp),
         asked.option("precision", "bf16"),
         bool(tp > 1 and asked.option("sequence_parallel", False)),
-        "p2p",
+        asked.stated.get("cp_comm", "p2p"),
         _recompute(asked),
         _repeated_layers(asked, model, p.pp or 1),
         asked.zero(dp * cp > 1),
@@ -122,15 +127,16 @@ def case(source: str, row: Row) -> Case:
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
-    cluster, taken = _cluster(row, assumption), tuple(asked.taken.items())
-    return Case(model, cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason)
+    taken = tuple(asked.taken.items())
+    return Case(model, asked.cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason)
 
 
 class _Asked:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
-    def __init__(self, row: Row, assumption: Assumption) -> None:
+    def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
         self.row, self.assumption = row, assumption
+        self.cluster = cluster or _cluster(row, assumption)
         self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
         if self.stated.get("megatron_args"):
             self.stated = _from_arguments(self.stated["megatron_args"]) | self.stated
@@ -212,11 +218,17 @@ def _recompute(asked: _Asked) -> frozenset[str]:
     word = str(asked.option("recompute", "none"))
     if word == "full":
         return frozenset({LAYER})
+    if word == "selective" and "recompute_modules" in asked.stated:
+        return frozenset(asked.stated["recompute_modules"])
     return _SELECTIVE if word.startswith("selective") else frozenset()
 
 
 def _repeated_layers(asked: _Asked, model: ModelDescriptor, pp: int) -> int:
-    """Layers of a stage that run again whole, where a framework's selective recompute takes every n-th layer."""
+    """Layers of a stage that run again whole, where only the first ones do, or where a framework's selective recompute
+    takes every n-th layer.
+    """
+    if asked.stated.get("recompute") == "full" and asked.stated.get("recompute_method") == "block":
+        return int(asked.stated["recompute_layers"])
     every = int(asked.assumption.options.get("selective_every", 0))
     if not every or not str(asked.option("recompute", "none")).startswith("selective"):
         return 0
@@ -258,7 +270,7 @@ def _with_habits(asked: _Asked, attention: str, habits: dict[str, Any]) -> Frame
     base = FRAMEWORKS[asked.assumption.framework]
     habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
     kernel, rate = _ATTENTION[attention]
-    if _cluster(asked.row, asked.assumption).gpu.architecture in _BEFORE_HOPPER:
+    if asked.cluster.gpu.architecture in _BEFORE_HOPPER:
         rate = _BEFORE_HOPPER_RATE.get(attention, rate)
     how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
@@ -268,7 +280,8 @@ def _with_habits(asked: _Asked, attention: str, habits: dict[str, Any]) -> Frame
     if asked.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
     hide = {name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")}
-    overlap = asked.assumption.options.get("overlap", {}) | (asked.stated.get("overlap") or {})
+    p = asked.row.parallel
+    overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
     if overlap.get("grad_reduce") is False:
         hide["data"] = 0.0
     if overlap.get("pp_p2p") is False:

@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 FORM_ERROR = 0.05
 ALIKE = 0.1
 HUBER = 2.0  # residuals beyond this many deviations pull with constant force
+DEVIATION = 1.4826  # a normal distribution's standard deviation over its median absolute one
 STEP = 1e-3  # of the logarithm of a constant, for derivatives
 ROUNDS = 30
 ENOUGH = 1e-4  # relative fall of the cost at which a fit has settled
@@ -104,23 +105,24 @@ class _Problem:
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
         damping = np.full(fits, 1e-2)
         log_s, slopes = self.slopes(theta)
-        cost = self.cost(theta, log_s)
+        edge = self.edge(log_s)
         rounds = 0
         while rounds < ROUNDS:
             rounds += 1
-            tried = self.step(theta, log_s, slopes, damping)
+            cost = self.cost(theta, log_s, edge)
+            tried = self.step(theta, log_s, slopes, edge, damping)
             tried_log_s, tried_slopes = self.slopes(tried)
-            tried_cost = self.cost(tried, tried_log_s)
+            tried_cost = self.cost(tried, tried_log_s, edge)
             better = tried_cost < cost
             settled = np.abs(cost - tried_cost) <= ENOUGH * cost
             theta = np.where(better[:, None], tried, theta)
             log_s = np.where(better[:, None], tried_log_s, log_s)
             slopes = np.where(better[:, None, None], tried_slopes, slopes)
-            cost = np.where(better, tried_cost, cost)
+            edge = np.minimum(edge, self.edge(log_s))
             damping = np.clip(np.where(better, damping / 4, damping * 8), 1e-6, 1e6)
             if settled.all():
                 break
-        return theta, log_s, self.normal(theta, log_s, slopes)[0], rounds
+        return theta, log_s, self.normal(theta, log_s, slopes, edge)[0], rounds
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
         """log seconds [fits, rows] and their derivatives [fits, rows, parameters]."""
@@ -130,31 +132,36 @@ class _Problem:
         base = values[:, :, 0].T
         return base, ((values[:, :, 1:] - values[:, :, :1]) / STEP).transpose(1, 0, 2)
 
-    def robust(self, log_s: Array) -> tuple[Array, Array]:
+    def edge(self, log_s: Array) -> Array:
+        """[fits, 1]: residuals beyond this are odd ones, by how far the fit's other rows are off."""
+        seen = np.where(self.weights > 0, np.abs(log_s - self.measured), np.nan)
+        typical = np.nanmedian(seen, axis=1, keepdims=True)
+        result: Array = HUBER * np.maximum(FORM_ERROR, DEVIATION * typical)
+        return result
+
+    def robust(self, log_s: Array, edge: Array) -> tuple[Array, Array]:
         """Residuals and weights [fits, rows], less for those far off."""
         residual = log_s - self.measured
-        far = np.abs(residual) / FORM_ERROR
-        return residual, self.weights * np.minimum(1.0, HUBER / np.maximum(far, 1e-12))
+        return residual, self.weights * np.minimum(1.0, edge / np.maximum(np.abs(residual), 1e-12))
 
-    def cost(self, theta: Array, log_s: Array) -> Array:
+    def cost(self, theta: Array, log_s: Array, edge: Array) -> Array:
         """[fits]: Huber's loss and the prior's."""
         far = np.abs(log_s - self.measured)
-        edge = HUBER * FORM_ERROR
         loss = np.where(far <= edge, far**2, 2 * edge * far - edge**2)
         result: Array = (self.weights * loss).sum(axis=1) + (((theta - self.prior) / self.width) ** 2).sum(axis=1)
         return result
 
-    def normal(self, theta: Array, log_s: Array, slopes: Array) -> tuple[Array, Array]:
+    def normal(self, theta: Array, log_s: Array, slopes: Array, edge: Array) -> tuple[Array, Array]:
         """Normal equations of each fit: matrix and gradient."""
-        residual, weights = self.robust(log_s)
+        residual, weights = self.robust(log_s, edge)
         weighted = slopes * weights[:, :, None]
         matrix = np.einsum("frp,frq->fpq", weighted, slopes) + np.diag(self.width**-2.0)
         gradient = np.einsum("frp,fr->fp", weighted, residual) + (theta - self.prior) / self.width**2
         return matrix, gradient
 
-    def step(self, theta: Array, log_s: Array, slopes: Array, damping: Array) -> Array:
+    def step(self, theta: Array, log_s: Array, slopes: Array, edge: Array, damping: Array) -> Array:
         """One damped step, clipped to the bounds; a constant at its bound that would leave it is held."""
-        matrix, gradient = self.normal(theta, log_s, slopes)
+        matrix, gradient = self.normal(theta, log_s, slopes, edge)
         low, high = self.bounds
         held = ((theta <= low) & (gradient > 0)) | ((theta >= high) & (gradient < 0))
         diagonal = np.einsum("fpp->fp", matrix)

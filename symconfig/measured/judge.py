@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.cases import Case, case
 from symconfig.measured.flops import tokens_per_s_per_gpu
@@ -35,9 +37,14 @@ class Judged:
         return bool(self.case.assumed)
 
 
-def judge(source: str, row: Row) -> Judged:
-    """One row. Raises InputError when it cannot be predicted, or states nothing that could be compared."""
-    what = case(source, row)
+def judge(
+    source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
+) -> Judged:
+    """One row. model, cluster: as for `case`.
+
+    Raises InputError when it cannot be predicted, or states nothing that could be compared.
+    """
+    what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
     what, prediction = _tuned(what, limit)
     stated = _seconds(row, what)

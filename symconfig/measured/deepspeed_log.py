@@ -1,0 +1,146 @@
+"""Lines that DeepSpeed and Transformers' Trainer print while training.
+
+Formats as in deepspeed/utils/timer.py (`ThroughputTimer`), runtime/pipe/engine.py (`train_batch`), runtime/utils.py
+(`see_memory_usage`) and runtime/config.py (`print`) of 0.3 to 0.19; transformers' trainer_utils.py (`speed_metrics`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from symconfig.measured.log_lines import prefix
+from symconfig.measured.log_records import Collected, Step
+from symconfig.measured.megatron_log import positive, value
+from symconfig.units import GIB, MIB
+
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+_ALLOCATED = rf"(?:,\s*MemAllocated={_NUMBER}GB,\s*MaxMemAllocated={_NUMBER}GB)?"
+_THROUGHPUT = re.compile(
+    r"micro_step=\d+/global_step=(\d{1,12}),\s*RunningAvgSamplesPerSec=" + _NUMBER
+    + r",\s*CurrSamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))" + _ALLOCATED
+)
+_AVERAGE = re.compile(r"\b\d+/(\d{1,12}),\s*SamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))" + _ALLOCATED)
+_PIPELINE = re.compile(
+    r"steps?:\s*(\d{1,12})(?:\s*/\s*\d+)?\s+loss:[^\r\n]{0,400}?iter time \(s\):\s*" + _NUMBER + r"\s+samples/sec:\s*"
+    + _NUMBER
+)
+_BYTES = {
+    name: re.compile(rf"(?<![A-Za-z_]){word}\s+{_NUMBER}\s*([GM])B")
+    for name, word in (
+        ("allocated", "MA"), ("max_allocated", "Max_MA"), ("reserved", "CA"), ("max_reserved", "Max_CA")
+    )
+}
+_RANK = re.compile(r"\[Rank (\d{1,9})\]", re.IGNORECASE)
+_SETTING = re.compile(r"config\w*\.py:\d+:print\w*\]\s+([A-Za-z_]\w*) \.* ?(\S.*?)\s*$")
+_JSON = re.compile(r"\bjson = (\{.*)")
+_TRAINER = re.compile(r"'train_(samples|steps)_per_second':\s*'?" + _NUMBER)
+_LONGEST_JSON = 2000  # lines
+
+WANTED = (
+    b"SamplesPerSec", b"iter time (s)", b"Max_MA", b":print", b"OVERFLOW", b"_per_second", b"eval_loss",
+    b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Running Evaluation", b"aving model checkpoint",
+    b"checkpoint saved",
+)
+
+
+class DeepSpeedReader:
+    """Reads line by line into what is collected. `wants_all`: within the printed JSON every line counts."""
+
+    def __init__(self, found: Collected) -> None:
+        self.found = found
+        self._json: list[str] = []
+        self._depth = 0
+
+    @property
+    def wants_all(self) -> bool:
+        return bool(self._json)
+
+    def read(self, number: int, line: str) -> None:
+        if self._json:
+            self._more_json(prefix(line)[1])
+        self._settings(line)
+        self._events(line)
+        self._steps(number, line)
+        self._memory(line)
+
+    def _settings(self, line: str) -> None:
+        if match := _SETTING.search(line):
+            self.found.deepspeed = True
+            self.found.config.setdefault(match[1], value(match[2]))
+        if (match := _JSON.search(line)) and not self._json:
+            self.found.deepspeed = True
+            self._more_json(match[1])
+
+    def _more_json(self, line: str) -> None:
+        """Collects until the braces close; what is no JSON then (lines of others in between) is let go."""
+        self._json.append(line)
+        self._depth += line.count("{") - line.count("}")
+        if self._depth > 0 and len(self._json) < _LONGEST_JSON:
+            return
+        try:
+            data = json.loads("\n".join(self._json))
+        except (ValueError, RecursionError):
+            data = None
+        self._json, self._depth = [], 0
+        if isinstance(data, dict):
+            self.found.config |= _flat(data)
+
+    def _events(self, line: str) -> None:
+        if "OVERFLOW" in line:
+            self.found.disturb("the update was skipped")
+        elif "aving model checkpoint" in line or "checkpoint saved" in line:
+            self.found.disturb("a checkpoint was saved")
+        elif "Running Evaluation" in line or "eval_loss" in line:
+            self.found.disturb("the model was evaluated")
+        elif "DeepSpeedEngine configuration" in line or "DeepSpeed info: version" in line:
+            self.found.deepspeed = True
+            self.found.starting += 1
+
+    def _steps(self, number: int, line: str) -> None:
+        found = self.found
+        for match in _PIPELINE.finditer(line):
+            found.deepspeed = True
+            if (seconds := positive(match[2])) is not None:
+                rate = positive(match[3])
+                found.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
+        for kind, pattern in (("throughput", _THROUGHPUT), ("average", _AVERAGE)):
+            for match in pattern.finditer(line):
+                found.deepspeed = True
+                *_, rate_word, allocated, peak = match.groups()
+                if (rate := positive(rate_word)) is not None:
+                    found.step(kind, Step(int(match[1]), number, None, samples_per_s=rate))
+                if allocated and peak:
+                    self._remember(line, allocated=float(allocated) * GIB, max_allocated=float(peak) * GIB)
+        rates = {name: positive(word) for name, word in _TRAINER.findall(line)}
+        if rates.get("steps") or rates.get("samples"):
+            steps = rates.get("steps")
+            found.trainer = True
+            found.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
+
+    def _memory(self, line: str) -> None:
+        if "Max_MA" not in line:
+            return
+        found = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
+        if "max_allocated" in found:
+            self.found.deepspeed = True
+            units = {"G": GIB, "M": MIB}
+            self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in found.items()})
+
+    def _remember(self, line: str, **figures: float) -> None:
+        match = _RANK.search(line)
+        rank = int(match[1]) if match else prefix(line)[0]
+        self.found.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
+
+
+def _flat(data: dict[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
+    """Nested settings by dotted key."""
+    result: dict[str, Any] = {}
+    for key, item in data.items():
+        name = f"{path}{key}"
+        if isinstance(item, dict) and depth < 8:
+            result |= _flat(item, name + ".", depth + 1)
+        else:
+            result[name] = item
+    return result

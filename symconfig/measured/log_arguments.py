@@ -1,0 +1,209 @@
+"""Megatron's printed namespace, read as what a measured row states: model, degrees, batch, options.
+
+The namespace has every argument by its destination (`add_bias_linear`), after `validate_args` has settled it; a row's
+`megatron_args` has options as they are given (`disable-bias-linear`), so that it is read like any other row's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from symconfig.errors import InputError, Problem
+from symconfig.measured.log_records import TrainingLog, Value
+from symconfig.render.flags import Flag, flags, versions
+
+Namespace = Mapping[str, Value]
+
+_PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|port$|url|name|prefix|log|prompt")
+_LATENT = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_nope_head_dim": "qk_head_dim",
+    "qk_rope_head_dim": "qk_pos_emb_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+_POSITIONS = {"rope": "rope", "yarn": "rope", "mrope": "rope", "learned_absolute": "learned"}
+_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def given(names: Namespace) -> dict[str, Any]:
+    """The options, by name without dashes, that differ from every version's default; nothing that names a file."""
+    result: dict[str, Any] = {}
+    for dest, (flag, defaults) in _flags().items():
+        value = names.get(dest)
+        if dest not in names or value is None or str(value) in defaults or _PRIVATE.search(dest):
+            continue
+        name = flag.name.lstrip("-")
+        if flag.kind == "false":
+            if value is False:
+                result[name] = True
+        elif flag.kind == "store" or value is True:
+            result[name] = value
+    if not names.get("cross_entropy_loss_fusion"):
+        result.pop("cross-entropy-fusion-impl", None)
+    return result
+
+
+@cache
+def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
+    """By destination: the option, of the newest version that has it, and the defaults of all versions."""
+    found: dict[str, tuple[Flag, frozenset[str]]] = {}
+    for version in versions():
+        for flag in flags(version).flags.values():
+            if flag.kind == "optional" and flag.name.startswith("--no-"):
+                continue
+            old = found[flag.dest][1] if flag.dest in found else frozenset()
+            # of --no-X and --disable-X with one destination, the first
+            keep = found[flag.dest][0] if flag.dest in found and flag.kind == "false" else flag
+            found[flag.dest] = (keep, old | {flag.default})
+    return found
+
+
+def whole(names: Namespace, *choices: str) -> int | None:
+    """The first of these arguments that is a positive whole number."""
+    for name in choices:
+        value = names.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
+            return value
+    return None
+
+
+def model_fields(names: Namespace, log: TrainingLog) -> dict[str, Any]:
+    """Fields of a row's model."""
+    latent = bool(names.get("multi_latent_attention"))
+    heads = whole(names, "num_attention_heads")
+    layers, hidden = whole(names, "num_layers", "encoder_num_layers"), whole(names, "hidden_size")
+    learned = names.get("position_embedding_type", "learned_absolute")
+    position = "rope" if names.get("use_rotary_position_embeddings") else _POSITIONS.get(str(learned))
+    fields: dict[str, Any] = {
+        "name": f"{layers} layers of {hidden}",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": whole(names, "ffn_hidden_size") or (4 * hidden if hidden else None),
+        "num_attention_heads": heads,
+        "num_key_value_heads": whole(names, "num_query_groups") if names.get("group_query_attention") else heads,
+        "head_dim": whole(names, "kv_channels") or (hidden // heads if hidden and heads else None),
+        "vocab_size": log.vocab_size or whole(names, "vocab_size", "padded_vocab_size"),
+        "gated_mlp": bool(names.get("swiglu") or names.get("quick_geglu")),
+        "tie_word_embeddings": not names.get("untie_embeddings_and_output_weights"),
+        "position": position,
+        "norm": "rmsnorm" if names.get("normalization") == "RMSNorm" else "layernorm",
+        "attention": "mla" if latent else "gqa",
+        "mtp_num_layers": whole(names, "mtp_num_layers"),
+    }
+    if latent:
+        fields |= {field: whole(names, name) for field, name in _LATENT.items()}
+    return {name: value for name, value in (fields | _experts(names, layers)).items() if value is not None}
+
+
+def _experts(names: Namespace, layers: int | None) -> dict[str, Any]:
+    if not whole(names, "num_experts", "num_moe_experts"):
+        return {}
+    return {
+        "num_experts": whole(names, "num_experts", "num_moe_experts"),
+        "num_experts_per_tok": whole(names, "moe_router_topk") or 2,
+        "moe_intermediate_size": whole(names, "moe_ffn_hidden_size", "ffn_hidden_size"),
+        "shared_expert_intermediate_size": whole(names, "moe_shared_expert_intermediate_size"),
+        "first_k_dense": _leading_dense(names.get("moe_layer_freq", 1), layers or 0),
+    }
+
+
+def _leading_dense(pattern: Value, layers: int) -> int | None:
+    """Dense layers before the first mixture of experts; a row has no other pattern. Raises InputError."""
+    if pattern in (1, None):
+        return None
+    bits = [int(bit) for bit in re.findall(r"\b[01]\b", str(pattern))]
+    dense = bits.index(1) if 1 in bits else 0
+    if len(bits) == layers and all(bits[dense:]):
+        return dense or None
+    raise InputError(
+        Problem(
+            "only dense layers before all others are read from a log", field="moe_layer_freq", got=str(pattern)[:80],
+            hint="name the model",
+        )
+    )
+
+
+def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
+    """Degrees: of the arguments, else of the line about the world size."""
+    world = log.degrees.get("world") or whole(names, "world_size")
+    found = {
+        "tp": whole(names, "tensor_model_parallel_size", "model_parallel_size") or log.degrees.get("tp"),
+        "pp": whole(names, "pipeline_model_parallel_size") or log.degrees.get("pp"),
+        "cp": whole(names, "context_parallel_size") or log.degrees.get("cp"),
+        "ep": whole(names, "expert_model_parallel_size"),
+        "etp": whole(names, "expert_tensor_parallel_size"),
+        "dp": whole(names, "data_parallel_size") or log.degrees.get("dp"),
+        "vpp": whole(names, "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
+    }
+    if found["dp"] is None and world:
+        rest = (found["tp"] or 1) * (found["pp"] or 1) * (found["cp"] or 1)
+        found["dp"] = world // rest or None
+    return {name: value for name, value in found.items() if value}
+
+
+def option_fields(names: Namespace) -> dict[str, Any]:
+    """A row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
+    fields: dict[str, Any] = {
+        "precision": _precision(names),
+        "sequence_parallel": bool(names.get("sequence_parallel")),
+        "overlap": {
+            "grad_reduce": bool(names.get("overlap_grad_reduce")),
+            "param_gather": bool(names.get("overlap_param_gather")),
+            "tp_comm": bool(names.get("tp_comm_overlap")),
+        },
+        "megatron_args": given(names),
+        **_recompute(names),
+    }
+    fields |= _sharding(names)
+    if names.get("transformer_impl", "transformer_engine") != "local":
+        backend = str(names.get("attention_backend", "")).removeprefix("AttnBackend.")
+        fields["attention_kernel"] = "unfused" if backend in ("unfused", "local") else "flash"
+    elif names.get("use_flash_attn"):
+        fields["attention_kernel"] = "flash"
+    kind = re.findall(r"p2p|all_gather|a2a\+p2p|a2a", str(names.get("cp_comm_type", "")))
+    if kind and kind[0] in ("all_gather", "a2a"):
+        fields["cp_comm"] = kind[0]
+    return fields
+
+
+def _precision(names: Namespace) -> str:
+    if names.get("fp4"):
+        return "nvfp4"
+    if names.get("fp8"):
+        return "mxfp8" if names.get("fp8_recipe") == "mxfp8" else "fp8"
+    if names.get("bf16"):
+        return "bf16"
+    if names.get("fp16"):
+        return "fp16"
+    raise InputError(Problem("runs in fp32 are not predicted", field="bf16 or fp16", got="neither"))
+
+
+def _sharding(names: Namespace) -> dict[str, Any]:
+    if names.get("use_torch_fsdp2"):
+        return {"zero_stage": 3}
+    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        return {"zero_stage": _SHARDING.get(str(names.get("data_parallel_sharding_strategy")), 0)}
+    stage = names.get("zero_stage")  # of Megatron-DeepSpeed
+    if names.get("deepspeed") and isinstance(stage, int) and 0 <= stage <= 3:
+        return {"zero_stage": int(stage)}
+    return {"distributed_optimizer": bool(names.get("use_distributed_optimizer"))}
+
+
+def _recompute(names: Namespace) -> dict[str, Any]:
+    kind = names.get("recompute_granularity")
+    if names.get("recompute_activations"):
+        kind = kind or "selective"
+    if names.get("checkpoint_activations") is True:  # before core, and in Megatron-DeepSpeed
+        kind = kind or "full"
+    if kind == "selective":
+        modules = re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn"))
+        return {"recompute": "selective", "recompute_modules": modules}
+    if kind != "full":
+        return {"recompute": "none"}
+    layers = whole(names, "recompute_num_layers")
+    block = names.get("recompute_method") == "block" and layers
+    return {"recompute": "full"} | ({"recompute_method": "block", "recompute_layers": layers} if block else {})

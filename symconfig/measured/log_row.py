@@ -1,0 +1,197 @@
+"""A training log as a measured row, which is predicted, scored and fitted to like a published one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredModel, MeasuredOptions, MeasuredParallel, Row
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.measured.log_arguments import model_fields, option_fields, parallel_fields, whole
+from symconfig.measured.log_records import TrainingLog
+from symconfig.units import GIB
+
+SOURCES = {"megatron": "megatron_log", "deepspeed": "deepspeed_log"}  # names in data/assumptions.yaml
+_MEASURED_MODEL = frozenset(MeasuredModel.model_fields) & frozenset(ModelDescriptor.model_fields)
+_POSITIONS = ("rope", "learned", "alibi")
+
+
+def source_of(log: TrainingLog) -> str:
+    """The name under which `case` and `judge` find what is assumed where such a log says nothing."""
+    return SOURCES[log.framework]
+
+
+def as_row(
+    log: TrainingLog,
+    cluster: ClusterDescriptor,
+    model: ModelDescriptor | None = None,
+    *,
+    gpus: int | None = None,
+    parallel: MeasuredParallel | None = None,
+    batch: MeasuredBatch | None = None,
+    options: MeasuredOptions | None = None,
+) -> Row:
+    """The run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
+
+    model: needed unless the log has Megatron's arguments; where it has them, it must be the model of the log.
+    gpus, parallel, batch, options: what the log does not say; what they state goes before what it says.
+    Raises InputError: a field that neither says, a model that is not the log's, or nothing that was measured.
+    """
+    names = log.arguments
+    fields: dict[str, Any] = {
+        "id": Path(log.path).name,
+        "task": "lora" if model is not None and model.adapter is not None else "pretrain",
+        "model": _model(log, model),
+        "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
+        "software": {"name": log.framework},
+        "parallel": parallel_fields(names, log) | _config_degrees(log) | _stated(parallel),
+        "batch": _batch(log) | _stated(batch),
+        "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
+        "measured": _measured(log),
+        "confidence": "exact",
+        "note": _note(log) if model is None else None,
+    }
+    _degrees(fields, log)
+    if not fields["measured"]:
+        why = "; ".join(str(remark) for remark in log.remarks if remark.kind in ("no steps", "batch"))
+        raise InputError(Problem(f"has neither a steady step time nor memory figures: {why}", file=log.path))
+    try:
+        return Row.model_validate(fields, strict=False)
+    except ValidationError as error:
+        raise InputError(
+            [Problem(item["msg"], file=log.path, field=".".join(map(str, item["loc"]))) for item in error.errors()]
+        ) from None
+
+
+def _stated(section: MeasuredParallel | MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
+    return section.model_dump(exclude_none=True, by_alias=True) if section is not None else {}
+
+
+def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
+    if model is None:
+        if not log.arguments:
+            raise InputError(
+                Problem("does not say which model it trains", file=log.path, field="model", hint="name the model")
+            )
+        return model_fields(log.arguments, log)
+    for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
+        printed = whole(log.arguments, argument)
+        if printed is not None and printed != getattr(model, field):
+            what = f"is not the model of this log ({model.name})"
+            raise InputError(
+                Problem(what, file=log.path, field=argument, got=str(getattr(model, field)), need=str(printed))
+            )
+    dump = model.model_dump(mode="json", exclude_none=True)
+    fields = {name: dump[name] for name in _MEASURED_MODEL if name in dump}
+    fields |= dump.get("latent", {})
+    if "experts" in dump:
+        names = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
+        fields |= {name: dump["experts"][name] for name in names}
+        fields["first_k_dense"] = dump["experts"]["first_k_dense_replace"]
+    if fields.get("position") not in _POSITIONS:
+        fields.pop("position", None)
+    return fields
+
+
+def _note(log: TrainingLog) -> str | None:
+    """What of the log's model its row does not hold."""
+    lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
+    found = [what for name, what in lost.items() if log.arguments.get(name)]
+    return f"the model has {' and '.join(found)}, which only a named model brings" if found else None
+
+
+def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
+    return gpus or log.degrees.get("world") or whole(log.arguments, "world_size") or whole(log.config, "world_size")
+
+
+def _config_degrees(log: TrainingLog) -> dict[str, int]:
+    """Of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
+    found = {
+        "tp": whole(log.config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size"),
+        "cp": whole(log.config, "sequence_parallel_size"),
+        "ep": whole(log.config, "expert_parallel.autoep_size"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
+    """Fills in dp, and checks that the degrees multiply to the GPUs. Raises InputError."""
+    degrees, cluster = fields["parallel"], fields["cluster"]
+    rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
+    gpus = cluster["gpus"]
+    if gpus is None and "dp" not in degrees:
+        raise InputError(Problem("does not say on how many GPUs it ran", file=log.path, field="gpus"))
+    if "dp" not in degrees:
+        degrees["dp"] = max(1, gpus // rest)
+    if gpus is None:
+        cluster["gpus"] = rest * degrees["dp"]
+    elif rest * degrees["dp"] != gpus:
+        raise InputError(
+            Problem(
+                "the degrees do not multiply to the GPUs", file=log.path, field="parallel",
+                got=" x ".join(f"{name} {degrees[name]}" for name in ("tp", "pp", "cp", "dp") if name in degrees),
+                need=str(gpus),
+            )
+        )
+
+
+def _batch(log: TrainingLog) -> dict[str, int]:
+    names, config = log.arguments, log.config
+    found = {
+        "micro": whole(names, "micro_batch_size") or whole(config, "train_micro_batch_size_per_gpu"),
+        "global": log.steady.samples if log.steady else None,
+        "seq_length": whole(names, "seq_length", "encoder_seq_length"),
+        "grad_accum": whole(config, "gradient_accumulation_steps"),
+    }
+    found["global"] = found["global"] or whole(names, "global_batch_size") or whole(config, "train_batch_size")
+    tp = whole(config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size")
+    if found["global"] and tp and found["global"] % tp == 0:
+        found["global"] //= tp  # DeepSpeed counts its tensor-parallel ranks as data ranks
+    return {name: value for name, value in found.items() if value}
+
+
+def _config_options(log: TrainingLog) -> dict[str, Any]:
+    """Of DeepSpeed's settings."""
+    config = log.config
+    if not config:
+        return {}
+    fields: dict[str, Any] = {}
+    stage = config.get("zero_optimization.stage", config.get("zero_optimization_stage"))
+    if isinstance(stage, int) and 0 <= stage <= 3:
+        fields["zero_stage"] = int(stage)
+    for precision, keys in (
+        ("bf16", ("bf16.enabled", "bfloat16.enabled", "bfloat16_enabled")), ("fp16", ("fp16.enabled", "fp16_enabled"))
+    ):
+        if any(config.get(key) is True for key in keys):
+            fields["precision"] = precision
+    overlap = config.get("zero_optimization.overlap_comm")
+    if isinstance(overlap, bool):
+        fields["overlap"] = {"grad_reduce": overlap}
+    return fields
+
+
+def _measured(log: TrainingLog) -> dict[str, Any]:
+    """Step time; peaks of the worst rank; out of memory."""
+    found: dict[str, Any] = {}
+    if log.steady is not None:
+        found["step_s"] = log.steady.seconds
+        if log.steady.tflops_per_gpu:
+            found["tflops_per_gpu"] = log.steady.tflops_per_gpu
+    for name in ("allocated", "reserved"):
+        by_rank = [getattr(item, f"max_{name}") for item in log.memory]
+        peaks = [value / GIB for value in by_rank if value]
+        if peaks:
+            found[f"peak_{name}_gib"] = max(peaks)
+            found[f"peak_{name}_gib_by_rank"] = peaks
+    ranks = [item.rank for item in log.memory]
+    if ranks in ([0], [None]):
+        found["memory_rank"] = 0
+    elif ranks:
+        found["memory_rank"] = "max"
+    if log.out_of_memory is not None:
+        found["oom"] = True
+    return found

@@ -1,0 +1,252 @@
+"""A user's own training log, of Megatron-LM or DeepSpeed, read as far as it goes. Nothing in it is run or trusted.
+
+Read as a stream, gzip or not, with the prefixes of launchers, colours, progress bars and wrong bytes that real logs
+have. What is damaged, missing or left out is said in `TrainingLog.remarks`.
+
+The steady-state step time is the median of the logged times that remain after leaving out
+1. warm-up: times whose interval begins before two steps have run since the program started (compilation, autotuning,
+   allocation of the optimizer's state),
+2. times after an evaluation or the saving of a checkpoint, and steps whose update was skipped (loss scale),
+3. times of another batch size than the most frequent one (ramp-up).
+Where nothing remains after 2, times after 1 count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from symconfig.errors import InputError, Problem
+from symconfig.measured import deepspeed_log, log_trouble, megatron_log
+from symconfig.measured.deepspeed_log import DeepSpeedReader
+from symconfig.measured.log_lines import LogLines, text
+from symconfig.measured.log_records import (
+    STEP_KINDS,
+    Collected,
+    Remark,
+    Steady,
+    Step,
+    TrainingLog,
+)
+from symconfig.measured.log_trouble import Trouble
+from symconfig.measured.megatron_log import MegatronReader
+
+__all__ = ["WARM_UP", "Remark", "Steady", "Step", "TrainingLog", "read_log"]
+
+WARM_UP = 2  # steps after the program's start that are not counted
+_LAG = 2  # logged steps by which one rank's output may trail another's
+_WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, *log_trouble.WANTED)
+
+
+def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
+    """The training log at `path`.
+
+    global_batch: sequences of one step, for DeepSpeed logs that print samples per second and not the batch size.
+    Raises InputError when the file cannot be opened, is empty or binary, or is no training log. A log of a run that
+    died before its first step is one: it has no `steady`, and says so.
+    """
+    lines = LogLines(path)
+    found = Collected()
+    trouble = _collect(lines, found)
+    if not (found.megatron or found.deepspeed or found.trainer):
+        need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
+        raise InputError(Problem("is not a training log", file=str(path), line=lines.count or None, need=need))
+    remarks = trouble.remarks()
+    if lines.broken:
+        remarks.append(Remark("truncated", lines.broken, lines.count))
+    elif lines.cut:
+        remarks.append(Remark("truncated", "the last line has no end: cut off, or still being written", lines.count))
+    kind = next((name for name in STEP_KINDS if found.steps[name]), STEP_KINDS[0])
+    steps, restarts = _ordered(found.steps[kind], found.starts[kind], remarks)
+    if kind == "throughput" or kind == "average":
+        steps = _timed(steps, _batch_size(found, global_batch), remarks)
+    else:
+        steps = _covering(steps, restarts, found.arguments.get("log_interval"))
+    if found.dropped:
+        remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
+    steady = _average(steps, remarks) if kind == "average" else _steady(steps, restarts, found, remarks)
+    megatron = found.megatron and not found.deepspeed and found.arguments.get("deepspeed") is not True
+    return TrainingLog(
+        str(path), "megatron" if megatron else "deepspeed", tuple(steps), steady,
+        tuple(found.memory[rank] for rank in sorted(found.memory, key=lambda rank: -1 if rank is None else rank)),
+        found.arguments, found.config, found.degrees, found.vocab_size, trouble.out_of_memory,
+        tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
+    )
+
+
+def _collect(lines: LogLines, found: Collected) -> Trouble:
+    """Every line past every reader that wants it. Of an unfinished last line only what ends with a bar is read."""
+    trouble = Trouble(found)
+    readers = (MegatronReader(found), DeepSpeedReader(found), trouble)
+    held: tuple[int, bytes] | None = None
+    for number, piece in lines:
+        if held is not None:
+            _pass(held[0], held[1], readers)
+        held = number, piece
+    if held is not None:
+        number, piece = held
+        if lines.cut or lines.broken:
+            piece = piece[: max(piece.rfind(b"|"), piece.rfind(b"\r"), -1) + 1]
+        _pass(number, piece, readers)
+    return trouble
+
+
+def _pass(number: int, piece: bytes, readers: tuple[MegatronReader, DeepSpeedReader, Trouble]) -> None:
+    wants_all = any(reader.wants_all for reader in readers)
+    if not wants_all and not any(word in piece for word in _WANTED):
+        return
+    megatron, deepspeed, trouble = readers
+    for part in piece.split(b"\r"):
+        line = text(part).rstrip("\n")
+        in_block = megatron.wants_all
+        megatron.read(number, line)
+        deepspeed.read(number, line)
+        if not in_block:  # names of arguments hold such words, too
+            trouble.read(number, line)
+
+
+def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
+    """Each step once, and where in the list the program started anew.
+
+    The same iteration again, within a few lines and without a start in between, is another rank's line. An iteration
+    that goes back otherwise is a restart from a checkpoint.
+    """
+    kept: list[Step] = []
+    restarts: list[int] = []
+    place: dict[int, int] = {}
+    again, first_again = 0, None
+    pending = False
+    for index, step in enumerate(steps):
+        pending = pending or index in starts
+        back = bool(kept) and step.iteration <= kept[-1].iteration
+        seen = place.get(step.iteration)
+        if back and not pending and seen is not None and len(kept) - seen <= _LAG:
+            again, first_again = again + 1, first_again or step.line
+            continue
+        if back or pending:
+            if kept and back:
+                what = f"restarted: iteration {step.iteration} follows {kept[-1].iteration}"
+                remarks.append(Remark("restarted", what, step.line))
+            elif kept:
+                remarks.append(Remark("restarted", f"restarted before iteration {step.iteration}", step.line))
+            restarts.append(len(kept))
+            place, pending = {}, False
+        place[step.iteration] = len(kept)
+        kept.append(step)
+    if again:
+        what = f"several ranks' lines are interleaved: {again} lines repeat a step, which is counted once"
+        remarks.append(Remark("interleaved", what, first_again))
+    if len(restarts) > 8:  # a log of a run that restarts all the time
+        some = [remark for remark in remarks if remark.kind == "restarted"]
+        remarks[:] = [remark for remark in remarks if remark.kind != "restarted"]
+        remarks.append(Remark("restarted", f"restarted {len(some)} times", some[0].line if some else None))
+    return kept, restarts
+
+
+def _covering(steps: Sequence[Step], restarts: Sequence[int], interval: object) -> list[Step]:
+    """How many steps each logged time is the mean of: the distance to the one before, at a start the interval."""
+    result: list[Step] = []
+    begins = set(restarts)
+    for index, step in enumerate(steps):
+        before = None if index == 0 or index in begins else steps[index - 1].iteration
+        after = steps[index + 1].iteration if index + 1 < len(steps) and index + 1 not in begins else None
+        if before is not None:
+            covers = step.iteration - before
+        elif isinstance(interval, int) and interval > 0:
+            covers = interval
+        else:
+            covers = after - step.iteration if after is not None else 1
+        result.append(replace(step, covers=max(1, covers)))
+    return result
+
+
+def _batch_size(found: Collected, given: int | None) -> int | None:
+    printed = found.config.get("train_batch_size")
+    if isinstance(printed, int) and not isinstance(printed, bool) and 0 < printed < 10**9:
+        return printed
+    return given
+
+
+def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
+    """Seconds from samples per second."""
+    if batch is None:
+        if any(step.seconds is None for step in steps):
+            what = "the log has samples per second and no batch size: name the global batch size to get step times"
+            remarks.append(Remark("batch", what, steps[0].line))
+        return list(steps)
+    return [
+        replace(step, seconds=batch / step.samples_per_s if step.samples_per_s else step.seconds, samples=batch)
+        for step in steps
+    ]
+
+
+def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
+    """The last running mean."""
+    timed = [(step.seconds, step) for step in steps if step.seconds is not None]
+    if not timed:
+        remarks.append(Remark("no steps", "no step's time can be read"))
+        return None
+    seconds, step = timed[-1]
+    remarks.append(Remark("averaged", "the log has only means over the run, its first steps included", step.line))
+    return Steady(seconds, seconds, seconds, 1, step.samples)
+
+
+def _steady(
+    steps: Sequence[Step], restarts: Sequence[int], found: Collected, remarks: list[Remark]
+) -> Steady | None:
+    """See the rules at the head of this file."""
+    timed = [step for step in steps if step.seconds is not None]
+    if not timed:
+        if not any(remark.kind == "batch" for remark in remarks):
+            remarks.append(Remark("no steps", "no step's time is printed: the run ended, or was cut off, before"))
+        return None
+    warm = set(_warm_up(steps, restarts))
+    rest = [step for index, step in enumerate(steps) if index not in warm and step.seconds is not None]
+    left = [f"{len(timed) - len(rest)} of warm-up"] if len(rest) < len(timed) else []
+    if not rest:
+        what = f"all {len(timed)} logged times are of the first {WARM_UP} steps, so there is no steady step time"
+        remarks.append(Remark("no steps", what, timed[-1].line))
+        return None
+    calm = [step for step in rest if not step.disturbed]
+    if calm and len(calm) < len(rest):
+        reasons = Counter(step.disturbed for step in rest if step.disturbed)
+        left += [f"{count} before which {why}" if "skipped" not in why else f"{count} where {why}"
+                 for why, count in reasons.items()]
+        rest = calm
+    sizes = Counter(step.samples for step in rest)
+    samples = sizes.most_common(1)[0][0]
+    if len(sizes) > 1:
+        left.append(f"{len(rest) - sizes[samples]} of another batch size than {samples}")
+        remarks.append(Remark("batch", "the batch size changes during the run", rest[0].line))
+        rest = [step for step in rest if step.samples == samples]
+    if left:
+        remarks.append(Remark("left out", f"of {len(timed)} logged times left out: {', '.join(left)}"))
+    times = sorted(step.seconds for step in rest if step.seconds is not None)
+    rates = [step.tflops_per_gpu for step in rest if step.tflops_per_gpu]
+    low, high = times[(len(times) - 1) // 4], times[(3 * (len(times) - 1) + 3) // 4]
+    if samples is None:
+        samples = _batch_size(found, None)
+    return Steady(median(times), low, high, len(times), samples, median(rates) if rates else None)
+
+
+def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> list[int]:
+    """Places of the times whose interval begins before WARM_UP steps have run since a start.
+
+    Where the log's own beginning is missing (no start was seen, and its first steps are not the run's first) there
+    is nothing to leave out.
+    """
+    result = []
+    begins = set(restarts)
+    if steps and steps[0].iteration - steps[0].covers < WARM_UP:
+        begins.add(0)
+    ran = WARM_UP
+    for index, step in enumerate(steps):
+        if index in begins:
+            ran = 0
+        if ran < WARM_UP:
+            result.append(index)
+        ran += step.covers
+    return result

@@ -1,0 +1,167 @@
+"""A training log as a measured row: the run that symconfig would have planned is the run that it reads back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from symconfig.cost.framework import MEGATRON
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, MeasuredParallel
+from symconfig.errors import InputError
+from symconfig.graph.operator import LAYER
+from symconfig.measured.judge import judge
+from symconfig.measured.log_row import as_row, source_of
+from symconfig.measured.training_log import read_log
+from symconfig.plan import Plan, Recompute
+from symconfig.solve.predict import Configuration
+from symconfig.units import GIB, MIB
+from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, plan_log, throughput, write
+from tests.sample_plans import sample_plan
+
+MODELS = ("llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b")
+OPTIONS: tuple[dict[str, object], ...] = (
+    {"recompute": Recompute("full", (), "uniform", 1)},
+    {"recompute": Recompute("full", (), "block", 3)},
+    {"recompute": Recompute("selective", ("core_attn", "mlp"))},
+    {"sequence_parallel": False},
+    {"zero_stage": 0},
+    {"cp": 2, "dp": 4, "cp_comm": "a2a"},
+    {"precision": "fp8"},
+    {"precision": "mxfp8", "version": "core_v0.14.0"},
+    {"micro": 2},
+    {"pp": 4, "dp": 4, "vpp": 2},
+)
+
+
+FIELDS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "gated_mlp",
+    "tie_word_embeddings", "norm", "position", "qkv_bias", "attention_out_bias", "moe_layers", "latent",
+    "num_nextn_predict_layers", "attention_dropout", "hidden_dropout",
+)
+# No --cross-entropy-loss-fusion is rendered.
+RENDERED = replace(MEGATRON, implementation=replace(MEGATRON.implementation, loss="parallel"))
+
+
+def configuration(plan: Plan) -> Configuration:
+    """What `predict` is to be asked for a plan."""
+    best = plan.best
+    p, o = best.parallel, best.options
+    full = o.recompute.granularity == "full"
+    return Configuration(
+        p.tp, p.pp, p.dp, best.batch.micro, best.batch.global_, best.batch.seq_length, p.vpp, p.cp, p.ep, p.etp,
+        o.precision, o.sequence_parallel and p.tp > 1, o.cp_comm or "p2p",
+        frozenset({LAYER}) if full else frozenset(o.recompute.modules),
+        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, RENDERED,
+        (int(o.account_for_embedding), int(o.account_for_loss)),
+    )
+
+
+def test_a_models_own_plan_is_read_back(tmp_path: Path) -> None:
+    for name in MODELS:
+        plan = sample_plan(name)
+        log = read_log(write(tmp_path, plan_log(plan)))
+        item = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster)
+        wanted = configuration(plan)
+        assert item.case.configuration == wanted, name
+        assert not item.case.assumed, name
+        assert item.time is not None
+        assert item.time[1] == 1.0
+        found, model = item.case.model, plan.model
+        for field in FIELDS:
+            assert getattr(found, field) == getattr(model, field), (name, field)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options_of_a_plan_are_read_back(tmp_path: Path, options: dict[str, object]) -> None:
+    plan = sample_plan("llama2-13b", load_cluster("b200"), **options)  # type: ignore[arg-type]
+    log = read_log(write(tmp_path, plan_log(plan)))
+    found = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster).case.configuration
+    wanted = configuration(plan)
+    assert found == wanted
+
+
+def test_a_named_model_and_a_cluster_of_ones_own(tmp_path: Path) -> None:
+    plan = sample_plan("gpt-oss-120b", "h100")
+    log = read_log(write(tmp_path, plan_log(plan)))
+    cluster = plan.cluster.model_copy(update={"name": "our machine"})
+    without = as_row(log, cluster)
+    assert without.note is not None
+    assert "sliding windows" in without.note
+    row = as_row(log, cluster, plan.model)
+    assert row.note is None
+    item = judge(source_of(log), row, plan.model, cluster)
+    assert item.case.model == plan.model
+    assert item.case.cluster.name == "our machine"
+
+
+def test_memory_and_out_of_memory_reach_the_row(tmp_path: Path) -> None:
+    a100 = load_cluster("a100-80gb")
+    row = as_row(read_log(write(tmp_path, megatron_log())), a100)
+    assert row.measured.peak_allocated_gib == pytest.approx(40_001 * MIB / GIB)
+    assert row.measured.peak_allocated_gib_by_rank is not None
+    assert len(row.measured.peak_allocated_gib_by_rank) == 2
+    assert row.measured.memory_rank == "max"
+    assert row.measured.oom is None
+    died = write(tmp_path, megatron_log(1) + "torch.OutOfMemoryError: CUDA out of memory.\n")
+    row = as_row(read_log(died), a100)
+    assert row.measured.oom
+    assert row.measured.step_s is None
+
+
+def test_private_arguments_stay_in_the_log(tmp_path: Path) -> None:
+    row = as_row(read_log(write(tmp_path, megatron_log())), load_cluster("a100-80gb"))
+    assert row.options.megatron_args is not None
+    assert "data-path" not in row.options.megatron_args
+    assert row.options.megatron_args["disable-bias-linear"] is True
+
+
+def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, deepspeed_log()))
+    a100, model = load_cluster("a100-80gb"), load_model("llama2-7b")
+    with pytest.raises(InputError, match="which model"):
+        as_row(log, a100)
+    row = as_row(log, a100, model, batch=MeasuredBatch(seq_length=4096), options=MeasuredOptions(recompute="full"))
+    item = judge(source_of(log), row, model, a100)
+    c = item.case.configuration
+    assert (c.tp, c.dp, c.micro, c.global_batch, c.zero, c.precision) == (1, 8, 2, 64, 3, "bf16")
+    assert c.framework.name == "deepspeed"
+    assert c.modules == {LAYER}
+    assert item.time is not None
+    assert item.time[1] == 2.0
+    assert item.memory is not None
+    assert item.memory[1] == 41.5 * GIB
+
+
+def test_deepspeeds_own_count_of_tensor_parallel_ranks(tmp_path: Path) -> None:
+    text = deepspeed_log().replace('"bf16"', '"tensor_parallel": {"autotp_size": 2},\n    "bf16"')
+    row = as_row(read_log(write(tmp_path, text)), load_cluster("a100-80gb"), load_model("llama2-7b"))
+    assert (row.parallel.tp, row.parallel.dp, row.batch.global_) == (2, 4, 32)
+
+
+def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
+    lines = "".join(iteration(number, 1000) for number in range(100, 106))
+    log = read_log(write(tmp_path, lines))
+    model, h100 = load_model("llama3.1-8b"), load_cluster("h100")
+    with pytest.raises(InputError, match="how many GPUs"):
+        as_row(log, h100, model)
+    batch = MeasuredBatch(micro=1, seq_length=8192)
+    row = as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=2), batch=batch)
+    c = judge(source_of(log), row, model, h100).case.configuration
+    assert (c.tp, c.dp, c.global_batch, c.seq_length) == (2, 8, 64, 8192)
+    with pytest.raises(InputError, match="multiply"):
+        as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=3))
+
+
+def test_another_model_than_the_logs_is_refused(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, megatron_log()))
+    with pytest.raises(InputError, match="not the model of this log"):
+        as_row(log, load_cluster("a100-80gb"), load_model("llama3.1-70b"))
+
+
+def test_a_log_without_figures_gives_no_row(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path, throughput(10, 32.0).replace("MaxMemAllocated=30.25GB", "").replace("MemA", "A")))
+    with pytest.raises(InputError, match="batch size"):
+        as_row(log, load_cluster("a100-80gb"), load_model("llama2-7b"), gpus=8)
