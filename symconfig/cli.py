@@ -110,7 +110,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _render, _verify, _explain, _calibrate, _import, _doctor):
+    for add in (_plan, _render, _verify, _explain, _validate, _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -180,6 +180,15 @@ def _explain(commands: _Commands) -> _Parser:
     parser = _command(commands, "explain", "the formulas behind a plan with their numbers, what binds, the runner-up",
                       "explain")
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    return parser
+
+
+def _validate(commands: _Commands) -> _Parser:
+    parser = _command(commands, "validate", "predictions against measured runs", "validate")
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
+    add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
+    add("--explain", metavar="ID", help="one row only: what it states, what was assumed, and where the error may be")
     return parser
 
 

@@ -239,3 +239,47 @@ def doctor(arguments: argparse.Namespace) -> int:
     else:
         _say(blocks(health))
     return 0 if health.healthy else 1
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """`symconfig validate`: exit 1 when no row could be predicted."""
+    from symconfig.api import Problems
+    from symconfig.measured.breakdown import breakdown
+    from symconfig.measured.read import read
+    from symconfig.measured.score import source
+    from symconfig.report import validation, validation_plot, validation_row
+    from symconfig.report.progress import Progress
+
+    found = Problems()
+    picture = Path(arguments.plot) if arguments.plot is not None else None
+    if picture is not None and arguments.explain is not None:
+        found.collect(lambda: _refuse(Problem("explains one row, of which there is no picture", field="--explain")))
+    elif picture is not None:
+        found.collect(lambda: validation_plot.check(picture))
+    files = found.collect(lambda: read(arguments.files))
+    if found.all or files is None:
+        raise InputError(found.all)
+    if arguments.explain is not None:
+        row = breakdown(files, arguments.explain)
+        if arguments.json:
+            print_json(validation_row.to_dict(row))
+        else:
+            _say(validation_row.blocks(row))
+        return 0
+    scores = []
+    with Progress(sys.stderr) as progress:
+        for name, content in files:
+            progress.say(f"predicting {len(content.rows)} runs of {name}")
+            scores.append(source(name, content))
+    if arguments.json:
+        print_json(validation.to_dict(scores))
+    else:
+        _say(validation.blocks(scores))
+    if picture is not None:
+        validation_plot.plot(scores, picture)
+        _note(f"wrote {picture}")
+    return 0 if any(item.rows for item in scores) else 1
+
+
+def _refuse(problem: Problem) -> None:
+    raise InputError(problem)

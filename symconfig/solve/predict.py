@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,10 +63,14 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction, the peak of every stage, and one transformer layer's forward and backward of a microbatch."""
+    """The prediction, the peak of every stage, and one transformer layer's forward and backward of a microbatch.
+
+    stage_parts: bytes of every stage, by part.
+    """
 
     predicted: Predicted
     stage_bytes: tuple[float, ...]
+    stage_parts: Mapping[str, tuple[float, ...]]
     layer_forward_s: float
     layer_backward_s: float
 
@@ -79,6 +84,7 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     return Prediction(
         predicted(found, parts, cluster),
         parts.peaks,
+        {name: tuple(float(value) for value in part[:, 0, 0, 0]) for name, part in parts.cost.memory.items()},
         float(forward + forward_comm),
         float(backward + backward_comm),
     )

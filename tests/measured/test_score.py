@@ -11,48 +11,15 @@ from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
 from symconfig.measured.metrics import kendall
 from symconfig.measured.score import main, score
-
-HEAD = """\
-schema: symconfig.measurements/1
-source: {title: Table 5, paper: "arXiv:2205.05198"}
-rows:
-"""
-GPT_22B = (
-    "model: {name: GPT-22B, num_hidden_layers: 48, hidden_size: 6144, intermediate_size: 24576, "
-    "num_attention_heads: 64, num_key_value_heads: 64, vocab_size: 51200, gated_mlp: false, position: learned}"
-)
-RUN = """\
-- id: {id}
-  sweep: s
-  task: pretrain
-  {model}
-  cluster: {{gpu: {gpu}, gpus: 8, gpus_per_node: 8}}
-  software: {{name: megatron}}
-  parallel: {{tp: {tp}, pp: 1, dp: {dp}}}
-  batch: {{micro: {micro}, global: 32, seq_length: 2048}}
-  options: {{precision: fp16, sequence_parallel: true, recompute: {recompute}, attention_kernel: not flash}}
-  measured: {measured}
-  confidence: exact
-"""
-
-
-def _run(name: str, measured: str, **fields: object) -> str:
-    known: dict[str, object] = {"gpu": "a100-sxm4-80gb", "tp": 8, "dp": 1, "micro": 4, "recompute": "selective"}
-    return RUN.format(id=name, model=GPT_22B, measured=measured, **{**known, **fields})
-
-
-def _file(folder: Path, *rows: str, name: str = "korthikanti2022") -> Path:
-    path = folder / f"{name}.yaml"
-    path.write_text(HEAD + "".join(rows), encoding="utf-8")
-    return path
+from tests.measured.support import file_of, run_text
 
 
 def _row(folder: Path, text: str) -> Row:
-    return load_measurements(_file(folder, text)).rows[0]
+    return load_measurements(file_of(folder, text)).rows[0]
 
 
 def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
-    found = case("korthikanti2022", _row(tmp_path, _run("a", "{step_s: 8.8}")))
+    found = case("korthikanti2022", _row(tmp_path, run_text("a", "{step_s: 8.8}")))
     assert found.model.attention_dropout == 0.1
     assert found.model.mlp_bias
     assert not found.model.tie_word_embeddings or found.model.gated_mlp is False
@@ -66,7 +33,7 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
 
 def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -> None:
     """Stages of one, tensor-parallel groups of one and single replicas leave habits without effect."""
-    text = _run("a", "{step_s: 8.8}", tp=1, dp=8)
+    text = run_text("a", "{step_s: 8.8}", tp=1, dp=8)
     alone = case("zero_bubble", _row(tmp_path, text)).assumed
     assert "ends_as_layers" not in alone
     staged = text.replace("pp: 1, dp: 8", "pp: 8, dp: 1")
@@ -77,20 +44,20 @@ def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -
 
 
 def test_model_fields_adapters_and_packing_count_as_assumed(tmp_path: Path) -> None:
-    text = _run("a", "{step_s: 8.8}").replace("task: pretrain", "task: lora")
+    text = run_text("a", "{step_s: 8.8}").replace("task: pretrain", "task: lora")
     found = dict(case("nemo_2407", _row(tmp_path, text)).taken)
     assert "r=32" in found["lora"]
     assert "256" in found["packing"]
-    assert "vocab_size" not in dict(case("zero_bubble", _row(tmp_path, _run("a", "{step_s: 1}"))).taken)
-    unsaid = _run("a", "{step_s: 1}").replace(", vocab_size: 51200", "")
+    assert "vocab_size" not in dict(case("zero_bubble", _row(tmp_path, run_text("a", "{step_s: 1}"))).taken)
+    unsaid = run_text("a", "{step_s: 1}").replace(", vocab_size: 51200", "")
     assert dict(case("zero_bubble", _row(tmp_path, unsaid)).taken)["vocab_size"] == "50257"
 
 
 def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
     """simumax_b200 has no habits of its own; a row that leaves out sequence parallelism takes it from there."""
-    whole = _run("a", "{step_s: 8.8}").replace("not flash}", "flash, zero_stage: 1}")
-    part = _run("b", "{step_s: 8.8}").replace("sequence_parallel: true, ", "").replace("not flash}", "flash}")
-    (source,) = score([_file(tmp_path, whole, part, name="simumax_b200")])
+    whole = run_text("a", "{step_s: 8.8}").replace("not flash}", "flash, zero_stage: 1}")
+    part = run_text("b", "{step_s: 8.8}").replace("sequence_parallel: true, ", "").replace("not flash}", "flash}")
+    (source,) = score([file_of(tmp_path, whole, part, name="simumax_b200")])
     assert [item.row.id for item in source.stated.rows] == ["a"]
     assert [item.case.assumed for item in source.assumed.rows] == [("sequence_parallel",)]
     assert source.time is not None
@@ -108,20 +75,20 @@ def test_every_assumption_has_a_reason_and_is_for_a_source_not_a_row() -> None:
 
 def test_published_step_time_is_met(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 5: GPT-22B with selective recompute and sequence parallelism, batch 4: 1.10 s."""
-    text = _run("a", "{step_s: 1.10}").replace("global: 32", "global: 4")
-    (source,) = score([_file(tmp_path, text)])
+    text = run_text("a", "{step_s: 1.10}").replace("global: 32", "global: 4")
+    (source,) = score([file_of(tmp_path, text)])
     assert source.time is not None
     assert source.time.mape < 0.06
 
 
 def test_scores_of_a_sweep(tmp_path: Path) -> None:
     rows = (
-        _run("a", "{step_s: 8.8}"),
-        _run("b", "{step_s: 11.4}", recompute="full"),
-        _run("c", "{oom: true}", tp=1, dp=8),
-        _run("d", "{oom: true}"),
+        run_text("a", "{step_s: 8.8}"),
+        run_text("b", "{step_s: 11.4}", recompute="full"),
+        run_text("c", "{oom: true}", tp=1, dp=8),
+        run_text("d", "{oom: true}"),
     )
-    (source,) = score([_file(tmp_path, *rows)])
+    (source,) = score([file_of(tmp_path, *rows)])
     (sweep,) = source.sweeps
     assert source.time is not None
     assert source.time.n == 2
@@ -133,26 +100,26 @@ def test_scores_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_a_pick_that_ran_out_of_memory_has_no_regret(tmp_path: Path) -> None:
-    slow = (_run(name, "{step_s: 11.4}", recompute="full") for name in "bc")
-    (source,) = score([_file(tmp_path, _run("a", "{oom: true}"), *slow)])
+    slow = (run_text(name, "{step_s: 11.4}", recompute="full") for name in "bc")
+    (source,) = score([file_of(tmp_path, run_text("a", "{oom: true}"), *slow)])
     assert source.sweeps[0].regret is None
     assert source.sweeps[0].pick_ran_out
 
 
 def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: Path) -> None:
-    rows = (_run("a", "{step_s: 8.8}", gpu="abacus"), _run("b", "{step_s: 8.8}"))
-    (source,) = score([_file(tmp_path, *rows)])
+    rows = (run_text("a", "{step_s: 8.8}", gpu="abacus"), run_text("b", "{step_s: 8.8}"))
+    (source,) = score([file_of(tmp_path, *rows)])
     assert [name for name, _ in source.skipped] == ["a"]
     assert "abacus" in source.skipped[0][1]
 
 
 def test_what_states_nothing_comparable_is_skipped(tmp_path: Path) -> None:
-    (source,) = score([_file(tmp_path, _run("a", "{device_used_gib: 3.0}"))])
+    (source,) = score([file_of(tmp_path, run_text("a", "{device_used_gib: 3.0}"))])
     assert "states no time" in dict(source.skipped)["a"]
 
 
 def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
-    path = _file(tmp_path, _run("a", "{step_s: 8.8}"))
+    path = file_of(tmp_path, run_text("a", "{step_s: 8.8}"))
     path.write_text("validate: false\n" + path.read_text())
     (source,) = score([path])
     assert not source.rows
@@ -164,7 +131,7 @@ def test_targets_are_not_scored_but_counted(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> None:
     """32 sequences of 2048 tokens on 8 GPUs in 8 s."""
-    (source,) = score([_file(tmp_path, _run("a", measured))])
+    (source,) = score([file_of(tmp_path, run_text("a", measured))])
     assert source.rows[0].time is not None
     assert source.rows[0].time[1] == pytest.approx(8.0)
     assert source.rows[0].time_from == measured[1 : measured.index(":")]
@@ -172,8 +139,8 @@ def test_every_rate_is_turned_into_seconds(tmp_path: Path, measured: str) -> Non
 
 def test_one_layer_is_compared_in_both_directions(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 4: a layer of GPT-22B, selective recompute and sequence parallelism: 7.2 and 13.1 ms."""
-    row = _run("a", "{layer_forward_ms: 7.2, layer_backward_ms: 13.1}")
-    (source,) = score([_file(tmp_path, row)])
+    row = run_text("a", "{layer_forward_ms: 7.2, layer_backward_ms: 13.1}")
+    (source,) = score([file_of(tmp_path, row)])
     assert source.layer is not None
     assert source.layer.n == 2
     assert source.layer.mape < 0.08
@@ -194,7 +161,7 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
 
 
 def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = _file(tmp_path, _run("a", "{step_s: 8.8}"), _run("b", "{step_s: 8.8}", gpu="abacus"))
+    path = file_of(tmp_path, run_text("a", "{step_s: 8.8}"), run_text("b", "{step_s: 8.8}", gpu="abacus"))
     assert main([str(path)]) == 0
     text = capsys.readouterr().out
     assert "korthikanti2022" in text

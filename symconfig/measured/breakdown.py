@@ -1,0 +1,119 @@
+"""Where the error of one row may come from: what it states, what was assumed, and its prediction part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.descriptor.document import nearest
+from symconfig.errors import InputError, Problem
+from symconfig.measured.judge import ACTIVE, Judged, judge
+from symconfig.measured.read import Read
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A term of a sum: seconds or bytes, and its share of the sum.
+
+    needed: what it would have to be multiplied with for the sum to be what was measured, all else as it is. None: no
+    positive factor does that, or nothing was measured.
+    """
+
+    name: str
+    value: float
+    share: float
+    needed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Bytes of pipeline stages first to last, which hold the same, by part."""
+
+    first: int
+    last: int
+    parts: tuple[tuple[str, float], ...]
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """One row, taken apart. memory: parts of what was compared with the measurement, whose meaning is `figure`."""
+
+    source: str
+    item: Judged
+    stated: tuple[tuple[str, Mapping[str, Any]], ...]
+    time: tuple[Part, ...]
+    memory: tuple[Part, ...]
+    figure: str
+    stages: tuple[Stage, ...]
+
+
+def breakdown(files: Read, row_id: str) -> Breakdown:
+    """Raises InputError: no row has this id, or it cannot be predicted."""
+    rows = {row.id: (name, row) for name, content in files for row in content.rows}
+    if row_id not in rows:
+        hint = nearest(row_id, rows) or next((known for known in rows if row_id and row_id in known), None)
+        raise InputError(Problem("no row has this id", field="--explain", got=row_id, hint=hint))
+    name, row = rows[row_id]
+    item = judge(name, row)
+    figure, held = _compared(item)
+    return Breakdown(
+        name,
+        item,
+        _stated(item),
+        parts(item.prediction.predicted.time, item.time[1] if item.time else None),
+        parts(held, item.memory[1] if item.memory else None),
+        figure,
+        _stages(item),
+    )
+
+
+def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:
+    """The terms of a sum, with the factor for each that would turn the sum into `measured`."""
+    total = sum(terms.values())
+    found = []
+    for name, value in terms.items():
+        target = None if measured is None else measured - (total - value)
+        needed = target / value if target is not None and target > 0 and value > 0 else None
+        found.append(Part(name, value, value / total if total else 0.0, needed))
+    return tuple(found)
+
+
+def _compared(item: Judged) -> tuple[str, dict[str, float]]:
+    """What the measured memory is, and the parts of its counterpart; without a measurement those of the whole GPU."""
+    measured, prediction = item.row.measured, item.prediction
+    peaks = prediction.stage_bytes
+    last = measured.memory_rank == "last"
+    stage = len(peaks) - 1 if last else peaks.index(max(peaks))
+    held = {name: values[stage] for name, values in prediction.stage_parts.items()}
+    where = "" if len(peaks) == 1 else " of the last stage" if last else " of the fullest stage"
+    if item.memory is None:
+        return f"all that the device holds{where}", dict(prediction.predicted.memory)
+    if measured.peak_allocated_gib is not None:
+        return f"allocated peak{where}", held
+    if measured.peak_reserved_gib is not None:
+        return f"reserved peak{where}", held | {"allocator": item.memory[0] - sum(held.values())}
+    if measured.memory_gb is not None:
+        return f"memory{where}, taken for the allocated peak", held
+    return f"peak of activations{where}", {name: held[name] for name in ACTIVE}
+
+
+def _stated(item: Judged) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """What the row says, section by section."""
+    document = item.row.model_dump(mode="json", by_alias=True, exclude_none=True)
+    sections = ("model", "cluster", "software", "parallel", "batch", "options", "measured", "derived")
+    return tuple((name, document[name]) for name in sections if document.get(name))
+
+
+def _stages(item: Judged) -> tuple[Stage, ...]:
+    """Neighbours that hold the same bytes as one."""
+    held, peaks = item.prediction.stage_parts, item.prediction.stage_bytes
+    found: list[Stage] = []
+    for number, peak in enumerate(peaks):
+        content = tuple((name, values[number]) for name, values in held.items())
+        if found and found[-1].parts == content:
+            found[-1] = Stage(found[-1].first, number, content, peak)
+        else:
+            found.append(Stage(number, number, content, peak))
+    return tuple(found)

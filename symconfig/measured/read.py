@@ -1,0 +1,59 @@
+"""Measurement files as they are named on a command line: files or folders of them, all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from symconfig.descriptor.measurements import Measurements, load_measurements
+from symconfig.errors import InputError, Problem
+
+Read = tuple[tuple[str, Measurements], ...]
+
+
+def read(names: Sequence[str]) -> Read:
+    """Each file's content under its name without ending, which is also what its assumptions go by.
+
+    Raises InputError: what cannot be read, and ids that two files share.
+    """
+    problems, found = list[Problem](), dict[Path, Measurements]()
+    for name in names:
+        try:
+            paths = _files(Path(name))
+        except InputError as error:
+            problems += error.problems
+            continue
+        for path in paths:
+            if path.resolve() in {known.resolve() for known in found}:
+                continue  # a file that a folder before it holds
+            try:
+                found[path] = load_measurements(path)
+            except InputError as error:
+                problems += error.problems
+    if problems := problems or _shared(found):
+        raise InputError(problems)
+    return tuple((path.stem, content) for path, content in found.items())
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the YAML files of the folder in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
+    if not found:
+        raise InputError(Problem("this folder holds no measurements", file=str(path), need="files that end in .yaml"))
+    return found
+
+
+def _shared(files: dict[Path, Measurements]) -> list[Problem]:
+    """One problem for each pair of files that share ids: a row must be found by its id."""
+    owner: dict[str, Path] = {}
+    twice: dict[tuple[Path, Path], list[str]] = {}
+    for path, content in files.items():
+        for row in content.rows:
+            if owner.setdefault(row.id, path) != path:
+                twice.setdefault((owner[row.id], path), []).append(row.id)
+    return [
+        Problem(f"{len(ids)} ids stand in {first}, too", file=str(path), got=ids[0], hint="give one of the files only")
+        for (first, path), ids in twice.items()
+    ]

@@ -1,0 +1,151 @@
+"""`symconfig validate --explain ID`: one measured row beside its prediction, part by part. Fits 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from symconfig.report.format import gib, percent, seconds
+from symconfig.report.grid import Block, Grid
+from symconfig.solve.candidate import tidy
+
+if TYPE_CHECKING:
+    from symconfig.measured.breakdown import Breakdown, Part
+
+WIDTH = 100
+_INDENT = 13
+_FROM = {
+    "step_s": "", "tokens_per_s_per_gpu": "from its tokens/s per GPU", "tokens_per_s": "from its tokens/s",
+    "samples_per_s_per_gpu": "from its samples/s per GPU", "tflops_per_gpu": "from its model TFLOP/s, as it counts",
+    "mfu": "from its MFU, as it counts", "hardware_tflops_per_gpu": "from its hardware TFLOP/s, as it counts",
+    "hfu": "from its hardware utilisation, as it counts",
+}
+
+
+def blocks(found: Breakdown) -> list[Block]:
+    """The row for a person."""
+    shown: list[Block] = [_headline(found), _stated(found), _assumed(found), _time(found)]
+    if found.item.layers:
+        shown.append(_layers(found))
+    return [*shown, _memory(found), _stages(found), _verdict(found)]
+
+
+def _headline(found: Breakdown) -> str:
+    row = found.item.row
+    text = f"{row.id} of {found.source}: {row.task}"
+    return fill(text + (f". Note: {row.note}" if row.note else ""), WIDTH)
+
+
+def _stated(found: Breakdown) -> str:
+    return "\n".join(["Stated by the row", *(_entry(name, _words(values)) for name, values in found.stated)])
+
+
+def _entry(name: str, text: str) -> str:
+    return fill(text, WIDTH, initial_indent=f"  {name:{_INDENT - 2}}", subsequent_indent=" " * _INDENT)
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"({_words(value)})"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def _assumed(found: Breakdown) -> str:
+    case = found.item.case
+    if not case.taken:
+        return "Assumed: nothing that changes the prediction"
+    lines = ["Assumed for the whole source, since the row does not state it"]
+    lines += [fill(f"{name}: {value}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+              for name, value in case.taken]
+    return "\n".join([*lines, _entry("because", " ".join(case.reason.split()))])
+
+
+def _time(found: Breakdown) -> Grid:
+    time = found.item.time
+    total = sum(part.value for part in found.time)
+    rows = [(part.name, seconds(part.value), percent(part.share), _needed(part)) for part in found.time if part.value]
+    rows.append(("predicted", seconds(total), percent(1.0), ""))
+    if time:
+        source = _FROM.get(found.item.time_from or "", "")
+        rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
+        rows.append(("error", "", _signed(time), ""))
+    return Grid(("seconds of a step", "s", "share", "alone it would meet the measurement at"), tuple(rows), left=(0, 3))
+
+
+def _needed(part: Part) -> str:
+    return "" if part.needed is None else f"{part.needed:.2f} x"
+
+
+def _signed(pair: tuple[float, float]) -> str:
+    return f"{100 * (pair[0] / pair[1] - 1):+.1f} %"
+
+
+def _layers(found: Breakdown) -> Grid:
+    m = found.item.row.measured
+    names = [name for name, ms in (("forward", m.layer_forward_ms), ("backward", m.layer_backward_ms)) if ms]
+    rows = tuple((name, f"{1e3 * pair[0]:.3f}", f"{1e3 * pair[1]:.3f}", _signed(pair))
+                 for name, pair in zip(names, found.item.layers, strict=True))
+    return Grid(("one layer", "predicted ms", "measured ms", "error"), rows)
+
+
+def _memory(found: Breakdown) -> Grid:
+    memory = found.item.memory
+    total = sum(part.value for part in found.memory)
+    rows = [(part.name, gib(part.value), percent(part.share), _needed(part)) for part in found.memory if part.value]
+    rows.append(("predicted", gib(total), percent(1.0), ""))
+    if memory:
+        rows.append(("measured", gib(memory[1]), percent(memory[1] / memory[0]), ""))
+        rows.append(("error", "", _signed(memory), ""))
+    last = "alone it would meet the measurement at" if memory else ""
+    return Grid(("memory", "GiB", "share", last), tuple(rows), left=(0, 3), title=f"Memory: {found.figure}")
+
+
+def _stages(found: Breakdown) -> Grid:
+    names = [name for name, _ in found.stages[0].parts if any(dict(stage.parts)[name] for stage in found.stages)]
+    rows = tuple(
+        (str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
+         *(gib(dict(stage.parts)[name]) for name in names), gib(stage.peak))
+        for stage in found.stages)
+    return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
+
+
+def _verdict(found: Breakdown) -> str:
+    item = found.item
+    gpu = item.case.cluster.gpu
+    used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
+    said = "it ran out of memory" if item.row.measured.oom else "it ran"
+    word = "does not fit" if item.oom else "fits"
+    return fill(f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {said}.", WIDTH)
+
+
+def to_dict(found: Breakdown) -> dict[str, Any]:
+    """The row as plain data."""
+    item = found.item
+    return {
+        "schema": "symconfig.validate.row/1", "id": item.row.id, "source": found.source,
+        "stated": {name: dict(values) for name, values in found.stated},
+        "assumed": [{"name": name, "value": value} for name, value in item.case.taken],
+        "reason": item.case.reason if item.case.taken else None,
+        "time": {"predicted_s": tidy(sum(part.value for part in found.time)),
+                 "measured_s": tidy(item.time[1]) if item.time else None, "measured_from": item.time_from,
+                 "parts": [_part(part, "seconds") for part in found.time]},
+        "memory": {"figure": found.figure, "predicted_bytes": tidy(sum(part.value for part in found.memory)),
+                   "measured_bytes": tidy(item.memory[1]) if item.memory else None,
+                   "parts": [_part(part, "bytes") for part in found.memory]},
+        "stages": [{"first": stage.first, "last": stage.last, "peak_bytes": tidy(stage.peak),
+                    "parts": {name: tidy(value) for name, value in stage.parts}} for stage in found.stages],
+        "device_bytes": item.prediction.predicted.device_bytes, "predicted_oom": item.oom,
+        "measured_oom": bool(item.row.measured.oom),
+    }
+
+
+def _part(part: Part, unit: str) -> dict[str, Any]:
+    needed = None if part.needed is None else tidy(part.needed)
+    return {"name": part.name, unit: tidy(part.value), "share": tidy(part.share), "needed_factor": needed}

@@ -1,0 +1,41 @@
+"""Measurement files for tests: GPT-22B on eight A100, as arXiv 2205.05198 ran it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HEAD = """\
+schema: symconfig.measurements/1
+source: {title: Table 5, paper: "arXiv:2205.05198"}
+rows:
+"""
+GPT_22B = (
+    "model: {name: GPT-22B, num_hidden_layers: 48, hidden_size: 6144, intermediate_size: 24576, "
+    "num_attention_heads: 64, num_key_value_heads: 64, vocab_size: 51200, gated_mlp: false, position: learned}"
+)
+RUN = """\
+- id: {id}
+  sweep: s
+  task: pretrain
+  {model}
+  cluster: {{gpu: {gpu}, gpus: 8, gpus_per_node: 8}}
+  software: {{name: megatron}}
+  parallel: {{tp: {tp}, pp: 1, dp: {dp}}}
+  batch: {{micro: {micro}, global: 32, seq_length: 2048}}
+  options: {{precision: fp16, sequence_parallel: true, recompute: {recompute}, attention_kernel: not flash}}
+  measured: {measured}
+  confidence: exact
+"""
+
+
+def run_text(name: str, measured: str, **fields: object) -> str:
+    """One row."""
+    known: dict[str, object] = {"gpu": "a100-sxm4-80gb", "tp": 8, "dp": 1, "micro": 4, "recompute": "selective"}
+    return RUN.format(id=name, model=GPT_22B, measured=measured, **{**known, **fields})
+
+
+def file_of(folder: Path, *rows: str, name: str = "korthikanti2022") -> Path:
+    """A file of rows; its name says which assumptions hold."""
+    path = folder / f"{name}.yaml"
+    path.write_text(HEAD + "".join(rows), encoding="utf-8")
+    return path
