@@ -36,12 +36,18 @@ _RANK = re.compile(r"\[Rank (\d{1,9})\]", re.IGNORECASE)
 _SETTING = re.compile(r"config\w*\.py:\d+:print\w*\]\s+([A-Za-z_]\w*) \.* ?(\S.*?)\s*$")
 _JSON = re.compile(r"\bjson = (\{.*)")
 _TRAINER = re.compile(r"'train_(samples|steps)_per_second':\s*'?" + _NUMBER)
+# The Trainer's own summary before the first step, where it logs at level INFO.
+_TRAINER_SETTINGS = {
+    "train_batch_size": re.compile(r"Total train batch size \(.{0,100}\) = ([\d,]{1,12})"),
+    "train_micro_batch_size_per_gpu": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})"),
+    "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
+}
 _LONGEST_JSON = 2000  # lines
 
 WANTED = (
     b"SamplesPerSec", b"iter time (s)", b"Max_MA", b":print", b"OVERFLOW", b"_per_second", b"eval_loss",
     b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Running Evaluation", b"aving model checkpoint",
-    b"checkpoint saved",
+    b"checkpoint saved", b"otal train batch size", b"batch size per device", b"Gradient Accumulation steps",
 )
 
 
@@ -69,6 +75,9 @@ class DeepSpeedReader:
         if match := _SETTING.search(line):
             self.found.deepspeed = True
             self.found.config.setdefault(match[1], value(match[2]))
+        for name, pattern in _TRAINER_SETTINGS.items():
+            if match := pattern.search(line):
+                self.found.config.setdefault(name, value(match[1].replace(",", "")))
         if (match := _JSON.search(line)) and not self._json:
             self.found.deepspeed = True
             self._more_json(match[1])

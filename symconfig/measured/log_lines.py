@@ -5,30 +5,32 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from symconfig.errors import InputError, Problem
 
-LONGEST = 1 << 16  # bytes of a line that are read at a time: longer ones come in pieces
+BLOCK = 1 << 18  # bytes read at a time
+LONGEST = 1 << 16  # bytes of a line: what is longer comes in pieces
 _HEAD = 4096  # bytes that are looked at to tell text from other files
 _GZIP = b"\x1f\x8b"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # srun -l "12: ", torchrun "[rank3]:" and "[default3]:", mpirun "[1,3]<stdout>:"; pdsh and others a host "node-7: ".
-_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?|(\d+):)\s?")
+_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d+)\]:?|\[\d+,(\d+)\]<std\w+>:?|(\d{1,7}):(?=\s))\s?")
 _HOST = re.compile(r"\s*(?![\w.]*(?:Error|Exception|Interrupt|Exit):)[A-Za-z][\w.-]*:\s(?=\s*[\[\w])")
 
 
 class LogLines:
-    """Iterates over (line number, bytes of the line). What is wrong with the file is known afterwards.
+    """Iterates over (line number, bytes) of the lines that hold one of `words`, and of all lines while `everything`.
 
-    broken: why the archive could not be read to its end. cut: the last line has no end. Raises InputError for a
-    file that cannot be opened, is empty, or is not text.
+    cut: the line just given, the last one, has no end. broken: why the archive could not be read to its end; known
+    afterwards, as `count`, the lines there are. Raises InputError for a file that cannot be opened, is empty, or is
+    not text.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, words: Sequence[bytes], everything: Callable[[], bool]) -> None:
+        self.path, self.words, self.everything = path, words, everything
         self.broken = ""
         self.cut = False
         self.count = 0
@@ -38,43 +40,59 @@ class LogLines:
             with self.path.open("rb") as raw:
                 packed = raw.read(2) == _GZIP
                 raw.seek(0)
-                if not packed:
-                    yield from self._lines(raw)
-                    return
-                with gzip.open(raw) as unpacked:
-                    yield from self._lines(unpacked)  # type: ignore[arg-type]
+                if packed:
+                    with gzip.open(raw) as unpacked:
+                        yield from self._lines(self._blocks(unpacked))  # type: ignore[arg-type]
+                else:
+                    yield from self._lines(self._blocks(raw))
         except OSError as error:
-            if isinstance(error, gzip.BadGzipFile):
-                self._stopped("the gzip archive is damaged")
-                return
             raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(self.path))) from None
 
-    def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        last, number = b"\n", 1
+    def _blocks(self, stream: IO[bytes]) -> Iterator[bytes]:
         try:
-            while piece := stream.readline(LONGEST):
-                if not self.count:
-                    self._text(piece)
-                self.count = number
-                yield number, piece
-                number += piece.endswith(b"\n")
-                last = piece
+            while block := stream.read1(BLOCK):  # type: ignore[attr-defined]
+                yield block
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            self._stopped("the gzip archive is cut off or damaged")
-        if not self.count and not self.broken:
-            raise InputError(Problem("is empty", file=str(self.path), need="a training log"))
-        self.cut = not last.endswith((b"\n", b"\r"))
+            self.broken = "the gzip archive is cut off or damaged"
+
+    def _lines(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Looks for the words in a whole block first: most of a log holds none of most of them."""
+        rest = b""
+        for block in blocks:
+            if not self.count:
+                self._text(block)
+                self.count = 1
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > LONGEST:  # a line so long comes in pieces, under one number
+                lines.append(rest)
+                rest = b""
+                yield from self._wanted(lines, ends=len(lines) - 1)
+            else:
+                yield from self._wanted(lines, ends=len(lines))
+        if not self.count:
+            what = f"{self.broken}, nothing of it can be read" if self.broken else "is empty"
+            raise InputError(Problem(what, file=str(self.path), need="a training log"))
+        if rest.rstrip(b"\r"):
+            self.cut = True
+            yield from self._wanted([rest], ends=0)
+        elif self.count > 1:
+            self.count -= 1  # behind the last line's end there is no other one
+
+    def _wanted(self, lines: list[bytes], ends: int) -> Iterator[tuple[int, bytes]]:
+        """ends: how many of the lines are whole."""
+        block = b"\n".join(lines)
+        words = [word for word in self.words if word in block]
+        for index, line in enumerate(lines):
+            if self.everything() or any(word in line for word in words):
+                yield self.count + index, line
+        self.count += ends
 
     def _text(self, piece: bytes) -> None:
         head = piece[:_HEAD]
         control = sum(byte < 32 and byte not in b"\t\n\r\x08\x0b\x0c\x1b" for byte in head)
-        if control > len(head) // 10:
+        if control > len(head) // 20:
             raise InputError(Problem("is a binary file", file=str(self.path), line=1, need="a training log as text"))
-
-    def _stopped(self, why: str) -> None:
-        if not self.count:
-            raise InputError(Problem(f"{why}, nothing of it can be read", file=str(self.path)))
-        self.broken = why
 
 
 def text(piece: bytes) -> str:

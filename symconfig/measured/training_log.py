@@ -48,9 +48,8 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     Raises InputError when the file cannot be opened, is empty or binary, or is no training log. A log of a run that
     died before its first step is one: it has no `steady`, and says so.
     """
-    lines = LogLines(path)
     found = Collected()
-    trouble = _collect(lines, found)
+    lines, trouble = _reading(path, found)
     if not (found.megatron or found.deepspeed or found.trainer):
         need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
         raise InputError(Problem("is not a training log", file=str(path), line=lines.count or None, need=need))
@@ -67,7 +66,11 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         steps = _covering(steps, restarts, found.arguments.get("log_interval"))
     if found.dropped:
         remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
-    steady = _average(steps, remarks) if kind == "average" else _steady(steps, restarts, found, remarks)
+    if kind == "average":
+        steady = _average(steps, remarks)
+    else:
+        warm = _warm_up(steps, restarts) if kind != "throughput" else _warm_up_singly(steps)
+        steady = _steady(steps, warm, found, remarks)
     megatron = found.megatron and not found.deepspeed and found.arguments.get("deepspeed") is not True
     return TrainingLog(
         str(path), "megatron" if megatron else "deepspeed", tuple(steps), steady,
@@ -77,35 +80,20 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     )
 
 
-def _collect(lines: LogLines, found: Collected) -> Trouble:
-    """Every line past every reader that wants it. Of an unfinished last line only what ends with a bar is read."""
-    trouble = Trouble(found)
-    readers = (MegatronReader(found), DeepSpeedReader(found), trouble)
-    held: tuple[int, bytes] | None = None
-    for number, piece in lines:
-        if held is not None:
-            _pass(held[0], held[1], readers)
-        held = number, piece
-    if held is not None:
-        number, piece = held
-        if lines.cut or lines.broken:
-            piece = piece[: max(piece.rfind(b"|"), piece.rfind(b"\r"), -1) + 1]
-        _pass(number, piece, readers)
-    return trouble
-
-
-def _pass(number: int, piece: bytes, readers: tuple[MegatronReader, DeepSpeedReader, Trouble]) -> None:
-    wants_all = any(reader.wants_all for reader in readers)
-    if not wants_all and not any(word in piece for word in _WANTED):
-        return
-    megatron, deepspeed, trouble = readers
-    for part in piece.split(b"\r"):
-        line = text(part).rstrip("\n")
-        in_block = megatron.wants_all
-        megatron.read(number, line)
-        deepspeed.read(number, line)
-        if not in_block:  # names of arguments hold such words, too
-            trouble.read(number, line)
+def _reading(path: Path, found: Collected) -> tuple[LogLines, Trouble]:
+    """Passes every line by the readers. Of an unfinished last line only what ends with a bar is read."""
+    megatron, deepspeed, trouble = MegatronReader(found), DeepSpeedReader(found), Trouble(found)
+    lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all or trouble.wants_all)
+    for number, whole in lines:
+        piece = whole[: max(whole.rfind(b"|"), whole.rfind(b"\r")) + 1] if lines.cut else whole
+        for part in piece.split(b"\r"):
+            line = text(part)
+            in_block = megatron.wants_all
+            megatron.read(number, line)
+            deepspeed.read(number, line)
+            if not in_block:  # names of arguments hold such words, too
+                trouble.read(number, line)
+    return lines, trouble
 
 
 def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
@@ -194,16 +182,13 @@ def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
     return Steady(seconds, seconds, seconds, 1, step.samples)
 
 
-def _steady(
-    steps: Sequence[Step], restarts: Sequence[int], found: Collected, remarks: list[Remark]
-) -> Steady | None:
+def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: list[Remark]) -> Steady | None:
     """See the rules at the head of this file."""
     timed = [step for step in steps if step.seconds is not None]
     if not timed:
         if not any(remark.kind == "batch" for remark in remarks):
             remarks.append(Remark("no steps", "no step's time is printed: the run ended, or was cut off, before"))
         return None
-    warm = set(_warm_up(steps, restarts))
     rest = [step for index, step in enumerate(steps) if index not in warm and step.seconds is not None]
     left = [f"{len(timed) - len(rest)} of warm-up"] if len(rest) < len(timed) else []
     if not rest:
@@ -232,13 +217,18 @@ def _steady(
     return Steady(median(times), low, high, len(times), samples, median(rates) if rates else None)
 
 
-def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> list[int]:
+def _warm_up_singly(steps: Sequence[Step]) -> set[int]:
+    """The same for DeepSpeed's timer, which counts from each start and times one step out of many."""
+    return {index for index, step in enumerate(steps) if step.iteration <= WARM_UP}
+
+
+def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> set[int]:
     """Places of the times whose interval begins before WARM_UP steps have run since a start.
 
     Where the log's own beginning is missing (no start was seen, and its first steps are not the run's first) there
     is nothing to leave out.
     """
-    result = []
+    result = set()
     begins = set(restarts)
     if steps and steps[0].iteration - steps[0].covers < WARM_UP:
         begins.add(0)
@@ -247,6 +237,6 @@ def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> list[int]:
         if index in begins:
             ran = 0
         if ran < WARM_UP:
-            result.append(index)
+            result.add(index)
         ran += step.covers
     return result

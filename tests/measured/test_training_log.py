@@ -188,6 +188,29 @@ def test_trainer_summary_is_a_mean_over_the_run(tmp_path: Path) -> None:
     assert log.said("averaged")
 
 
+def test_trainers_batch_size_sharpens_its_summary(tmp_path: Path) -> None:
+    log = read(
+        tmp_path,
+        "  Instantaneous batch size per device = 2\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 1,024\n"
+        "  Gradient Accumulation steps = 64\n"
+        "{'train_runtime': '100.0', 'train_samples_per_second': '100.0', 'train_steps_per_second': '0.098'}\n",
+    )
+    assert seconds(log) == 10.24
+    assert log.config == {
+        "train_batch_size": 1024, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 64
+    }
+
+
+def test_deepspeeds_first_two_steps_are_warm_up(tmp_path: Path) -> None:
+    log = read(tmp_path, deepspeed_log(steps=6, every=1))
+    assert log.steady is not None
+    assert log.steady.n == 4
+    log = read(tmp_path, deepspeed_log(steps=60, every=10))
+    assert log.steady is not None
+    assert log.steady.n == 6
+
+
 def test_oldest_deepspeed_has_a_running_mean(tmp_path: Path) -> None:
     memory_gb = "MemAllocated=1.0GB, MaxMemAllocated=2.0GB"
     lines = "".join(f"[INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}, {memory_gb}\n"
