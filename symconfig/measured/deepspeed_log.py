@@ -1,7 +1,8 @@
 """Lines that DeepSpeed and Transformers' Trainer print while training.
 
 Formats as in deepspeed/utils/timer.py (`ThroughputTimer`), runtime/pipe/engine.py (`train_batch`), runtime/utils.py
-(`see_memory_usage`) and runtime/config.py (`print`) of 0.3 to 0.19; transformers' trainer_utils.py (`speed_metrics`).
+(`see_memory_usage`) and runtime/config.py (`print`) of 0.3 to 0.19; transformers' trainer_utils.py (`speed_metrics`);
+symconfig's own templates/deepspeed/train.py.
 """
 
 from __future__ import annotations
@@ -42,12 +43,20 @@ _TRAINER_SETTINGS = {
     "train_micro_batch_size_per_gpu": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})"),
     "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
 }
+_OWN = re.compile(
+    r"\b(\d{1,9}) ranks: tp (\d{1,9}), cp (\d{1,9}), dp (\d{1,9}); micro-batch (\d{1,9}) x (\d{1,9}) x \d+ "
+    r"sequences of (\d{1,9})"
+)
+_OWN_STEP = re.compile(
+    rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB"
+)
 _LONGEST_JSON = 2000  # lines
 
 WANTED = (
     b"SamplesPerSec", b"iter time (s)", b"Max_MA", b":print", b"OVERFLOW", b"_per_second", b"eval_loss",
     b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Running Evaluation", b"aving model checkpoint",
     b"checkpoint saved", b"otal train batch size", b"batch size per device", b"Gradient Accumulation steps",
+    b" ranks: tp ", b"tokens/s/GPU",
 )
 
 
@@ -78,6 +87,19 @@ class DeepSpeedReader:
         for name, pattern in _TRAINER_SETTINGS.items():
             if match := pattern.search(line):
                 self.found.config.setdefault(name, value(match[1].replace(",", "")))
+        if match := _OWN.search(line):
+            world, tp, cp, dp, micro, accumulate, length = map(int, match.groups())
+            self.found.deepspeed = True
+            self.found.starting += 1
+            self.found.config = {
+                "world_size": world,
+                "tensor_parallel.autotp_size": tp,
+                "sequence_parallel_size": cp,
+                "train_micro_batch_size_per_gpu": micro,
+                "gradient_accumulation_steps": accumulate,
+                "train_batch_size": micro * accumulate * dp * tp,
+                "seq_length": length,
+            } | self.found.config
         if (match := _JSON.search(line)) and not self._json:
             self.found.deepspeed = True
             self._more_json(match[1])
@@ -114,6 +136,11 @@ class DeepSpeedReader:
             if (seconds := positive(match[2])) is not None:
                 rate = positive(match[3])
                 found.step("pipeline", Step(int(match[1]), number, seconds, samples_per_s=rate))
+        for match in _OWN_STEP.finditer(line):
+            found.deepspeed = True
+            if (seconds := positive(match[2])) is not None:
+                found.step("step", Step(int(match[1]), number, seconds))
+            self._remember(line, max_allocated=float(match[3]) * GIB)
         for kind, pattern in (("throughput", _THROUGHPUT), ("average", _AVERAGE)):
             for match in pattern.finditer(line):
                 found.deepspeed = True

@@ -53,7 +53,7 @@ def as_row(
         "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
         "measured": _measured(log),
         "confidence": "exact",
-        "note": _note(log) if model is None else None,
+        "note": _note(log, model),
     }
     _degrees(fields, log)
     if not fields["measured"]:
@@ -97,11 +97,17 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
     return fields
 
 
-def _note(log: TrainingLog) -> str | None:
-    """What of the log's model its row does not hold."""
+def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
+    """What of the log its row does not hold."""
+    notes = []
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
     found = [what for name, what in lost.items() if log.arguments.get(name)]
-    return f"the model has {' and '.join(found)}, which only a named model brings" if found else None
+    if found and model is None:
+        notes.append(f"the model has {' and '.join(found)}, which only a named model brings")
+    uneven = ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    if any(log.arguments.get(name) for name in uneven):
+        notes.append("its layout of pipeline stages is read as an even one")
+    return "; ".join(notes) or None
 
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
@@ -144,12 +150,12 @@ def _batch(log: TrainingLog) -> dict[str, int]:
     found = {
         "micro": whole(names, "micro_batch_size") or whole(config, "train_micro_batch_size_per_gpu"),
         "global": log.steady.samples if log.steady else None,
-        "seq_length": whole(names, "seq_length", "encoder_seq_length"),
+        "seq_length": whole(names, "seq_length", "encoder_seq_length") or whole(config, "seq_length"),
         "grad_accum": whole(config, "gradient_accumulation_steps"),
     }
     found["global"] = found["global"] or whole(names, "global_batch_size") or whole(config, "train_batch_size")
     tp = whole(config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size")
-    if found["global"] and tp and found["global"] % tp == 0:
+    if found["global"] and tp and found["global"] % tp == 0 and not names:
         found["global"] //= tp  # DeepSpeed counts its tensor-parallel ranks as data ranks
     return {name: value for name, value in found.items() if value}
 
@@ -168,6 +174,8 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
     ):
         if any(config.get(key) is True for key in keys):
             fields["precision"] = precision
+    if whole(config, "sequence_parallel_size") not in (None, 1):
+        fields["cp_comm"] = "a2a"  # Ulysses
     overlap = config.get("zero_optimization.overlap_comm")
     if isinstance(overlap, bool):
         fields["overlap"] = {"grad_reduce": overlap}

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -63,7 +64,7 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     if kind == "throughput" or kind == "average":
         steps = _timed(steps, _batch_size(found, global_batch), remarks)
     else:
-        steps = _covering(steps, restarts, found.arguments.get("log_interval"))
+        steps = _covering(steps, restarts)
     if found.dropped:
         remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
     if kind == "average":
@@ -134,19 +135,21 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
     return kept, restarts
 
 
-def _covering(steps: Sequence[Step], restarts: Sequence[int], interval: object) -> list[Step]:
-    """How many steps each logged time is the mean of: the distance to the one before, at a start the interval."""
+def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
+    """How many steps each logged time is the mean of: the distance to the one before.
+
+    The first one after a start has the usual distance, unless it does not lie on a multiple of it: newer Megatron
+    prints the very first step alone, and that step counts in the next mean, too.
+    """
+    begins = set(restarts) | {0}
+    gaps = [step.iteration - before.iteration for before, step in pairwise(steps) if step.iteration > before.iteration]
+    usual = Counter(gaps).most_common(1)[0][0] if gaps else 1
     result: list[Step] = []
-    begins = set(restarts)
     for index, step in enumerate(steps):
-        before = None if index == 0 or index in begins else steps[index - 1].iteration
-        after = steps[index + 1].iteration if index + 1 < len(steps) and index + 1 not in begins else None
-        if before is not None:
-            covers = step.iteration - before
-        elif isinstance(interval, int) and interval > 0:
-            covers = interval
+        if index not in begins:
+            covers = step.iteration - steps[index - 1].iteration
         else:
-            covers = after - step.iteration if after is not None else 1
+            covers = usual if step.iteration % usual == 0 else 1
         result.append(replace(step, covers=max(1, covers)))
     return result
 

@@ -141,6 +141,19 @@ def test_deepspeeds_own_count_of_tensor_parallel_ranks(tmp_path: Path) -> None:
     assert (row.parallel.tp, row.parallel.dp, row.batch.global_) == (2, 4, 32)
 
 
+def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) -> None:
+    head = "8 ranks: tp 2, cp 2, dp 2; micro-batch 2 x 4 x 2 sequences of 4096; 7,000 trained parameters\n"
+    lines = "".join(f"step {n} loss 9.0 lr 1e-5 time 2.5000 s tokens/s/GPU 6553.6 peak 9.5 GiB\n" for n in range(1, 9))
+    log = read_log(write(tmp_path, head + lines))
+    a100, model = load_cluster("a100-80gb"), load_model("llama2-7b")
+    item = judge(source_of(log), as_row(log, a100, model), model, a100)
+    c = item.case.configuration
+    assert (c.tp, c.cp, c.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
+    assert c.cp_comm == "a2a"
+    assert item.time is not None
+    assert item.time[1] == 2.5
+
+
 def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
     lines = "".join(iteration(number, 1000) for number in range(100, 106))
     log = read_log(write(tmp_path, lines))

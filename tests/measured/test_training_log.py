@@ -115,6 +115,15 @@ def test_means_over_an_interval_count_the_first_one_as_warm_up(tmp_path: Path) -
     assert (log.steady.n, log.steady.seconds) == (4, 1.0)
 
 
+def test_the_first_step_that_newer_megatron_prints_alone(tmp_path: Path) -> None:
+    """It counts in the next mean again (training_log of core_v0.19: timers are not reset after it)."""
+    times = {1: 20_000, 10: 2900, 20: 1000, 30: 1000, 40: 1000}
+    log = read(tmp_path, HEAD + "".join(iteration(number, ms) for number, ms in times.items()))
+    assert [step.covers for step in log.steps] == [1, 9, 10, 10, 10]
+    assert log.steady is not None
+    assert (log.steady.n, log.steady.high) == (3, 1.0)
+
+
 def test_a_log_that_begins_in_the_middle_of_a_run_has_no_warm_up(tmp_path: Path) -> None:
     log = read(tmp_path, "".join(iteration(number, 1000) for number in range(700, 705)))
     assert log.steady is not None
@@ -209,6 +218,22 @@ def test_deepspeeds_first_two_steps_are_warm_up(tmp_path: Path) -> None:
     log = read(tmp_path, deepspeed_log(steps=60, every=10))
     assert log.steady is not None
     assert log.steady.n == 6
+
+
+def test_symconfigs_own_deepspeed_script(tmp_path: Path) -> None:
+    lines = ["8 ranks: tp 2, cp 1, dp 4; micro-batch 2 x 4 x 4 sequences of 4096; 7,000 trained parameters\n"]
+    lines += [
+        f"step {step} loss 9.{step:06d} lr 1.000e-05 time {9.0 if step < 3 else 2.5:.4f} s tokens/s/GPU 6553.6 "
+        f"peak {10 + step / 8:.3f} GiB\n"
+        for step in range(1, 9)
+    ]
+    log = read(tmp_path, "".join(lines))
+    assert log.framework == "deepspeed"
+    assert log.steady is not None
+    assert (log.steady.seconds, log.steady.high, log.steady.n) == (2.5, 2.5, 6)
+    assert log.memory[0].max_allocated == 11 * GIB
+    assert log.config["seq_length"] == 4096
+    assert log.config["train_batch_size"] == 64  # as DeepSpeed counts
 
 
 def test_oldest_deepspeed_has_a_running_mean(tmp_path: Path) -> None:
