@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -33,10 +34,38 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None) -> dict[st
     return result
 
 
-@lru_cache(maxsize=32)
+# Fields that blocks know by the names of their dims only, or that are for people.
+_NUMBERS = frozenset(
+    {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
+     "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
+     "num_nextn_predict_layers", "sliding_window_pattern"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Structure:
+    """A model, equal to every other one with the same kinds of blocks."""
+
+    key: tuple[object, ...]
+    model: ModelDescriptor = field(compare=False)
+
+
+def structure(model: ModelDescriptor) -> tuple[object, ...]:
+    """All that its blocks depend on: sizes are symbols in them."""
+    kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
+    last = model.layer_kinds[-1] if extra else None
+    rest = (getattr(model, name) for name in type(model).model_fields if name not in _NUMBERS)
+    return (kinds, last, *rest)
+
+
 def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
     """Each kind of block under a scheme; kept, since a search asks again for every plan that it shows."""
-    return MappingProxyType({kind: derive(block, scheme) for kind, block in blocks(model, how).items()})
+    return _derived(_Structure(structure(model), model), how, scheme)
+
+
+@lru_cache(maxsize=64)
+def _derived(what: _Structure, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
+    return MappingProxyType({kind: derive(block, scheme) for kind, block in blocks(what.model, how).items()})
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
