@@ -38,7 +38,8 @@ def evaluate_block(
     budget_bytes: float,
 ) -> BlockCost:
     """keep, again: the table under no recompute and under full recompute (one policy each), at the `chosen` points."""
-    plain_sums, full_sums = stages(keep, setting.stages, chosen), stages(again, setting.stages, chosen)
+    plain_sums = stages(keep, setting.stages, chosen, setting.tied)
+    full_sums = stages(again, setting.stages, chosen, setting.tied)
     plain = evaluate(plain_sums, points, setting)
     prefix = np.array(prefixes, dtype=np.float64)  # [s, layers, kinds]
     change = again.passes[:, 0][..., chosen] - keep.passes[:, 0][..., chosen]  # [PASSES, kinds, n]

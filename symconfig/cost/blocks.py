@@ -31,6 +31,7 @@ from symconfig.graph.operator import Element
 from symconfig.graph.recompute import Policy
 
 Array = NDArray[np.float64]
+_VOCABULARY = ("word_embedding.weight", "lm_head.weight")
 ELEMENT_BYTES = {Element.ACTIVATION: 2.0, Element.FP32: 4.0, Element.MASK: 1.0, Element.INDEX: 8.0}
 
 
@@ -75,6 +76,8 @@ class Weights:
     quantised: Array
     frozen_expert: Array
     buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
+    vocabulary: Array  # of `dense`, those of the look-up or of the head
+    frozen_vocabulary: Array  # of `frozen`, the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +234,11 @@ def _work_seconds(
             added,
             machine.launch_s,
         )
-        for matmul, row in zip(matmuls, seconds, strict=True):
+        for index, (matmul, row) in enumerate(zip(matmuls, seconds, strict=True)):
             add(matmul.op, matmul.phase, row)
+            if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
+                moved = framework.accumulated_bytes * batch[index] * m[index] * n[index]
+                add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
     for work in block.work:
         if isinstance(work, AttentionWork):
             add(work.op, work.phase, _attention(work, lattice, machine) / framework.attention_rate)
@@ -295,4 +301,6 @@ def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Mon
         total([s for s in shards if s.quantised]),
         total([s for s in still if s.expert]),
         sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
+        total([s for s in live if s.name in _VOCABULARY]),
+        total([s for s in still if s.name in _VOCABULARY]),
     )

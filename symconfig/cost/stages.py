@@ -100,7 +100,7 @@ class Stages:
     quantised: Array
     frozen_expert: Array
     largest: Array  # parameters of the largest block
-    embedding: Array  # [n]
+    embedding: Array  # [n]: parameters of the look-up table
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -117,8 +117,8 @@ class Stages:
         return self.forward + self.backward + self.communication
 
 
-def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp]) -> Stages:
-    """One product with the counts for all arrays at once."""
+def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp], tied: bool) -> Stages:
+    """One product with the counts for all arrays at once. tied: a stage with both ends holds their weight once."""
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     head = np.array([kind in LAST for kind in table.kinds])
     passes, weights = table.passes[..., points], table.weights[..., points]
@@ -134,6 +134,10 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp])
         ]
     )
     held = counts @ weights[: WEIGHTS.index("buffers")]
+    if tied:
+        both = counts[:, [table.kinds.index("embedding")]] * counts[:, [table.kinds.index("head")]]
+        held[WEIGHTS.index("dense")] -= both * of["vocabulary"][0]
+        held[WEIGHTS.index("frozen")] -= both * of["frozen_vocabulary"][0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = np.array([block[count > 0].max(axis=0) for count in counts])
     forward, backward, forward_comm, backward_comm, again = sums
@@ -153,7 +157,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp])
         quantised,
         frozen_expert,
         largest,
-        of["dense"][0],
+        of["vocabulary"][0],
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )

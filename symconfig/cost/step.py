@@ -151,8 +151,11 @@ def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
 
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
     m = points.num_microbatches
+    reduced = sizes.gradient if framework.reduced_bytes is None else framework.reduced_bytes
     reduce = move(
-        Kind.ALL_REDUCE if zero == 0 else Kind.REDUCE_SCATTER, sizes.gradient * sums.dense, sizes.gradient * sums.expert
+        Kind.ALL_REDUCE if zero == 0 or framework.all_reduced_gradients else Kind.REDUCE_SCATTER,
+        reduced * sums.dense,
+        reduced * sums.expert,
     )
     hide = framework.hide
     if zero < 3:
@@ -264,7 +267,7 @@ class Bound:
 
 def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:
     """From a table whose one policy no policy can beat (`bound_table`)."""
-    sums = stages(table, settings[0].stages, chosen)
+    sums = stages(table, settings[0].stages, chosen, settings[0].tied)
     pipeline = total(_pipeline(sums, points, settings[0]))[0]
     if settings[0].pp > 1:
         pipeline = pipeline + _sends(sums, points, settings[0])

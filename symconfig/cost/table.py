@@ -23,7 +23,7 @@ class Choice:
     offload: frozenset[str] = frozenset()
 
 
-WEIGHTS = ("dense", "expert", "frozen", "quantised", "frozen_expert", "buffers")
+WEIGHTS = ("dense", "expert", "frozen", "quantised", "frozen_expert", "buffers", "vocabulary", "frozen_vocabulary")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class _Flow:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
-            for tensor in op.saves:
+            for tensor in (*op.saves, *op.holds):
                 if tensor.name not in self.produced:  # statistics and masks: made for the backward only
                     self._produce(tensor, op, scheme.layout(op, Use(tensor)))
         for tensor in block.outputs:
@@ -146,7 +146,7 @@ class _Flow:
             if op is None or tensor not in op.needed() or layout in seen:
                 continue
             seen.add(layout)
-            if _kept_layout(produced, layout) == layout:
+            if self._kept_layout(produced, layout) == layout:
                 continue
             for move in moves(produced.summed(), layout, d.elements(tensor.dims)):
                 result.append(_collective(tensor, move, Phase.INPUT, op, (op.name, Phase.INPUT)))
@@ -164,7 +164,7 @@ class _Flow:
             for op in self.block.operators:
                 if tensor in op.needed():
                     used = next((layout for user, layout in self.uses[name] if user is op), produced.summed())
-                    needs.setdefault(_kept_layout(produced, used), []).append(op.name)
+                    needs.setdefault(self._kept_layout(produced, used), []).append(op.name)
             consumers = tuple(op.name for op, _ in self.uses[name] if op)
             for layout, names in (needs or {produced.summed(): []}).items():
                 result.append(
@@ -178,6 +178,14 @@ class _Flow:
                     )
                 )
         return result
+
+    def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
+        """A tensor gathered over tp or cp is kept as its shard and gathered again; any other change is kept as used."""
+        again = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
+        changed = list(moves(produced, used, d.elements(())))
+        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= again for move in changed):
+            return produced
+        return used
 
 
 def _collective(
@@ -201,14 +209,6 @@ def _collective(
         times,
         chunked,
     )
-
-
-def _kept_layout(produced: Layout, used: Layout) -> Layout:
-    """A tensor gathered over tp or cp is kept as its shard and gathered again; any other change is kept as used."""
-    changed = list(moves(produced, used, d.elements(())))
-    if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= {"tp", "cp"} for move in changed):
-        return produced
-    return used
 
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:

@@ -44,9 +44,17 @@ class Habits(Strict):
     fused_rope: bool | None = None
     loss: Literal["fused", "parallel", "torch"] | None = None
     copied_attention: bool | None = None
+    wide_norm: bool | None = None
+    viewed_values: bool | None = None
+    kept_outputs: int | None = None
+    keeps_gathered: bool | None = None
     kept_gradient_buffers: bool | None = None
     scattered_sends: bool | None = None
     fragmentation: float | None = None
+    accumulated_bytes: float | None = None
+    stepped_bytes: float | None = None
+    reduced_bytes: float | None = None
+    all_reduced_gradients: bool | None = None
     gathered_logits: bool | None = None
     weight_bytes: float | None = None
     gradient_bytes: float | None = None

@@ -59,8 +59,18 @@ _IMPLEMENTATION = (
     "loss",
     "copied_attention",
     "gathered_logits",
+    "wide_norm",
+    "viewed_values",
+    "kept_outputs",
 )
-_FRAMEWORK = ("vocab_multiple", "attention_rate", "kept_gradient_buffers", "scattered_sends", "fragmentation")
+_FRAMEWORK = (
+    "vocab_multiple",
+    "attention_rate",
+    "kept_gradient_buffers",
+    "scattered_sends",
+    "fragmentation",
+    "keeps_gathered",
+)
 _SELECTIVE = frozenset({"core_attn"})
 
 

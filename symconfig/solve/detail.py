@@ -60,7 +60,7 @@ def detail(found: Found, copies: int = 1) -> Detail:
         request.model.tie_word_embeddings,
     )
     where = columns(request, point, pp)
-    sums = stages(small, shapes, every)
+    sums = stages(small, shapes, every, setting.tied)
     if not found.block_layers:
         return Detail(evaluate(sums, where, setting), sums, where, setting, small)
     prefixes = tuple(

@@ -118,7 +118,7 @@ def _found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration)
     return Found(
         request,
         machine(cluster, c.precision),
-        Scheme(c.sequence_parallel, c.cp_comm, c.framework.replicated_vocab),
+        Scheme(c.sequence_parallel, c.cp_comm, c.framework.replicated_vocab, c.framework.keeps_gathered),
         _split(model, c),
         Choice(c.modules),
         c.zero,

@@ -19,7 +19,9 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     """The same point; `detail` of it gives the candidate's prediction again."""
     p, o = candidate.parallel, candidate.options
     asked = request(plan.model, plan.cluster, plan.job, o.precision, parse(plan.job.pins))
-    scheme = Scheme(o.sequence_parallel, o.cp_comm or asked.limits.cp_comms[0], asked.framework.replicated_vocab)  # type: ignore[arg-type]
+    cp_comm = o.cp_comm or asked.limits.cp_comms[0]
+    habits = asked.framework.replicated_vocab, asked.framework.keeps_gathered
+    scheme = Scheme(o.sequence_parallel, cp_comm, *habits)  # type: ignore[arg-type]
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(p.pp, p.vpp, chunks, o.account_for_embedding, o.account_for_loss, o.pipeline_layout)
     layers = 0

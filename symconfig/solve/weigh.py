@@ -247,7 +247,7 @@ def _slices(space: _Piece, split: Split, chosen: NDArray[np.intp], weighed: Weig
         width = max(1, BATCH // (len(whole.policies) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
-            sums = stages(whole, shapes, chosen[part])
+            sums = stages(whole, shapes, chosen[part], setting.tied)
             yield _Batch(space, split, setting, whole, chosen[part], where.at(part), sums)
 
 

@@ -116,3 +116,15 @@ def test_a_tied_embedding_costs_an_all_reduce_between_the_ends() -> None:
     link = 300e9 * 0.8  # sample cluster: NVLink and its efficiency
     assert communication(4, True) == pytest.approx(gradient / link, rel=0.1)  # 2 (n - 1)/n of it for two ranks
     assert sample_model("gpt3-175b").tie_word_embeddings
+
+
+def test_a_tied_embedding_on_one_stage_is_held_once() -> None:
+    """Two stages hold it at both ends; one stage has it for the look-up and the head together."""
+    small = {"num_hidden_layers": 4, "vocab_size": 32000}
+
+    def weights(pp: int, tied: bool) -> float:
+        parts = cost(tiny(tie_word_embeddings=tied, **small), pp=pp, microbatches=8).cost.memory["weights"]
+        return float(parts.sum())
+
+    assert weights(1, False) - weights(1, True) == 2 * 32000 * 512
+    assert weights(2, False) == weights(2, True)

@@ -18,8 +18,9 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         q, k = norm(ctx, "q_norm", q, d.HEAD_DIM, "qk_norm"), norm(ctx, "k_norm", k, d.HEAD_DIM, "qk_norm")
     if ctx.model.position is Position.ROPE:
         times = (1, 1) if ctx.how.fused_rope else (5, 5)  # ten passes over the tensor rather than two
-        q = ctx.build.elementwise("rope_q", [q], Tensor("q_rotated", q.dims), traffic=times)
-        k = ctx.build.elementwise("rope_k", [k], Tensor("k_rotated", k.dims), traffic=times)
+        hold_q, hold_k = ([q], [k]) if ctx.how.viewed_values else ([], [])
+        q = ctx.build.elementwise("rope_q", [q], Tensor("q_rotated", q.dims), traffic=times, holds=hold_q)
+        k = ctx.build.elementwise("rope_k", [k], Tensor("k_rotated", k.dims), traffic=times, holds=hold_k)
     o = core(ctx, q, k, v, window)
     if ctx.how.copied_attention:
         o = ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims))

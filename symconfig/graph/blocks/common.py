@@ -27,6 +27,10 @@ class Implementation:
         in fp32; torch is PyTorch's cross_entropy on fp32 logits.
     copied_attention: the attention's result is copied into the order that the projection wants.
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
+    wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
+    viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
+        rotated queries and keys.
+    kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
     """
 
     attention: Kernel = "flash"
@@ -37,6 +41,9 @@ class Implementation:
     loss: Literal["fused", "parallel", "torch"] = "fused"
     gathered_logits: bool = False
     copied_attention: bool = False
+    wide_norm: bool = False
+    viewed_values: bool = False
+    kept_outputs: int = 1
 
 
 @dataclass(slots=True)
@@ -141,7 +148,7 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     eager = not ctx.how.fused_norm and len(weights) == 1
     saves = [Tensor(f"{name}.fp32", x.dims, Element.FP32) if eager else x, statistics]
     if eager and not weights[0].frozen:
-        saves.append(Tensor(f"{name}.normed", x.dims))
+        saves.append(Tensor(f"{name}.normed", x.dims, Element.FP32 if ctx.how.wide_norm else Element.ACTIVATION))
     with ctx.build.module(module):
         return ctx.build.elementwise(name, [x], out, saves=saves, weights=weights, traffic=(6, 7) if eager else (1, 1))
 

@@ -68,8 +68,9 @@ def _loss(ctx: Context, logits: Tensor) -> Tensor:
         return ctx.build.elementwise(
             "cross_entropy", [wide], _LOSS, contracted=(vocab,), saves=[wide], sums=3, overwrites=True
         )
-    # The model's output and its fp32 copy stay alive while a variable holds them.
-    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[logits, wide])
+    # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
+    before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[logits, wide, *before])
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed])
     # Picks one number a token; its backward fills a gradient with zeros.
