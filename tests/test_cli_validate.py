@@ -180,6 +180,19 @@ def test_parts_of_an_explained_row_add_up(run: Run, runs: Path) -> None:
     assert data["memory"]["predicted_bytes"] == pytest.approx(rows[0]["predicted"]["memory_bytes"])
 
 
+def test_kinds_of_work_add_up_to_the_blocks_seconds(run: Run, runs: Path) -> None:
+    """One stage: all computation and communication but what selective recompute repeats, which is a part of its own."""
+    time = run("validate", runs, "--explain", "kor-a", "--json").json()["time"]
+    parts = {part["name"]: part["seconds"] for part in time["parts"]}
+    work = {each["name"]: each["forward_s"] + each["backward_s"] for each in time["work"]}
+    assert sum(work.values()) == pytest.approx(parts["compute"] + parts["layer communication"])
+    assert work["all-gather over tp"] + work["reduce-scatter over tp"] > 0
+    assert work["matmuls of the layers"] > 0.5 * time["predicted_s"]
+    text = run("validate", runs, "--explain", "kor-a").out
+    assert "matmuls of the layers" in text
+    assert "reduce-scatter over tp" in text
+
+
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from symconfig.descriptor.document import nearest
 from symconfig.errors import InputError, Problem
 from symconfig.measured.judge import ACTIVE, Judged, judge
 from symconfig.measured.read import Read
+from symconfig.solve.work import Work, work
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """One row, taken apart. memory: parts of what was compared with the measurement, whose meaning is `figure`."""
+    """One row, taken apart. memory: parts of what was compared with the measurement, whose meaning is `figure`.
+
+    work: what the blocks' seconds are made of.
+    """
 
     source: str
     item: Judged
     stated: tuple[tuple[str, Mapping[str, Any]], ...]
     time: tuple[Part, ...]
+    work: tuple[Work, ...]
     memory: tuple[Part, ...]
     figure: str
     stages: tuple[Stage, ...]
@@ -63,6 +68,7 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         item,
         _stated(item),
         parts(item.prediction.predicted.time, item.time[1] if item.time else None),
+        work(item.case.model, item.case.cluster, item.case.configuration),
         parts(held, item.memory[1] if item.memory else None),
         figure,
         _stages(item),

@@ -156,7 +156,7 @@ class _Asked:
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Keep an assumed value, where it can change the prediction."""
         if matters and value is not None:
-            self.taken[name] = str(value)
+            self.taken[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
         if name in self.stated:
@@ -175,7 +175,8 @@ class _Asked:
             value = max(1, whole // ((p.dp or 1) * self.assumption.batch.grad_accum))
         if value is None:
             raise InputError(Problem("is not stated, and nothing is assumed for this source", field=f"batch.{name}"))
-        self.guess(name, value if name != "micro" else [value, *self.assumption.tuned_micro], True)
+        tuned = self.assumption.tuned_micro if name == "micro" else ()
+        self.guess(name, f"the best of {', '.join(map(str, (value, *tuned)))}" if tuned else value, True)
         return int(value)
 
     def zero(self, replicated: bool) -> int:

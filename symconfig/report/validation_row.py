@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ _FROM = {
 
 def blocks(found: Breakdown) -> list[Block]:
     """The row for a person."""
-    shown: list[Block] = [_headline(found), _stated(found), _assumed(found), _time(found)]
+    shown: list[Block] = [_headline(found), _stated(found), _assumed(found), _time(found), _work(found)]
     if found.item.layers:
         shown.append(_layers(found))
     return [*shown, _memory(found), _stages(found), _verdict(found)]
@@ -76,7 +76,16 @@ def _time(found: Breakdown) -> Grid:
         source = _FROM.get(found.item.time_from or "", "")
         rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
         rows.append(("error", "", _signed(time), ""))
-    return Grid(("seconds of a step", "s", "share", "alone it would meet the measurement at"), tuple(rows), left=(0, 3))
+    return _sum("seconds of a step", "s", rows, bool(time))
+
+
+def _work(found: Breakdown) -> Grid:
+    """Those of at least a thousandth of the step."""
+    step = found.item.prediction.predicted.step_s
+    rows = tuple((each.name, seconds(each.forward_s), seconds(each.backward_s), seconds(each.hidden_s),
+                  percent(each.total_s / step)) for each in found.work if each.total_s + each.hidden_s > 1e-3 * step)
+    return Grid(("work of the blocks", "forward s", "backward s", "hidden s", "of the step"), rows, left=(0,),
+                title="The same by kind of work: mean over the stages, without bubble and what runs again")
 
 
 def _needed(part: Part) -> str:
@@ -103,8 +112,13 @@ def _memory(found: Breakdown) -> Grid:
     if memory:
         rows.append(("measured", gib(memory[1]), percent(memory[1] / memory[0]), ""))
         rows.append(("error", "", _signed(memory), ""))
-    last = "alone it would meet the measurement at" if memory else ""
-    return Grid(("memory", "GiB", "share", last), tuple(rows), left=(0, 3), title=f"Memory: {found.figure}")
+    return _sum("memory", "GiB", rows, bool(memory), f"Memory: {found.figure}")
+
+
+def _sum(what: str, unit: str, rows: Sequence[tuple[str, ...]], measured: bool, title: str = "") -> Grid:
+    """Terms and their sum; what each would have to be, where something was measured."""
+    headers = (what, unit, "share", "alone it would meet the measurement at")[: 4 if measured else 3]
+    return Grid(headers, tuple(row[: len(headers)] for row in rows), left=(0, 3), title=title)
 
 
 def _stages(found: Breakdown) -> Grid:
@@ -135,7 +149,9 @@ def to_dict(found: Breakdown) -> dict[str, Any]:
         "reason": item.case.reason if item.case.taken else None,
         "time": {"predicted_s": tidy(sum(part.value for part in found.time)),
                  "measured_s": tidy(item.time[1]) if item.time else None, "measured_from": item.time_from,
-                 "parts": [_part(part, "seconds") for part in found.time]},
+                 "parts": [_part(part, "seconds") for part in found.time],
+                 "work": [{"name": each.name, "forward_s": tidy(each.forward_s), "backward_s": tidy(each.backward_s),
+                           "hidden_s": tidy(each.hidden_s)} for each in found.work]},
         "memory": {"figure": found.figure, "predicted_bytes": tidy(sum(part.value for part in found.memory)),
                    "measured_bytes": tidy(item.memory[1]) if item.memory else None,
                    "parts": [_part(part, "bytes") for part in found.memory]},

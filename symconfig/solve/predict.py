@@ -77,7 +77,7 @@ class Prediction:
 
 def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
     """Seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each other."""
-    found = _found(model, cluster, configuration)
+    found = as_found(model, cluster, configuration)
     parts = detail(found)
     layer = next(index for index, kind in enumerate(parts.table.kinds) if kind != "embedding")
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
@@ -94,13 +94,13 @@ def step_seconds(
     model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration, constants: Constants, n: int
 ) -> Array:
     """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
-    found = _found(model, cluster, configuration)
+    found = as_found(model, cluster, configuration)
     found = replace(found, machine=machine(cluster, configuration.precision, constants))
     cost = detail(found, n).cost
     return np.broadcast_to(cost.step_s[0, 0], n)
 
 
-def _found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:
+def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:
     """The configuration as the search would have found it."""
     job = Job(
         model=model.name,

@@ -1,0 +1,63 @@
+"""Where the seconds of the blocks go: matmuls, attention, memory traffic, and each kind of collective."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.derived import AttentionWork, Matmul, Phase
+from symconfig.graph.model import sequence
+from symconfig.solve.detail import detail
+from symconfig.solve.predict import Configuration, as_found
+
+_ENDS = ("embedding", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds of a step on one GPU, mean over the pipeline's stages. hidden_s: of a collective, behind other work.
+
+    Without the pipeline's bubble, and without what recompute runs again.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    hidden_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> tuple[Work, ...]:
+    """The layers' kinds of work, that of both ends of the model, then the collectives."""
+    found = as_found(model, cluster, configuration)
+    table = detail(found).table
+    c = configuration
+    times = c.global_batch / (c.dp * c.micro) / c.pp
+    counts = Counter(sequence(model))
+    seconds: dict[str, list[float]] = {}
+
+    def add(name: str, phase: Phase, value: float, hidden: float = 0.0) -> None:
+        entry = seconds.setdefault(name, [0.0, 0.0, 0.0])
+        entry[phase is not Phase.FORWARD] += value
+        entry[2] += hidden
+
+    for block in sorted(table.blocks, key=lambda block: block.derived.name in _ENDS):
+        often = times * counts[block.derived.name]
+        end = "of both ends" if block.derived.name in _ENDS else "of the layers"
+        kinds = {work.op: "matmuls" if isinstance(work, Matmul) else
+                 "attention" if isinstance(work, AttentionWork) else "memory traffic" for work in block.derived.work}
+        for (op, phase), value in block.work_s.items():
+            add(f"{kinds[op]} {end}", phase, often * float(value[0]))
+    for block in table.blocks:
+        often = times * counts[block.derived.name]
+        for collective, full, exposed in zip(
+            block.derived.collectives, block.full_comm_s, block.comm_s, strict=True
+        ):
+            shown, whole = often * float(exposed[0]), often * float(full[0])
+            add(f"{collective.kind.value} over {' x '.join(collective.axes)}", collective.phase, shown, whole - shown)
+    return tuple(Work(name, *values) for name, values in seconds.items() if any(values))
