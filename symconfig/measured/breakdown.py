@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.descriptor.document import nearest
 from symconfig.errors import InputError, Problem
-from symconfig.measured.judge import ACTIVE, Judged, judge
+from symconfig.measured.judge import ACTIVE, Judged, compared_stage, judge
 from symconfig.measured.read import Read
 from symconfig.solve.work import Work, work
 
@@ -90,10 +90,10 @@ def _compared(item: Judged) -> tuple[str, dict[str, float]]:
     """What the measured memory is, and the parts of its counterpart; without a measurement those of the whole GPU."""
     measured, prediction = item.row.measured, item.prediction
     peaks = prediction.stage_bytes
-    last = measured.memory_rank == "last"
-    stage = len(peaks) - 1 if last else peaks.index(max(peaks))
+    stage = compared_stage(item.row, prediction)
     held = {name: values[stage] for name, values in prediction.stage_parts.items()}
-    where = "" if len(peaks) == 1 else " of the last stage" if last else " of the fullest stage"
+    which = {"last": "last", 0: "first", "max": "fullest", None: "fullest"}[measured.memory_rank]
+    where = "" if len(peaks) == 1 else f" of the {which} stage"
     if item.memory is None:
         return f"all that the device holds{where}", dict(prediction.predicted.memory)
     if measured.peak_allocated_gib is not None:

@@ -98,9 +98,17 @@ def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]
     return tuple((seconds, ms / 1e3) for seconds, ms in pairs if ms is not None)
 
 
+def compared_stage(row: Row, prediction: Prediction) -> int:
+    """The pipeline stage whose memory was measured: that of the rank which printed it, else the fullest."""
+    peaks = prediction.stage_bytes
+    if row.measured.memory_rank == "last":
+        return len(peaks) - 1
+    return 0 if row.measured.memory_rank == 0 else peaks.index(max(peaks))
+
+
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
     measured = row.measured
-    peak = prediction.stage_bytes[-1] if measured.memory_rank == "last" else max(prediction.stage_bytes)
+    peak = prediction.stage_bytes[compared_stage(row, prediction)]
     if measured.peak_allocated_gib is not None:
         return peak, measured.peak_allocated_gib * GIB
     if measured.peak_reserved_gib is not None:

@@ -18,7 +18,7 @@ from symconfig.measured.training_log import read_log
 from symconfig.plan import Plan, Recompute
 from symconfig.solve.predict import Configuration
 from symconfig.units import GIB, MIB
-from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, plan_log, throughput, write
+from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write
 from tests.sample_plans import sample_plan
 
 MODELS = ("llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b")
@@ -109,6 +109,14 @@ def test_memory_and_out_of_memory_reach_the_row(tmp_path: Path) -> None:
     row = as_row(read_log(died), a100)
     assert row.measured.oom
     assert row.measured.step_s is None
+
+
+def test_memory_of_the_first_rank_alone_is_that_of_the_first_stage(tmp_path: Path) -> None:
+    plan = sample_plan("llama2-13b", load_cluster("a100-80gb"), pp=4, dp=4)
+    text = plan_log(plan) + memory(0, 20_000.0)
+    log = read_log(write(tmp_path, text))
+    item = judge(source_of(log), as_row(log, plan.cluster), None, plan.cluster)
+    assert item.memory == (item.prediction.stage_bytes[0], 20_000 * MIB)
 
 
 def test_private_arguments_stay_in_the_log(tmp_path: Path) -> None:
