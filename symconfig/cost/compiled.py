@@ -58,17 +58,24 @@ def traffic_s(moved_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
 
 
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
-    """s: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds."""
-    x0 = np.log(2)**(-1.0)
-    x1 = stride**(-1.0)
-    x2 = np.minimum(ranks, np.maximum(1, np.floor(level0_size*x1)))
-    x3 = np.minimum(ranks, np.maximum(1, np.floor(level1_size*x1)))
-    x4 = x2**(-1.0)
-    x5 = np.minimum(ranks, np.maximum(1, np.floor(level2_size*x1)))
-    x6 = x3**(-1.0)
-    x7 = np.minimum(ranks, np.maximum(1, np.floor(level3_size*x1)))
-    x8 = x5**(-1.0)
-    return passes*(level0_latency_s*x0*np.log(x2) + level1_latency_s*x0*np.log(x3*x4) + level2_latency_s*x0*np.log(x5*x6) + level3_latency_s*x0*np.log(x7*x8) + (ranks - 1)*np.maximum(np.maximum(np.maximum(amount_bytes*_greater(x2, 1)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(np.maximum(x2, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*x4*_greater(x3, x2)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(np.maximum(x3, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*x6*_greater(x5, x3)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(np.maximum(x5, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*x8*_greater(x7, x5)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(np.maximum(x7, 2) - 1)/(level3_size - 1) + 1)))/ranks)
+    """s: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency at each step, and the faster of NCCL's Simple and LL128 protocols."""
+    x0 = stride**(-1.0)
+    x1 = np.minimum(ranks, np.maximum(1, np.floor(level0_size*x0)))
+    x2 = x1**(-1.0)
+    x3 = -ranks*x2
+    x4 = np.minimum(ranks, np.maximum(1, np.floor(level1_size*x0)))
+    x5 = x4**(-1.0)
+    x6 = ranks*x5
+    x7 = np.minimum(ranks, np.maximum(1, np.floor(level2_size*x0)))
+    x8 = x7**(-1.0)
+    x9 = ranks*x8
+    x10 = np.minimum(ranks, np.maximum(1, np.floor(level3_size*x0)))
+    x11 = level0_latency_s*(ranks + x3) + level1_latency_s*(-x3 - x6) + level2_latency_s*(x6 - x9) + level3_latency_s*(-ranks/x10 + x9)
+    x12 = x11*(2 - passes)
+    x13 = np.log(2)**(-1.0)
+    x14 = (passes - 1)*np.minimum(x11, level0_latency_s*(x1 - 1) + level1_latency_s*x13*np.log(x2*x4) + level2_latency_s*x13*np.log(x5*x7) + level3_latency_s*x13*np.log(x10*x8))
+    x15 = (ranks - 1)*np.maximum(np.maximum(np.maximum(amount_bytes*_greater(x1, 1)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(np.maximum(x1, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*x2*_greater(x4, x1)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(np.maximum(x4, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*x5*_greater(x7, x4)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(np.maximum(x7, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*x8*_greater(x10, x7)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(np.maximum(x10, 2) - 1)/(level3_size - 1) + 1)))/ranks
+    return passes*np.minimum(x12 + x14 + x15, 0.5*x12 + 0.5*x14 + 1.08695652173913*x15)
 
 
 def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
@@ -100,6 +107,11 @@ def exposed_s(communication_s: Any, beside_s: Any, hide: Any) -> Any:
 def chunked_s(communication_s: Any, beside_s: Any, hide: Any, edge: Any) -> Any:
     """s: what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece."""
     return np.maximum(-beside_s*hide + communication_s, communication_s*edge)
+
+
+def slowed_s(communication_s: Any, beside_s: Any, hide: Any, contention: Any) -> Any:
+    """s: what the work beside a collective loses to it: compute units and memory bandwidth."""
+    return contention*np.minimum(communication_s, beside_s*hide)
 
 
 def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:

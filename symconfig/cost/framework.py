@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.cost.machine import LOW_PRECISION, Number
 from symconfig.graph.blocks.common import Implementation
@@ -79,6 +79,12 @@ class Framework:
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
+    # Every block's weights and gradients are a collective of their own, each microbatch.
+    by_block: bool = False
+    copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
+    # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
+    # written, and the gradient once more for its norm.
+    adam_bytes: float = 34.0
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
         """Distance in ranks between neighbours of a group: the product of the axes inside it."""
@@ -130,7 +136,20 @@ DEEPSPEED = Framework(
     0.004,
     0.05,
 )
-FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, DEEPSPEED)}
+# PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
+FSDP = replace(
+    DEEPSPEED,
+    name="fsdp",
+    implementation=replace(DEEPSPEED.implementation, fused_bias=False, stops_early=True),
+    hide=Hide(data=0.9, sharded_weights=0.9),
+    reduced_bytes=4.0,
+    replicated_vocab=False,
+    by_block=True,
+    # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
+    # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
+    copied_bytes=10.0,
+)
+FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, DEEPSPEED, FSDP)}
 
 
 def element_bytes(framework: Framework, precision: str) -> Bytes:

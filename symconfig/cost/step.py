@@ -19,9 +19,10 @@ from symconfig.cost.stages import Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.graph.layout import Kind
 
-# Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight written,
-# and the gradient once more for its norm.
-ADAM_BYTES = 34.0
+# Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
+# 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
+# a GPU, where most is hidden, on A100 and H100 alike.
+CONTENTION = 0.45
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
 
@@ -73,6 +74,8 @@ def _time(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     if setting.pp > 1:
         parts["pipeline send/receive"] = _sends(sums, points, setting)[None, None, :]
     parts["data-parallel communication"] = _each_offload(_data_parallel(sums, points, setting))
+    if setting.framework.copied_bytes:
+        parts["data-parallel communication"] = parts["data-parallel communication"] + _copies(sums, points, setting)
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
     framework = setting.framework
     parts["overhead"] = (framework.step_overhead_s + m * framework.microbatch_overhead_s)[None, None, :]
@@ -140,11 +143,13 @@ def _data_parallel(sums: Stages, points: Points, setting: Setting) -> Array:
 def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
     """[s, r, n]"""
     framework, sizes, zero = setting.framework, setting.bytes, setting.zero
+    counts = np.array([[float(sum(stage.counts))] for stage in setting.stages])
+    messages = counts if framework.by_block else np.ones_like(counts)
     over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
 
     def move(kind: Kind, dense_bytes: Array, expert_bytes: Array) -> Array:
         passes = 2.0 if kind is Kind.ALL_REDUCE else 1.0
-        seconds = ring(dense_bytes, passes, points.shards, over, setting.machine)
+        seconds = messages * ring(dense_bytes / messages, passes, points.shards, over, setting.machine)
         if expert_bytes.any():
             seconds = seconds + ring(expert_bytes, passes, points.expert_shards, over_experts, setting.machine)
         return seconds[:, None, :]
@@ -158,13 +163,20 @@ def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
         reduced * sums.expert,
     )
     hide = framework.hide
+
+    def beside(seconds: Array, work: Array, share: float) -> Array:
+        result: Array = compiled.exposed_s(seconds, work, share)
+        if framework.by_block:
+            result = result + compiled.slowed_s(seconds, work, share, CONTENTION)
+        return result
+
     if zero < 3:
         # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
         times = m if zero in framework.reduce_each_microbatch else 1.0
-        exposed: Array = times * compiled.exposed_s(reduce, backward, hide.data)
+        exposed: Array = times * beside(reduce, backward, hide.data)
         if zero:
             gather = move(Kind.ALL_GATHER, sizes.weight * sums.dense, sizes.weight * sums.expert)
-            exposed = exposed + compiled.exposed_s(gather, forward, hide.data)
+            exposed = exposed + beside(gather, forward, hide.data)
         return exposed
     frozen = sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
     gather = move(
@@ -172,10 +184,16 @@ def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
         sizes.weight * sums.dense + frozen,
         sizes.weight * sums.expert + sizes.frozen * sums.frozen_expert,
     )
-    result: Array = m * (
-        compiled.exposed_s(gather, forward, hide.sharded_weights)
-        + compiled.exposed_s(gather + reduce, backward, hide.sharded_weights)
-    )
+    share = hide.sharded_weights
+    result: Array = m * (beside(gather, forward, share) + beside(gather + reduce, backward, share))
+    return result
+
+
+def _copies(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[n]: moving weights and gradients between the collectives' buffers and the tensors, each microbatch."""
+    elements = (sums.dense + sums.expert).max(axis=0)
+    moved = points.num_microbatches * elements * setting.framework.copied_bytes
+    result: Array = moved / setting.machine.hbm_bytes_per_s
     return result
 
 
@@ -191,11 +209,11 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     rows = []
     for offload in setting.offload:
         here = compiled.optimizer_s(
-            mine * (1 - offload.optimizer), 1.0, ADAM_BYTES, machine.hbm_bytes_per_s, machine.launch_s
+            mine * (1 - offload.optimizer), 1.0, setting.framework.adam_bytes, machine.hbm_bytes_per_s, machine.launch_s
         )
         away = mine * offload.optimizer
         moved = away * (sizes.gradient + sizes.weight) / machine.host_bytes_per_s
-        row = here + moved + away * ADAM_BYTES / HOST_ADAM_BYTES_PER_S
+        row = here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S
         if offload.weights:
             # Each microbatch brings every weight over twice, forward and backward.
             row = row + _held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s

@@ -45,6 +45,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         tuple(_workspace(op, scheme, overwritten) for op in block.operators),
         tuple((op.name, op.modules) for op in block.operators),
         block.discards,
+        block.stops_early,
         _local(_STREAM.dims, _alone(_STREAM, scheme)),
     )
 
@@ -262,6 +263,9 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Work]:
         result.append(Matmul(op.name, Phase.WEIGHT, batch, k, n, m, low))
     elif not op.weights:
         result.append(Matmul(op.name, Phase.INPUT, batch, k, n, m, low))
+    if op.sums_bias:
+        read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in op.outputs)
+        result.append(Traffic(op.name, Phase.WEIGHT, read))
     return result
 
 

@@ -127,4 +127,5 @@ class DerivedBlock:
     workspaces: tuple[Workspace, ...]
     modules: tuple[tuple[str, tuple[str, ...]], ...]  # operator -> recompute modules, outermost first
     discards: frozenset[str]
+    stops_early: bool
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank

@@ -23,7 +23,7 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None) -> dict[st
     how = how or Implementation()
 
     def context() -> Context:
-        return Context(model, how, Builder())
+        return Context(model, how, Builder(stops_early=how.stops_early))
 
     result = {"embedding": ends.embedding(context())}
     for kind in dict.fromkeys(model.layer_kinds):

@@ -69,6 +69,7 @@ class Operator:
     overwrites: its backward writes the gradient of its input over what it saved.
     keys: for attention, the symbol for keys attended per query.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
+    sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Operator:
     holds: tuple[Tensor, ...] = ()
     keys: str | None = None
     low_precision: bool = False
+    sums_bias: bool = False
 
     @property
     def trainable(self) -> bool:
@@ -106,6 +108,7 @@ class Block:
     """A piece of the model that repeats: its operators in order, one residual stream in and out.
 
     `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
+    `stops_early`: what runs again ends with the last tensor that a backward needs.
     """
 
     name: str
@@ -113,6 +116,7 @@ class Block:
     outputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
     discards: frozenset[str] = frozenset()
+    stops_early: bool = False
 
     @property
     def losses(self) -> tuple[Tensor, ...]:
@@ -130,6 +134,7 @@ class Builder:
 
     operators: list[Operator] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
+    stops_early: bool = False
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -147,6 +152,7 @@ class Builder:
         outputs: Sequence[Use],
         bias: Weight | None = None,
         low_precision: bool = False,
+        sums_bias: bool = False,
     ) -> None:
         """outputs = x * weight, summed over `contracted`."""
         loops = dict.fromkeys((*x.dims, *weight.dims))
@@ -161,6 +167,7 @@ class Builder:
                 (weight, *((bias,) if bias else ())),
                 modules=tuple(self.modules),
                 low_precision=low_precision,
+                sums_bias=sums_bias and bias is not None and not bias.frozen,
             )
         )
 
@@ -254,4 +261,4 @@ class Builder:
         return output
 
     def block(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Block:
-        return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING)
+        return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING, self.stops_early)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from symconfig.graph.derived import DerivedBlock
@@ -50,4 +51,18 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
         for keep, held in zip(kept, block.held, strict=True)
     )
     again = frozenset(op for op, name in unit.items() if name)
+    if block.stops_early:
+        again -= _after_last_needed(block, unit, kept)
     return Policy(tuple(kept), again, tuple(map(tuple, units.values())), moved)
+
+
+def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
+    """Operators at the end of each recomputed module that make nothing that its backward needs."""
+    makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
+    result = set()
+    for module in {name for name in unit.values() if name}:
+        for op in reversed([op for op, name in unit.items() if name == module]):
+            if op in makers:
+                break
+            result.add(op)
+    return frozenset(result)

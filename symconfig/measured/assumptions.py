@@ -56,9 +56,12 @@ class Habits(Strict):
     reduced_bytes: float | None = None
     all_reduced_gradients: bool | None = None
     gathered_logits: bool | None = None
+    fused_bias: bool | None = None
+    stops_early: bool | None = None
     weight_bytes: float | None = None
     gradient_bytes: float | None = None
     optimizer_bytes: float | None = None
+    adam_bytes: float | None = None
     vocab_multiple: int | None = None
     hide_tp_forward: float | None = None
     hide_tp_backward: float | None = None
@@ -71,9 +74,12 @@ class Assumption(Strict):
 
     source: str
     version: str | None = None
+    gpus: tuple[str, ...] = Field(default=(), description="of tables that one release made, where rows do not tell it")
     reason: str
-    framework: Literal["megatron", "deepspeed"] = "megatron"
-    flash: Literal["flash1", "flash2"] | None = Field(default=None, description="what `flash` means at its time")
+    framework: Literal["megatron", "deepspeed", "fsdp"] = "megatron"
+    flash: Literal["flash1", "flash2", "triton"] | None = Field(
+        default=None, description="what `flash` means at its time"
+    )
     options: dict[str, Any] = Field(default_factory=dict)
     batch: MeasuredBatch = MeasuredBatch()
     tuned_micro: tuple[int, ...] = Field(
@@ -95,10 +101,11 @@ class Assumptions(Strict):
     clusters: tuple[ClusterDefault, ...]
     sources: tuple[Assumption, ...]
 
-    def of(self, source: str, version: str | None) -> Assumption:
+    def of(self, source: str, version: str | None, gpu: str | None = None) -> Assumption:
         """The release's own assumption before the source's; for an unknown source none."""
         mine = [item for item in self.sources if item.source == source and item.version in (None, version)]
-        mine.sort(key=lambda item: item.version is None)
+        mine = [item for item in mine if not item.gpus or gpu in item.gpus]
+        mine.sort(key=lambda item: (item.version is None, not item.gpus))
         return mine[0] if mine else Assumption(source=source, reason="nothing is known of this source")
 
 

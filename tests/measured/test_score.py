@@ -68,7 +68,7 @@ def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
 def test_every_assumption_has_a_reason_and_is_for_a_source_not_a_row() -> None:
     found = assumptions()
     assert all(len(item.reason) > 20 for item in found.sources)
-    keys = [(item.source, item.version) for item in found.sources]
+    keys = [(item.source, item.version, item.gpus) for item in found.sources]
     assert len(keys) == len(set(keys))
     assert found.of("unheard of", None).options == {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor, Norm
@@ -26,6 +27,9 @@ class Implementation:
     loss: fused keeps the logits only, and its gradient overwrites them; parallel is Megatron-LM's on a split vocabulary
         in fp32; torch is PyTorch's cross_entropy on fp32 logits.
     copied_attention: the attention's result is copied into the order that the projection wants.
+    fused_bias: the gradient of a bias comes with the matmul; else a kernel of its own sums over tokens.
+    stops_early: recomputing ends with the last tensor that a backward needs, as PyTorch's does since 2.1 when it is not
+        re-entrant (torch.utils.checkpoint.set_checkpoint_early_stop).
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
     wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
     viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
@@ -44,6 +48,8 @@ class Implementation:
     wide_norm: bool = False
     viewed_values: bool = False
     kept_outputs: int = 1
+    fused_bias: bool = True
+    stops_early: bool = False
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ def linear(
         outputs,
         ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
         low,
+        not ctx.how.fused_bias,
     )
     if ctx.adapted((name, *aliases)):
         _adapter(ctx, name, x, batch, inner, width, outputs)
@@ -138,7 +145,8 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     """RMSNorm or LayerNorm over `dim`.
 
     An eager RMSNorm keeps its input in fp32 and, for the weight's gradient, its result before the weight; it moves some
-    nine times the bytes. LayerNorm is one kernel in eager PyTorch, too.
+    nine times the bytes. LayerNorm is one kernel in eager PyTorch, too; its backward has a second one for the weights'
+    gradients, which reads the input and the output's gradient again (ATen, layer_norm_kernel.cu).
     """
     weights = [ctx.weight(f"{name}.weight", dim)]
     if ctx.model.norm is Norm.LAYERNORM and dim == d.HIDDEN:
@@ -149,8 +157,13 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     saves = [Tensor(f"{name}.fp32", x.dims, Element.FP32) if eager else x, statistics]
     if eager and not weights[0].frozen:
         saves.append(Tensor(f"{name}.normed", x.dims, Element.FP32 if ctx.how.wide_norm else Element.ACTIVATION))
+    traffic: tuple[int | Fraction, int | Fraction] = (1, 1)
+    if eager:
+        traffic = (6, 7)
+    elif not ctx.how.fused_norm:
+        traffic = (1, 1 if weights[0].frozen else Fraction(5, 3))
     with ctx.build.module(module):
-        return ctx.build.elementwise(name, [x], out, saves=saves, weights=weights, traffic=(6, 7) if eager else (1, 1))
+        return ctx.build.elementwise(name, [x], out, saves=saves, weights=weights, traffic=traffic)
 
 
 def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:

@@ -1,0 +1,75 @@
+"""FSDP: a collective for each block, contention with what runs beside it, recompute that stops early."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.cost import compiled
+from symconfig.cost.framework import FSDP
+from symconfig.cost.machine import machine
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.graph.derived import Phase, Traffic
+from symconfig.graph.model import derived
+from symconfig.graph.operator import LAYER
+from symconfig.graph.recompute import apply
+from symconfig.graph.scheme import Scheme
+from symconfig.solve.predict import Configuration, Prediction, predict
+
+LEVELS = machine(load_cluster("h100"), "bf16").levels
+
+
+def ring(amount: float, passes: float, ranks: float) -> float:
+    return float(compiled.ring_s(np.array([amount]), passes, np.array([ranks]), np.array([1.0]), **LEVELS)[0])
+
+
+def test_latency_of_a_gather_grows_with_the_ring_and_of_an_all_reduce_with_its_tree() -> None:
+    gather = [ring(1.0, 1.0, ranks) for ranks in (64, 512)]
+    reduce = [ring(1.0, 2.0, ranks) for ranks in (64, 512)]
+    assert gather[1] / gather[0] == pytest.approx(8, rel=0.1)
+    assert reduce[1] / reduce[0] < 2
+
+
+def test_large_messages_are_bound_by_bandwidth() -> None:
+    assert ring(8e9, 1.0, 8) == pytest.approx(8e9 * 7 / 8 / LEVELS["level0_bytes_per_s"], rel=0.01)
+
+
+def plan(model: str, **changes: object) -> Prediction:
+    base = Configuration(1, 1, 64, 2, 128, 4096, zero=3, framework=FSDP)
+    return predict(load_model(model), load_cluster("h100"), replace(base, **changes))  # type: ignore[arg-type]
+
+
+def test_a_collective_for_each_block_waits_for_each() -> None:
+    blocks = plan("llama2-7b", dp=1024, global_batch=2048).predicted.time["data-parallel communication"]
+    whole = replace(FSDP, by_block=False)
+    once = plan("llama2-7b", dp=1024, global_batch=2048, framework=whole).predicted.time["data-parallel communication"]
+    assert blocks > once > 0
+
+
+def test_hidden_communication_slows_what_it_runs_beside() -> None:
+    wire = plan("llama2-7b", micro=16, global_batch=1024).predicted.time["data-parallel communication"]
+    half = replace(FSDP, reduced_bytes=2.0)
+    less = plan("llama2-7b", micro=16, global_batch=1024, framework=half).predicted.time["data-parallel communication"]
+    assert 0 < less < wire
+
+
+def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
+    model = load_model("llama2-7b")
+    early = derived(model, FSDP.implementation, Scheme(False))["dense"]
+    whole = derived(model, replace(FSDP.implementation, stops_early=False), Scheme(False))["dense"]
+    full = frozenset({LAYER})
+    assert apply(whole, full).again - apply(early, full).again == {"down_proj", "mlp_residual"}
+    assert apply(whole, full).kept == apply(early, full).kept
+    assert not apply(early, frozenset()).again
+
+
+def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
+    model = load_model("gpt3-175b")
+    block = derived(model, FSDP.implementation, Scheme(False))["dense"]
+    fused = derived(model, replace(FSDP.implementation, fused_bias=True), Scheme(False))["dense"]
+
+    def sums(work: object) -> bool:
+        return isinstance(work, Traffic) and work.phase is Phase.WEIGHT
+
+    assert {work.op for work in block.work if sums(work)} >= {"o_proj", "up_proj", "down_proj"}
+    assert not any(sums(work) for work in fused.work)
