@@ -180,6 +180,16 @@ def test_parts_of_an_explained_row_add_up(run: Run, runs: Path) -> None:
     assert data["memory"]["predicted_bytes"] == pytest.approx(rows[0]["predicted"]["memory_bytes"])
 
 
+def test_a_long_pipeline_is_shown_by_its_ends_and_its_fullest_stage(run: Run, tmp_path: Path) -> None:
+    text = run_text("a", "{step_s: 8.8}", tp=1, dp=1, micro=1).replace("pp: 1", "pp: 24")
+    path = file_of(tmp_path, text)
+    outcome = run("validate", path, "--explain", "a").out
+    stages = outcome[outcome.index("GiB at the peak"):].splitlines()[3:]
+    shown = [line.split()[0] for line in stages[: stages.index("")]]
+    assert shown == ["0", "1", "2", "3", "4", "5", "6", "…", "22", "23"]
+    assert len(run("validate", path, "--explain", "a", "--json").json()["stages"]) == 24
+
+
 def test_kinds_of_work_add_up_to_the_blocks_seconds(run: Run, runs: Path) -> None:
     """One stage: all computation and communication but what selective recompute repeats, which is a part of its own."""
     time = run("validate", runs, "--explain", "kor-a", "--json").json()["time"]

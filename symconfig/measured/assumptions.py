@@ -81,6 +81,9 @@ class Assumption(Strict):
         default=None, description="what `flash` means at its time"
     )
     options: dict[str, Any] = Field(default_factory=dict)
+    documented: tuple[str, ...] = Field(
+        default=(), description="names of what the source's text, recipes or code state for all its rows"
+    )
     batch: MeasuredBatch = MeasuredBatch()
     tuned_micro: tuple[int, ...] = Field(
         default=(), description="micro-batches of which the source ran the best one, as it says, without printing it"

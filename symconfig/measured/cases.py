@@ -86,6 +86,8 @@ _SELECTIVE = frozenset({"core_attn"})
 class Case:
     """What a row ran. taken: what the row does not state, and changes the prediction, with the assumed value.
 
+    documented: the same, where the source states it for all its rows, in its text, recipes or code.
+
     others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
     reason: of its source's assumptions.
     """
@@ -97,6 +99,7 @@ class Case:
     others: tuple[Configuration, ...] = ()
     counting: Counting = COUNTING
     reason: str = ""
+    documented: tuple[tuple[str, str], ...] = ()
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -145,8 +148,10 @@ def case(
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
-    taken = tuple(asked.taken.items())
-    return Case(model, asked.cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason)
+    taken, documented = tuple(asked.taken.items()), tuple(asked.documented.items())
+    return Case(
+        model, asked.cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason, documented
+    )
 
 
 class _Asked:
@@ -159,12 +164,14 @@ class _Asked:
         if self.stated.get("megatron_args"):
             self.stated = _from_arguments(self.stated["megatron_args"]) | self.stated
         self.taken: dict[str, str] = {}
+        self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
 
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Keep an assumed value, where it can change the prediction."""
         if matters and value is not None:
-            self.taken[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            into = self.documented if name in self.assumption.documented else self.taken
+            into[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
         if name in self.stated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from symconfig.report.format import count, percent
@@ -24,17 +24,18 @@ def blocks(scores: Sequence[Source]) -> list[Block]:
     return [*(grid for grid in grids if grid.rows), _counts(scores), *_skipped(scores)]
 
 
-def _parts(source: Source) -> Iterator[tuple[str, Source | Scored]]:
-    """The source, and its stated and assumed rows apart where it has both."""
-    only = "" if source.stated.rows else " *"
-    yield source.name + (only if source.rows else ""), source
-    if source.stated.rows and source.assumed.rows:
-        yield "  fully stated", source.stated
-        yield "  options assumed *", source.assumed
+def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
+    """The source's error, and those of its stated and assumed rows apart where it has both."""
+    whole, stated, assumed = get(source), get(source.stated), get(source.assumed)
+    if whole is not None:
+        yield source.name + ("" if stated else " *"), whole
+    if stated and assumed:
+        yield "  fully stated", stated
+        yield "  options assumed *", assumed
 
 
 def _times(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(part.time)) for source in scores for name, part in _parts(source) if part.time)
+    rows = ((name, *_error(found)) for source in scores for name, found in _parts(source, lambda part: part.time))
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "in 20 %", "worst", "worst row")
     return Grid(headers, tuple(rows), left=(0, 7), title="Seconds of a step, predicted against measured")
 
@@ -46,14 +47,13 @@ def _layers(scores: Sequence[Source]) -> Grid:
 
 
 def _memory(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(part.memory, low=True)) for source in scores for name, part in _parts(source) if part.memory)
+    rows = ((name, *_error(found, low=True))
+            for source in scores for name, found in _parts(source, lambda part: part.memory))
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "in 20 %", "too low by", "lowest row")
     return Grid(headers, tuple(rows), left=(0, 7), title="Peak memory, predicted against measured")
 
 
-def _error(error: Error | None, *, low: bool = False) -> tuple[str, ...]:
-    if error is None:
-        return (_NOTHING,) * 7
+def _error(error: Error, *, low: bool = False) -> tuple[str, ...]:
     last = (percent(abs(error.low)), error.low_id or "") if low else (_signed(error.worst), error.worst_id)
     return (count(error.n), percent(error.mape), _signed(error.bias), f"{100 * error.within_10:.0f} %",
             f"{100 * error.within_20:.0f} %", *last)

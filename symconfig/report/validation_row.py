@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 _INDENT = 13
+_STAGES = 10  # a longer pipeline is shown by its ends and its fullest stage
 _FROM = {
     "step_s": "", "tokens_per_s_per_gpu": "from its tokens/s per GPU", "tokens_per_s": "from its tokens/s",
     "samples_per_s_per_gpu": "from its samples/s per GPU", "tflops_per_gpu": "from its model TFLOP/s, as it counts",
@@ -59,12 +60,20 @@ def _value(value: Any) -> str:
 
 def _assumed(found: Breakdown) -> str:
     case = found.item.case
-    if not case.taken:
-        return "Assumed: nothing that changes the prediction"
-    lines = ["Assumed for the whole source, since the row does not state it"]
-    lines += [fill(f"{name}: {value}", WIDTH, initial_indent="  ", subsequent_indent="    ")
-              for name, value in case.taken]
+    lines = []
+    if case.documented:
+        lines += ["Stated for the whole source by its text, recipes or code", *_list(case.documented)]
+    if case.taken:
+        lines += ["Assumed for the whole source, since the row does not state it", *_list(case.taken)]
+    else:
+        lines.append("Assumed: nothing that changes the prediction")
+    if not case.taken and not case.documented:
+        return lines[0]
     return "\n".join([*lines, _entry("because", " ".join(case.reason.split()))])
+
+
+def _list(values: tuple[tuple[str, str], ...]) -> list[str]:
+    return [fill(f"{name}: {value}", WIDTH, initial_indent="  ", subsequent_indent="    ") for name, value in values]
 
 
 def _time(found: Breakdown) -> Grid:
@@ -127,6 +136,12 @@ def _stages(found: Breakdown) -> Grid:
         (str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
          *(gib(dict(stage.parts)[name]) for name in names), gib(stage.peak))
         for stage in found.stages)
+    if len(rows) > _STAGES:
+        fullest = max(range(len(rows)), key=lambda index: found.stages[index].peak)
+        shown = sorted({*range(_STAGES - 3), fullest, len(rows) - 2, len(rows) - 1})
+        left = tuple("" for _ in (*names, "allocated"))
+        rows = tuple(line for before, index in zip([-1, *shown], shown, strict=False)
+                     for line in ((("…", *left),) if index > before + 1 else ()) + (rows[index],))
     return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
 
 
@@ -146,7 +161,8 @@ def to_dict(found: Breakdown) -> dict[str, Any]:
         "schema": "symconfig.validate.row/1", "id": item.row.id, "source": found.source,
         "stated": {name: dict(values) for name, values in found.stated},
         "assumed": [{"name": name, "value": value} for name, value in item.case.taken],
-        "reason": item.case.reason if item.case.taken else None,
+        "documented": [{"name": name, "value": value} for name, value in item.case.documented],
+        "reason": item.case.reason if item.case.taken or item.case.documented else None,
         "time": {"predicted_s": tidy(sum(part.value for part in found.time)),
                  "measured_s": tidy(item.time[1]) if item.time else None, "measured_from": item.time_from,
                  "parts": [_part(part, "seconds") for part in found.time],
