@@ -42,12 +42,13 @@ class Habits(Strict):
     fused_norm: bool | None = None
     fused_activation: bool | None = None
     fused_rope: bool | None = None
-    loss: Literal["fused", "parallel", "torch"] | None = None
+    loss: Literal["fused", "flash", "parallel", "torch"] | None = None
     copied_attention: bool | None = None
     wide_norm: bool | None = None
     viewed_values: bool | None = None
     kept_outputs: int | None = None
     keeps_gathered: bool | None = None
+    logged_losses: int | None = None
     kept_gradient_buffers: bool | None = None
     scattered_sends: bool | None = None
     fragmentation: float | None = None

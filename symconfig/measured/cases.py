@@ -67,6 +67,7 @@ _IMPLEMENTATION = (
     "kept_outputs",
     "fused_bias",
     "stops_early",
+    "logged_losses",
 )
 _FRAMEWORK = (
     "adam_bytes",

@@ -24,8 +24,9 @@ class Implementation:
     fused_norm: one kernel; else a chain of element-wise kernels in fp32 (eager PyTorch).
     fused_activation: the gate, its activation and their product are one kernel.
     fused_rope: one kernel turns a query or key; else PyTorch negates, concatenates, multiplies twice and adds.
-    loss: fused keeps the logits only, and its gradient overwrites them; parallel is Megatron-LM's on a split vocabulary
-        in fp32; torch is PyTorch's cross_entropy on fp32 logits.
+    loss: fused keeps the logits only, and its gradient overwrites them; flash does so with a gradient beside them
+        (flash-attn's CrossEntropyLoss, whose inplace_backward is off by default); parallel is Megatron-LM's on a split
+        vocabulary in fp32; torch is PyTorch's cross_entropy on fp32 logits.
     copied_attention: the attention's result is copied into the order that the projection wants.
     fused_bias: the gradient of a bias comes with the matmul; else a kernel of its own sums over tokens.
     stops_early: recomputing ends with the last tensor that a backward needs, as PyTorch's does since 2.1 when it is not
@@ -35,6 +36,7 @@ class Implementation:
     viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
         rotated queries and keys.
     kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
+    logged_losses: cross-entropies of the logits that are computed again, in fp32, only to be logged.
     """
 
     attention: Kernel = "flash"
@@ -42,7 +44,7 @@ class Implementation:
     fused_norm: bool = True
     fused_activation: bool = True
     fused_rope: bool = True
-    loss: Literal["fused", "parallel", "torch"] = "fused"
+    loss: Literal["fused", "flash", "parallel", "torch"] = "fused"
     gathered_logits: bool = False
     copied_attention: bool = False
     wide_norm: bool = False
@@ -50,6 +52,7 @@ class Implementation:
     kept_outputs: int = 1
     fused_bias: bool = True
     stops_early: bool = False
+    logged_losses: int = 0
 
 
 @dataclass(slots=True)

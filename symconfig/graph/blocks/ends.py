@@ -47,7 +47,15 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """The loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
     linear(ctx, "lm_head", x, (d.HIDDEN,), (d.VOCAB,), [Use(logits)], ctx.model.lm_head_bias, shared=shared)
+    if ctx.how.logged_losses:
+        _log(ctx, logits)
     return _loss(ctx, logits)
+
+
+def _log(ctx: Context, logits: Tensor) -> None:
+    """Each reads the logits, writes them in fp32, reads these and writes their log-softmax: 14 bytes a logit."""
+    seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+    ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.logged_losses, 0))
 
 
 _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
@@ -57,9 +65,10 @@ def _loss(ctx: Context, logits: Tensor) -> Tensor:
     """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits."""
     vocab = d.WHOLE_VOCAB if ctx.how.gathered_logits else d.VOCAB
     seen = Use(logits, ((d.VOCAB, vocab),) if ctx.how.gathered_logits else ())
-    if ctx.how.loss == "fused":
+    if ctx.how.loss in ("fused", "flash"):
+        inplace = ctx.how.loss == "fused"
         return ctx.build.elementwise(
-            "cross_entropy", [seen], _LOSS, contracted=(vocab,), saves=[logits], sums=3, overwrites=True
+            "cross_entropy", [seen], _LOSS, contracted=(vocab,), saves=[logits], sums=3, overwrites=inplace
         )
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
