@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -148,6 +148,7 @@ class Predicted:
     interval: dict[str, tuple[float, float]]
     # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
     imbalance: dict[str, dict[str, float]] | None = None
+    interval_from: dict[str, str] = field(default_factory=dict)  # the measured runs behind the interval of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,11 @@ class Plan:
     def usable_bytes(self) -> float:
         """What a plan may take of one GPU: its memory without the margin of the job."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
+
+    @property
+    def may_not_fit(self) -> bool:
+        """Whether the interval of the memory crosses what may be used."""
+        return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.usable_bytes
 
     def megatron_args(self) -> list[str]:
         """The argument list of Megatron-LM's pretrain_gpt.py."""

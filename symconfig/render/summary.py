@@ -55,13 +55,23 @@ def duration(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
 
-def interval(name: str, low: float, high: float) -> str:
-    """A range of `predicted.interval` as a sentence."""
-    if name == "step_s":
-        return f"A step likely takes between {duration(low)} and {duration(high)}."
-    if name == "peak_bytes":
-        return f"The peak allocation likely lies between {gib(low)} and {gib(high)}."
-    return f"Range of {name}: {number(low)} to {number(high)}."
+def intervals(plan: Plan) -> list[str]:
+    """What measured runs say of the step time and of the memory, as sentences."""
+    predicted = plan.best.predicted
+    ranges, basis = predicted.interval, predicted.interval_from
+    said = []
+    if "step_s" in ranges:
+        low, high = ranges["step_s"]
+        said.append(f"A step likely takes between {duration(low)} and {duration(high)} (nine in ten of "
+                    f"{basis['time']}).")
+    if "device_bytes" in ranges:
+        low, high = ranges["device_bytes"]
+        said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)} (nine in ten of "
+                    f"{basis['memory']}).")
+    if plan.may_not_fit:
+        said.append(f"**That crosses the {gib(plan.usable_bytes)} that may be used**: a wider `--memory-margin` or more "
+                    "recompute is safer.")
+    return said
 
 
 def share(part: float, whole: float) -> str:
@@ -162,6 +172,6 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
 
 # For templates, which may be a user's: these functions, and nothing else of the module.
 FUNCTIONS = SimpleNamespace(
-    number=number, duration=duration, interval=interval, share=share, degrees=degrees, options=options, stages=stages,
+    number=number, duration=duration, intervals=intervals, share=share, degrees=degrees, options=options, stages=stages,
     memory=memory, time=time, alternatives=alternatives,
 )

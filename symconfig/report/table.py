@@ -146,10 +146,13 @@ def footer(plan: Plan) -> str:
     lines = [f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
              f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
              f"{percent(plan.job.limits.memory_margin)} of the GPU is left free)."]
-    interval = predicted.interval.get("step_s")
-    if interval:
-        lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(interval[0])} "
-                     f"and {seconds(interval[1])} s.")
+    interval, basis = predicted.interval, predicted.interval_from
+    if plan.may_not_fit:
+        lines.append(f"May not fit: up to {gib(interval['device_bytes'][1])} GiB may be needed ({basis['memory']}); a "
+                     "wider --memory-margin or more recompute is safer.")
+    if "step_s" in interval:
+        lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(interval['step_s'][0])} "
+                     f"and {seconds(interval['step_s'][1])} s (nine in ten of {basis['time']}).")
     if plan.job.precision == "auto":
         lines.append(f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
                      "converges in it is not modelled.")

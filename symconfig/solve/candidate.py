@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +17,10 @@ from symconfig.plan import Batch, Candidate, Options, Overlap, Parallel, Predict
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found, Weighed
+from symconfig.solve.interval import interval
 from symconfig.solve.space import constants
 from symconfig.units import GIB
 
-# What the formulas leave out, as a relative standard deviation (time, peak): the errors on published runs of dense
-# models on one NVLink generation, and of mixtures of experts, rounded up (README, "How far to trust it").
-FORM_ERROR = {False: (0.08, 0.05), True: (0.22, 0.20)}  # by: has experts
-TWO_SIDED_90 = 1.645
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
@@ -125,9 +121,10 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     numbers = constants(request)
     flops = flops_per_token(blocks, sequence(request.model), numbers)
-    time_error, memory_error = FORM_ERROR[request.model.experts is not None]
-    spread = TWO_SIDED_90 * math.hypot(cluster.kernels.gemm_efficiency.uncertainty, time_error)
-    room = TWO_SIDED_90 * memory_error
+    time_range, memory_range = (
+        interval(quantity, request.framework.name, cluster, request.model) for quantity in ("time", "memory")
+    )
+    peaks = (peak * memory_range.low, peak * memory_range.high)
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
         tidy(step),
@@ -141,9 +138,14 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
         {name: tidy(value) for name, value in memory.items()},
         {name: tidy(value) for name, value in time.items()},
         {
-            "step_s": (tidy(step * (1 - min(spread, 0.9))), tidy(step * (1 + spread))),
-            "peak_bytes": (tidy(peak * (1 - room)), tidy(peak * (1 + room))),
+            "step_s": (tidy(step * time_range.low), tidy(step * time_range.high)),
+            "peak_bytes": (tidy(peaks[0]), tidy(peaks[1])),
+            "device_bytes": (
+                tidy(device_bytes(peaks[0], found.machine, request.framework)),
+                tidy(device_bytes(peaks[1], found.machine, request.framework)),
+            ),
         },
+        interval_from={"time": time_range.basis, "memory": memory_range.basis},
     )
 
 

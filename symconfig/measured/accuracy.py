@@ -1,0 +1,71 @@
+"""What symconfig records of its own errors: the scores for the README, the ratios for the intervals of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.measured.calibrate import Calibration
+from symconfig.measured.judge import Judged
+from symconfig.measured.runs import Timed
+from symconfig.measured.score import Source
+from symconfig.solve.interval import kind
+
+DIGITS = 4
+
+
+def record(
+    scores: Sequence[Source],
+    fitted: Sequence[tuple[Calibration, Sequence[Timed]]],
+    sources: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """schema symconfig.accuracy/1. fitted: each GPU type's fit with its runs; sources: the scores as plain data."""
+    return {
+        "schema": "symconfig.accuracy/1",
+        "sources": list(sources),
+        "left_out": [
+            {"cluster": found.cluster.name, "n": found.rows, "models": len({item.row.model.name for _, item in runs}),
+             "fitted": _tidy(found.after), "left_out": None if found.left_out is None else _tidy(found.left_out)}
+            for found, runs in fitted
+        ],
+        "ratios": _ratios(scores, _unseen(fitted)),
+    }
+
+
+def _unseen(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> dict[tuple[str, str], float]:
+    """Seconds by (source, row) from the fit that did not see the row's model."""
+    result = {}
+    for found, runs in fitted:
+        for (source, item), log_s in zip(runs, found.fit.left_out_log_s, strict=True):
+            if np.isfinite(log_s):
+                result[source, item.row.id] = float(np.exp(log_s))
+    return result
+
+
+def _ratios(scores: Sequence[Source], unseen: Mapping[tuple[str, str], float]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for source in scores:
+        for item in source.rows:
+            if item.time:
+                seconds = unseen.get((source.name, item.row.id), item.time[0])
+                found.setdefault(("time", *_like(item)), []).append(item.time[1] / seconds)
+            if item.memory:
+                found.setdefault(("memory", *_like(item)), []).append(item.memory[1] / item.memory[0])
+    return [
+        {"quantity": key[0], "framework": key[1], "gpu": key[2], "kind": key[3],
+         "measured": sorted(_tidy(value) for value in values)}
+        for key, values in sorted(found.items())
+    ]
+
+
+def _like(item: Judged) -> tuple[str, str, str]:
+    """What makes runs comparable: framework, GPU architecture, kind of model."""
+    cluster: ClusterDescriptor = item.case.cluster
+    return item.case.configuration.framework.name, cluster.gpu.architecture, kind(item.case.model)
+
+
+def _tidy(value: float) -> float:
+    return round(value, DIGITS)
