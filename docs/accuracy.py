@@ -20,14 +20,14 @@ from symconfig.report.validation import to_dict
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
 README = ROOT / "README.md"
-TABLES = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n\n).*?(\n<!-- end of accuracy -->)", re.DOTALL)
+TABLES = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n).*?(<!-- end of accuracy -->)", re.DOTALL)
 
 
 def in_readme(text: str, tables: str) -> str:
     """The README with these tables."""
     if not TABLES.search(text):
         sys.exit("README.md has no place for the tables of accuracy")
-    return TABLES.sub(lambda match: match[1] + tables + match[2], text)
+    return TABLES.sub(lambda match: f"{match[1]}\n{tables}\n{match[2]}", text)
 
 
 def as_text(data: dict[str, Any]) -> str:

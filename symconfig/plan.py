@@ -148,7 +148,12 @@ class Predicted:
     interval: dict[str, tuple[float, float]]
     # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
     imbalance: dict[str, dict[str, float]] | None = None
-    interval_from: dict[str, str] = field(default_factory=dict)  # the measured runs behind the interval of each
+    # The measured runs behind the intervals of `time` and of `memory`, in words.
+    interval_from: dict[str, str] = field(default_factory=dict)
+
+    def basis(self, quantity: str) -> str:
+        """In brackets, which runs an interval is taken from; nothing where the plan does not say."""
+        return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import ClusterDescriptor, Precisions
 from symconfig.descriptor.measurements import load_measurements
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
@@ -59,8 +59,9 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None) -> Run
 
 def _gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
     """What GPUs have in common that share one set of constants: the chip; memory and network may differ."""
-    peaks = cluster.gpu.peak_flops
-    return (cluster.gpu.architecture, cluster.gpu.compute_units, (peaks.bf16 or peaks.fp16).value)
+    gpu = cluster.gpu
+    peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields)
+    return (gpu.architecture, gpu.compute_units, *(peak.value if peak else None for peak in peaks))
 
 
 def _file(path: Path) -> tuple[list[Timed], list[str]]:

@@ -58,19 +58,17 @@ def duration(value: float) -> str:
 def intervals(plan: Plan) -> list[str]:
     """What measured runs say of the step time and of the memory, as sentences."""
     predicted = plan.best.predicted
-    ranges, basis = predicted.interval, predicted.interval_from
+    ranges = predicted.interval
     said = []
     if "step_s" in ranges:
         low, high = ranges["step_s"]
-        said.append(f"A step likely takes between {duration(low)} and {duration(high)} (nine in ten of "
-                    f"{basis['time']}).")
+        said.append(f"A step likely takes between {duration(low)} and {duration(high)}{predicted.basis('time')}.")
     if "device_bytes" in ranges:
         low, high = ranges["device_bytes"]
-        said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)} (nine in ten of "
-                    f"{basis['memory']}).")
+        said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
     if plan.may_not_fit:
-        said.append(f"**That crosses the {gib(plan.usable_bytes)} that may be used**: a wider `--memory-margin` or more "
-                    "recompute is safer.")
+        said.append(f"**That crosses the {gib(plan.usable_bytes)} that may be used**: a wider "
+                    "`--memory-margin` is safer.")
     return said
 
 

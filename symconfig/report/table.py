@@ -146,13 +146,15 @@ def footer(plan: Plan) -> str:
     lines = [f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
              f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
              f"{percent(plan.job.limits.memory_margin)} of the GPU is left free)."]
-    interval, basis = predicted.interval, predicted.interval_from
+    interval = predicted.interval
     if plan.may_not_fit:
-        lines.append(f"May not fit: up to {gib(interval['device_bytes'][1])} GiB may be needed ({basis['memory']}); a "
-                     "wider --memory-margin or more recompute is safer.")
+        low, high = interval["device_bytes"]
+        lines.append(f"It may not fit: likely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}; "
+                     "a wider --memory-margin is safer.")
     if "step_s" in interval:
-        lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(interval['step_s'][0])} "
-                     f"and {seconds(interval['step_s'][1])} s (nine in ten of {basis['time']}).")
+        low, high = interval["step_s"]
+        lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
+                     f"{predicted.basis('time')}.")
     if plan.job.precision == "auto":
         lines.append(f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
                      "converges in it is not modelled.")

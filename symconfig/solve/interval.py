@@ -1,7 +1,7 @@
-"""How far a prediction may be off: what measured runs of the same kind did, with `symconfig/solve/data/accuracy.json`.
+"""How far a prediction may be off: what measured runs of the same kind did.
 
-The file is written by `make accuracy` from published runs. Its ratios are measured over predicted; where a model could be
-left out of the fit of its GPU's constants, predicted by the fit that did not see it.
+data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted; where a
+model could be left out of the fit of its GPU's constants, predicted by the fit that did not see it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def kind(model: ModelDescriptor) -> str:
 def recorded() -> tuple[Ratios, ...]:
     """What comes with symconfig."""
     data = json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
-    return tuple(Ratios(r["quantity"], r["framework"], r["gpu"], r["kind"], tuple(r["measured"])) for r in data["ratios"])
+    return tuple(Ratios(**{**found, "measured": tuple(found["measured"])}) for found in data["ratios"])
 
 
 def interval(quantity: Quantity, framework: str, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
