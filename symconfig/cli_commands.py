@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from symconfig.cli import print_json
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api import Problems
+    from symconfig.measured.runs import Told
     from symconfig.report.grid import Block
 
 
@@ -154,9 +157,15 @@ def calibrate(arguments: argparse.Namespace) -> int:
         found.collect(lambda: _check_profile(out, arguments.force))
     cluster = found.collect(lambda: load_cluster(arguments.cluster)) if arguments.cluster is not None else None
     paths = [Path(name) for name in arguments.files]
+    for path in paths:
+        if not path.exists():
+            found.add(Problem("there is no such file", file=str(path)))
+    told = _told(arguments, found)
+    if found.all:
+        raise InputError(found.all)
     with Progress(sys.stderr) as progress:
         progress.say("predicting the measured runs")
-        measured = found.collect(lambda: runs(paths, cluster))
+        measured = found.collect(lambda: runs(paths, cluster, told))
         if found.all or measured is None:
             raise InputError(found.all)
         if out is not None and len(measured.timed) > 1:
@@ -177,6 +186,28 @@ def calibrate(arguments: argparse.Namespace) -> int:
     if out is not None:
         _note(f"wrote {out}")
     return 0
+
+
+def _told(arguments: argparse.Namespace, found: Problems) -> Told:
+    """The options that say what a log does not."""
+    from symconfig.descriptor.load import load_model
+    from symconfig.measured.runs import RECOMPUTE, Told
+
+    def whole(name: str) -> int | None:
+        text = getattr(arguments, name)
+        if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+            return None if text is None else int(text)
+        field = "--" + name.replace("_", "-")
+        raise InputError(Problem("wrong value", field=field, got=text, need="a whole number above 0"))
+
+    gpus, batch, length = (
+        found.collect(partial(whole, name)) for name in ("gpus", "global_batch_size", "seq_length")
+    )
+    model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
+    if arguments.recompute not in (None, *RECOMPUTE):
+        need = ", ".join(RECOMPUTE)
+        found.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+    return Told(model, gpus, batch, length, arguments.recompute)
 
 
 def _check_profile(out: Path, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Runs with a step time, from measurement files, by the GPU type that they ran on."""
+"""Runs with a step time, from measurement files and training logs, by the GPU type that they ran on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Precisions
-from symconfig.descriptor.measurements import load_measurements
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, load_measurements
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
 from symconfig.measured.judge import Judged, judge
+from symconfig.measured.log_row import as_row, source_of
+from symconfig.measured.training_log import read_log
+from symconfig.units import GIB
 
 Timed = tuple[str, Judged]  # source and row
+RECOMPUTE = ("none", "selective", "full")
+MEASUREMENTS = (".yaml", ".yml")  # every other file is a training log
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a person says of a training log that does not say it itself: DeepSpeed's do not name the model."""
+
+    model: ModelDescriptor | None = None
+    gpus: int | None = None
+    global_batch: int | None = None
+    seq_length: int | None = None
+    recompute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +40,20 @@ class Runs:
     remarks: tuple[str, ...]
 
 
-def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None) -> Runs:
-    """cluster: only runs on GPUs of its type. Raises InputError with every file's problems, or when no run is left."""
+def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: Told | None = None) -> Runs:
+    """cluster: only runs on GPUs of its type; where training logs ran. told: of these logs.
+
+    Raises InputError with every file's problems, or when no run is left.
+    """
     problems: list[Problem] = []
     timed: list[Timed] = []
     remarks: list[str] = []
     for path in paths:
         try:
-            found, remark = _file(path)
+            if path.suffix.lower() in MEASUREMENTS:
+                found, remark = _file(path)
+            else:
+                found, remark = _log(path, cluster, told or Told())
         except InputError as error:
             problems += error.problems
             continue
@@ -79,6 +102,29 @@ def _file(path: Path) -> tuple[list[Timed], list[str]]:
         if item.time:
             timed.append((path.stem, item))
     return timed, skipped
+
+
+def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[list[Timed], list[str]]:
+    """The steady step of a training log, and what the log says of itself."""
+    if cluster is None:
+        raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint="--cluster"))
+    log = read_log(path, told.global_batch)
+    batch = MeasuredBatch.model_validate({"global": told.global_batch, "seq_length": told.seq_length})
+    options = MeasuredOptions(recompute=told.recompute)
+    row = as_row(log, cluster, told.model, gpus=told.gpus, batch=batch, options=options)
+    item = judge(source_of(log), row, told.model, cluster)
+    remarks = [str(remark) for remark in log.remarks]
+    if item.memory:
+        predicted, measured = item.memory
+        remarks.append(f"peak memory {measured / GIB:.2f} GiB, predicted {predicted / GIB:.2f} GiB")
+    if row.note:
+        remarks.append(row.note)
+    if item.time is None:
+        remarks.append("it has no steady step, so it is not fitted to")
+    elif log.steady:
+        s = log.steady
+        remarks.append(f"a steady step takes {s.seconds:.4g} s (median of {s.n}, {s.low:.4g} to {s.high:.4g})")
+    return [(path.name, item)] if item.time else [], [f"{path.name}: {remark}" for remark in remarks]
 
 
 def calibrations(found: Runs, command: str, from_scratch: bool) -> list[Calibration]:

@@ -1,0 +1,84 @@
+"""`symconfig calibrate` on a training log: one run sharpens every later plan on that cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import load_cluster
+from symconfig.measured.log_row import as_row, source_of
+from symconfig.measured.runs import runs
+from symconfig.measured.training_log import read_log
+from symconfig.solve.predict import predict
+from tests.cli_support import Run, run
+from tests.measured.log_samples import deepspeed_log, plan_log, write
+from tests.sample_plans import sample_plan
+
+__all__ = ["run"]
+
+SLOWER = 1.15
+
+
+def log_of_a_slower_machine(folder: Path) -> tuple[Path, float]:
+    """A log of Llama-2 13B whose steps take 15 % longer than predicted; the predicted seconds."""
+    plan = sample_plan("llama2-13b", load_cluster("a100-80gb"))
+    draft = read_log(write(folder, plan_log(plan), "draft.log"))
+    from symconfig.measured.cases import case
+
+    what = case(source_of(draft), as_row(draft, plan.cluster), None, plan.cluster)
+    seconds = predict(what.model, what.cluster, what.configuration).predicted.step_s
+    return write(folder, plan_log(plan, 1e3 * SLOWER * seconds), "train.log"), seconds
+
+
+def test_a_megatron_log_sharpens_the_cluster(run: Run, tmp_path: Path) -> None:
+    log, _ = log_of_a_slower_machine(tmp_path)
+    profile = tmp_path / "ours.yaml"
+    outcome = run("calibrate", log, "--cluster", "a100-80gb", "--out", profile, "--json")
+    assert outcome.code == 0, outcome.err
+    data = outcome.json()
+    errors = data["clusters"][0]["mape"]
+    assert errors["before"] == pytest.approx(1 - 1 / SLOWER, rel=0.02)
+    assert errors["after"] < 0.6 * errors["before"]
+    assert any("a steady step takes" in remark for remark in data["remarks"])
+    # Every later plan on this cluster starts from there.
+    again = run("calibrate", log, "--cluster", profile, "--json").json()
+    assert again["clusters"][0]["mape"]["before"] == pytest.approx(errors["after"], abs=0.002)
+    ours, before = load_cluster(str(profile)), load_cluster("a100-80gb")
+    assert ours.kernels.gemm_efficiency.value < before.kernels.gemm_efficiency.value
+
+
+def test_a_log_without_its_cluster_or_model_asks_for_them(run: Run, tmp_path: Path) -> None:
+    log, _ = log_of_a_slower_machine(tmp_path)
+    outcome = run("calibrate", log)
+    assert outcome.code == 2
+    assert "--cluster" in outcome.err
+    other = write(tmp_path, deepspeed_log(), "deepspeed.log")
+    outcome = run("calibrate", other, "--cluster", "a100-80gb")
+    assert outcome.code == 2
+    assert "which model" in outcome.err
+
+
+def test_a_deepspeed_log_with_what_it_does_not_say(run: Run, tmp_path: Path) -> None:
+    log = write(tmp_path, deepspeed_log(), "deepspeed.log")
+    outcome = run("calibrate", log, "--cluster", "a100-80gb", "--model", "llama2-7b", "--gpus", "8", "--seq-length",
+                  "2048", "--recompute", "full")
+    assert outcome.code == 0, outcome.err
+    assert "deepspeed.log" in outcome.out
+
+
+def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
+    outcome = run("calibrate", tmp_path / "none.log", "--cluster", "a100-80gb", "--model", "llama2-7c", "--gpus", "0",
+                  "--recompute", "some")
+    assert outcome.code == 2
+    for said in ("none.log", "llama2-7b", "--gpus", "--recompute"):
+        assert said in outcome.err
+
+
+def test_a_run_that_died_before_a_step_is_no_run_but_says_why(tmp_path: Path) -> None:
+    log, _ = log_of_a_slower_machine(tmp_path)
+    text = log.read_text(encoding="utf-8")
+    cut = text[: text.index("elapsed time")] + "\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+    found = runs([log, write(tmp_path, cut, "died.log")], load_cluster("a100-80gb"))
+    assert len(found.timed[0][1]) == 1
+    assert any(remark.startswith("died.log") and "no steady step" in remark for remark in found.remarks)
