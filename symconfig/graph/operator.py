@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 
@@ -125,7 +125,10 @@ class Block:
 
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
-DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj"})
+# All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
+# (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
+OPERATORS = "operators"
+DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", OPERATORS})
 
 
 @dataclass(slots=True)
@@ -259,6 +262,15 @@ class Builder:
             )
         )
         return output
+
+    def mark_operators(self) -> None:
+        """Gives the module OPERATORS to those operators of a layer that are part of it."""
+        products = 0
+        for index, op in enumerate(self.operators):
+            products += op.kind is OpKind.MATMUL and len(op.weights) > 0
+            light = op.kind is OpKind.ELEMENTWISE or (op.kind is OpKind.MATMUL and op.weights and products % 2 == 0)
+            if light and LAYER in op.modules:
+                self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
 
     def block(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Block:
         return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING, self.stops_early)

@@ -30,6 +30,7 @@ class ClusterDefault(Strict):
     base: str
     memory_gib: float | None = None
     memory_bandwidth_bytes_per_s: float | None = None
+    power_w: float | None = None
     nvlink_domain: int | None = None
     reason: str
 

@@ -247,7 +247,11 @@ def _recompute(asked: _Asked) -> frozenset[str]:
         return frozenset({LAYER})
     if word == "selective" and "recompute_modules" in asked.stated:
         return frozenset(asked.stated["recompute_modules"])
-    return _SELECTIVE if word.startswith("selective") else frozenset()
+    if not word.startswith("selective"):
+        return frozenset()
+    if "selective_modules" in asked.assumption.options:
+        asked.guess("selective_modules", asked.assumption.options["selective_modules"], True)
+    return frozenset(asked.assumption.options.get("selective_modules", _SELECTIVE))
 
 
 def _repeated_layers(asked: _Asked, model: ModelDescriptor, pp: int) -> int:
@@ -313,7 +317,7 @@ def _with_habits(asked: _Asked, attention: str, habits: dict[str, Any]) -> Frame
         hide["data"] = 0.0
     if overlap.get("pp_p2p") is False:
         hide["pp"] = 0.0
-    if overlap.get("tp_comm"):
+    if overlap.get("tp_comm") or asked.stated.get("async_tp"):  # PyTorch cuts a product in pieces likewise
         hide |= USER_BUFFERS
     sizes = {name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits}
     if asked.stated.get("fsdp_mixed_precision") == "PURE":
@@ -415,7 +419,7 @@ def _cluster(row: Row, assumption: Assumption) -> ClusterDescriptor:
         raise InputError(Problem("is no GPU of the zoo", field="cluster.gpu", got=name))
     if change is None:
         return base
-    gpu, levels = base.gpu, base.levels
+    gpu, levels, kernels = base.gpu, base.levels, base.kernels
     if change.memory_gib:
         gpu = gpu.model_copy(
             update={"memory_bytes": gpu.memory_bytes.model_copy(update={"value": change.memory_gib * GIB})}
@@ -423,6 +427,16 @@ def _cluster(row: Row, assumption: Assumption) -> ClusterDescriptor:
     if change.memory_bandwidth_bytes_per_s:
         rate = gpu.memory_bandwidth_bytes_per_s.model_copy(update={"value": change.memory_bandwidth_bytes_per_s})
         gpu = gpu.model_copy(update={"memory_bandwidth_bytes_per_s": rate})
+    if change.power_w and gpu.power_w:
+        # Dynamic power goes with the clock and the square of the voltage, which goes with the clock, too.
+        # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
+        clock = (change.power_w / gpu.power_w.value) ** (1 / 3)
+        peaks = {name: getattr(gpu.peak_flops, name) for name in type(gpu.peak_flops).model_fields}
+        slower = {name: q.model_copy(update={"value": q.value * clock}) for name, q in peaks.items() if q is not None}
+        gpu = gpu.model_copy(update={"peak_flops": gpu.peak_flops.model_copy(update=slower)})
+        rate = kernels.attention_efficiency
+        rate = rate.model_copy(update={"value": rate.value / clock})
+        kernels = kernels.model_copy(update={"attention_efficiency": rate})
     if change.nvlink_domain:
         levels = (levels[0].model_copy(update={"size": change.nvlink_domain}), *levels[1:])
-    return base.model_copy(update={"gpu": gpu, "levels": levels})
+    return base.model_copy(update={"gpu": gpu, "levels": levels, "kernels": kernels})

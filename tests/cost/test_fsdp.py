@@ -11,7 +11,7 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
-from symconfig.graph.operator import LAYER
+from symconfig.graph.operator import LAYER, OPERATORS
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.predict import Configuration, Prediction, predict
@@ -73,3 +73,16 @@ def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
 
     assert {work.op for work in block.work if sums(work)} >= {"o_proj", "up_proj", "down_proj"}
     assert not any(sums(work) for work in fused.work)
+
+
+def test_recompute_by_operator_saves_attention_and_every_other_product() -> None:
+    """torchtitan's policy: of seven products the second, fourth and sixth run again, and all that is element-wise."""
+    block = derived(load_model("llama3.1-8b"), FSDP.implementation, Scheme(False))["dense"]
+    policy = apply(block, frozenset({OPERATORS}))
+    products = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj")
+    assert [name for name in products if name in policy.again] == ["k_proj", "o_proj", "gate_proj"]
+    assert "flash_attention" not in policy.again
+    assert {"input_norm", "rope_q", "mlp_norm", "activation"} <= policy.again
+    kept = {held.tensor for held, keep in zip(block.held, policy.kept, strict=True) if keep}
+    assert {"layer_in", "q", "v", "attention_heads", "up"} <= kept
+    assert not kept & {"input_norm", "q_rotated", "k", "gate", "mlp_hidden"}

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from symconfig.cost.machine import machine
+from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
@@ -29,6 +31,16 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
     assert "attention_dropout" in found.assumed
     assert "recompute" not in found.assumed
     assert "zero_stage" not in found.assumed  # one data-parallel rank: nothing to shard
+
+
+def test_a_power_limit_slows_products_and_leaves_attention(tmp_path: Path) -> None:
+    text = run_text("a", "{step_s: 8.8}")
+    gpu = _row(tmp_path, text).cluster.gpu
+    assert gpu is not None
+    limited = case("simumax_b200", _row(tmp_path, text.replace(gpu, "h100-sxm5-96gb"))).cluster
+    full, slow = machine(load_cluster("h100"), "bf16"), machine(limited, "bf16")
+    assert slow.peak_flops / full.peak_flops == pytest.approx((500 / 700) ** (1 / 3))
+    assert slow.attention_flops == pytest.approx(full.attention_flops)
 
 
 def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def layer(ctx: Context, kind: str) -> Block:
     x = Tensor("layer_in", _STREAM)
     with ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
+    ctx.build.mark_operators()
     return ctx.build.block(kind, [x], [out])
 
 
