@@ -33,6 +33,9 @@ from symconfig.graph.recompute import Policy
 Array = NDArray[np.float64]
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")
 ELEMENT_BYTES = {Element.ACTIVATION: 2.0, Element.FP32: 4.0, Element.MASK: 1.0, Element.INDEX: 8.0}
+# Per element of a step's result: of each step, and once at the end.
+MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
+ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,8 @@ def _work_seconds(
     def add(op: str, phase: Phase, seconds: Array) -> None:
         result[op, phase] = result.get((op, phase), 0.0) + seconds
 
+    pieces = framework.hide.tp_pieces
+    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
     matmuls = [work for work in block.work if isinstance(work, Matmul)]
     if matmuls:
         batch, m, n, k = (
@@ -214,25 +219,30 @@ def _work_seconds(
         )
         low = np.array([[work.low_precision] for work in matmuls])
         peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
-        element = np.where(low & (machine.cast_bytes > 0), 1.0, 2.0)
-        # A weight's gradient meets operands that the forward and the input's gradient have cast already. It is read and
-        # written where gradients are summed, instead of written once.
+        cast = low & (machine.cast_bytes > 0)
+        element = np.where(cast, 1.0, 2.0)
+        # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second
+        # copy of the output's gradient is written in its cast. It is read and written where gradients are summed,
+        # instead of written once.
         weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
         added = np.where(weight, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
-        seconds = compiled.matmul_s(
+        # A product that is cut up to run beside its collective is as many small ones, one after the other.
+        cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
+        cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
+        seconds = cut * compiled.matmul_s(
             batch,
-            m,
+            m / cut,
             n,
             k,
             peak,
-            np.where(low & (machine.cast_bytes > 0), machine.low_efficiency, machine.efficiency),
+            np.where(cast, machine.low_efficiency, machine.efficiency),
             machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
             machine.compute_units,
             machine.hbm_bytes_per_s,
             element,
-            np.where(low & ~weight, machine.cast_bytes, 0.0),
+            np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
             added,
-            machine.launch_s,
+            machine.launch_s * (1 + cast),  # the cast is a kernel, too
         )
         for index, (matmul, row) in enumerate(zip(matmuls, seconds, strict=True)):
             add(matmul.op, matmul.phase, row)
@@ -249,19 +259,28 @@ def _work_seconds(
 
 
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
-    """Two products forward; five backward, since the scores are made again."""
+    """Two products forward; five backward, since the scores are made again.
+
+    A ring's steps leave partial results: forward each is read, rescaled and added to a sum in fp32, which is cast at
+    the end; backward the queries' gradients of the steps are added up (AttnFuncWithCPAndKVP2P in Transformer Engine's
+    context_parallel.py).
+    """
     forward = work.phase is Phase.FORWARD
+    steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     channels = sum(float(np.max(lattice.numbers[name])) for name in work.channels) / 2
     rate = machine.attention_flops if forward else machine.attention_backward_flops
     result: Array = compiled.attention_s(
-        lattice.value(work.queries),
+        queries,
         lattice.numbers[work.keys],
         channels,
         2.0 if forward else 5.0,
         rate,
-        machine.launch_s * lattice.value(work.steps),
+        machine.launch_s * steps,
     )
-    return result
+    each, last = MERGE_BYTES if forward else ADD_BYTES
+    merged = queries * float(np.max(lattice.numbers[work.channels[1]])) * (each * steps + last)
+    merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)
+    return result + np.where(steps > 1, merging, 0.0)
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
@@ -283,7 +302,8 @@ def _exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array]
     hide: float = getattr(framework.hide, f"{axis}_{direction}")
     if c.beside is None or hide == 0.0:
         return seconds
-    edge = framework.hide.tp_edge if axis == "tp" else 0.0
+    pieces = framework.hide.tp_pieces if axis == "tp" else 1
+    edge = 1 / pieces if pieces > 1 else 0.0
     result: Array = compiled.chunked_s(seconds, work[c.beside], hide, edge)
     return result
 

@@ -26,14 +26,14 @@ class Bytes:
 class Hide:
     """Share of the work beside it that a collective may hide behind, by axis and direction.
 
-    tp_forward: also of the gathers that a row-parallel product's backward waits for. tp_edge: share of a
-    tensor-parallel collective that shows however long the work is. pp: sends of an interleaved pipeline, beside a
-    chunk's forward.
+    tp_forward: also of the gathers that a row-parallel product's backward waits for. tp_pieces: into how many a product
+    and its collective are cut to run at once; then one piece of the collective shows however long the product is. pp:
+    sends of an interleaved pipeline, beside a chunk's forward.
     """
 
     tp_forward: float = 0.0
     tp_backward: float = 0.0
-    tp_edge: float = 0.0
+    tp_pieces: int = 1
     pp: float = 0.0
     cp_forward: float = 0.0
     cp_backward: float = 0.0
@@ -98,7 +98,7 @@ class Framework:
 # Transformer Engine's user buffers (--tp-comm-overlap) cut a product and its collective into pieces that run at once,
 # and run the other collectives of the backward beside whole products. Four pieces by default (num_splits in
 # transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
-USER_BUFFERS = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_edge": 0.25}
+USER_BUFFERS: dict[str, float] = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
 
 # bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
 _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)

@@ -31,6 +31,7 @@ class Machine:
     attention_flops: Number
     attention_backward_flops: Number
     cast_bytes: float  # read and written per input element of a low-precision matmul
+    transpose_bytes: float  # the same for the copies of a weight gradient's inputs
     levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: float
     memory_bytes: float
@@ -72,7 +73,10 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         kernels["launch_s"],
         attention,
         attention * kernels["attention_backward_ratio"],
-        4.0 if precision in LOW_PRECISION else 0.0,
+        3.0 if precision in LOW_PRECISION else 0.0,
+        # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what
+        # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
+        2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
         _levels(cluster, kernels["link_efficiency"]),
         cluster.host.link_bytes_per_s.value,
         cluster.gpu.memory_bytes.value,

@@ -171,7 +171,11 @@ def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
         return result
 
     if zero < 3:
-        # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
+        # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights. Of an
+        # interleaved schedule a chunk ends `pp` microbatches before the chunk below it does, and begins as much after.
+        if setting.vpp > 1:
+            wait = 1 / setting.vpp + (1 - 1 / setting.vpp) * np.minimum(float(setting.pp), m)
+            forward, backward = forward * wait, backward * wait
         times = m if zero in framework.reduce_each_microbatch else 1.0
         exposed: Array = times * beside(reduce, backward, hide.data)
         if zero:

@@ -79,7 +79,7 @@ class Assumption(Strict):
     gpus: tuple[str, ...] = Field(default=(), description="of tables that one release made, where rows do not tell it")
     reason: str
     framework: Literal["megatron", "deepspeed", "fsdp"] = "megatron"
-    flash: Literal["flash1", "flash2", "triton"] | None = Field(
+    flash: Literal["flash1", "flash2", "triton", "flash-2024"] | None = Field(
         default=None, description="what `flash` means at its time"
     )
     options: dict[str, Any] = Field(default_factory=dict)
