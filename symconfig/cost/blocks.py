@@ -223,9 +223,10 @@ def _work_seconds(
         element = np.where(cast, 1.0, 2.0)
         # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second
         # copy of the output's gradient is written in its cast. It is read and written where gradients are summed,
-        # instead of written once.
+        # instead of written once, unless a kernel of its own sums.
         weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
-        added = np.where(weight, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
+        fused = weight & (framework.accumulated_bytes == 0)
+        added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
         # A product that is cut up to run beside its collective is as many small ones, one after the other.
         cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
         cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)

@@ -72,6 +72,7 @@ class Framework:
     scattered_sends: bool = False
     keeps_gathered: bool = False  # see Scheme
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
+    handover_s: float = 0.0  # of each message between stages, where its receiver and sender wait for each other
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
     accumulated_bytes: float = 0.0
     # Moved for each of the rank's parameters once a step around the optimizer: gradients flattened, widened, measured.

@@ -120,7 +120,7 @@ def _sends(sums: Stages, points: Points, setting: Setting) -> Array:
         # The forward is the same under every recompute policy, so that bounds hold.
         once = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, setting.framework.hide.pp)
     passes = points.num_microbatches * setting.vpp + (setting.pp - 1)
-    return 2.0 * once * passes
+    return 2.0 * (once + setting.framework.handover_s) * passes
 
 
 def ring(amount: Array, passes: float, ranks: Array, stride: object, machine: Machine) -> Array:
@@ -210,6 +210,7 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     machine, sizes = setting.machine, setting.bytes
     over, over_experts = _shards(points, setting.zero >= 1)
     mine = (sums.dense / over + sums.expert / over_experts).max(axis=0)
+    stepped = (sums.dense + sums.expert).max(axis=0) * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
     rows = []
     for offload in setting.offload:
         here = compiled.optimizer_s(
@@ -221,7 +222,7 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
         if offload.weights:
             # Each microbatch brings every weight over twice, forward and backward.
             row = row + _held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
-        rows.append(row)
+        rows.append(row + stepped)
     return np.array(rows)
 
 

@@ -54,6 +54,7 @@ class Habits(Strict):
     scattered_sends: bool | None = None
     fragmentation: float | None = None
     accumulated_bytes: float | None = None
+    handover_s: float | None = None
     stepped_bytes: float | None = None
     reduced_bytes: float | None = None
     all_reduced_gradients: bool | None = None
@@ -94,6 +95,7 @@ class Assumption(Strict):
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
+    network_ports: int | None = Field(default=None, description="of a node, where not every GPU has one of its own")
     gpu: str | None = None
     flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from symconfig.cost.framework import FRAMEWORKS, USER_BUFFERS, Framework
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
@@ -40,8 +40,7 @@ _PLAIN = (
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
 # it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), its Triton form 1/1.3 to 1/2.5
-# (section 4.1). On Hopper the upper end is taken; on Ampere as much as version 2, since what is fitted there as version
-# 2's rate is nearer to Triton's: both were chosen after seeing residuals. flash-2024 is what Transformer Engine took on
+# (section 4.1; the upper end is taken, chosen after seeing residuals). flash-2024 is what Transformer Engine took on
 # Hopper in 2024, between version 2 and the newest: fitted to the sequences of 16k and more of nemo_2407.
 _ATTENTION: dict[str, tuple[Kernel, float]] = {
     "flash": ("flash", 1.0),
@@ -54,7 +53,7 @@ _ATTENTION: dict[str, tuple[Kernel, float]] = {
     "not flash": ("fused_softmax", 1.0),
     "torch-unfused": ("torch", 1.0),
 }
-_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 1.0}
+_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.77}
 _RATE_ON = {  # where it is another than Hopper's
     "volta": _BEFORE_HOPPER_RATE,
     "ampere": _BEFORE_HOPPER_RATE,
@@ -85,6 +84,11 @@ _FRAMEWORK = (
     "scattered_sends",
     "fragmentation",
     "keeps_gathered",
+    "accumulated_bytes",
+    "handover_s",
+    "stepped_bytes",
+    "reduced_bytes",
+    "all_reduced_gradients",
 )
 _SIZES = ("weight", "gradient", "optimizer")
 _SELECTIVE = frozenset({"core_attn"})
@@ -174,6 +178,8 @@ class _Asked:
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
+        nodes = row.cluster.gpus is None or row.cluster.gpus > (row.cluster.gpus_per_node or 8)
+        self.guess("network_ports", assumption.network_ports, nodes)
 
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Keep an assumed value, where it can change the prediction."""
@@ -299,7 +305,9 @@ def _matters(
         return one != other
     if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
         return tp > 1
-    if habit in ("hide_data", "hide_sharded_weights"):
+    if habit == "handover_s":
+        return pp > 1
+    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients"):
         return replicas > 1
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
@@ -423,6 +431,8 @@ def _cluster(row: Row, assumption: Assumption) -> ClusterDescriptor:
     base = _zoo_clusters().get(change.base if change else name)
     if base is None:
         raise InputError(Problem("is no GPU of the zoo", field="cluster.gpu", got=name))
+    if assumption.network_ports is not None:
+        base = _with_ports(base, assumption.network_ports)
     if change is None:
         return base
     gpu, levels, kernels = base.gpu, base.levels, base.kernels
@@ -446,3 +456,14 @@ def _cluster(row: Row, assumption: Assumption) -> ClusterDescriptor:
     if change.nvlink_domain:
         levels = (levels[0].model_copy(update={"size": change.nvlink_domain}), *levels[1:])
     return base.model_copy(update={"gpu": gpu, "levels": levels, "kernels": kernels})
+
+
+def _with_ports(base: ClusterDescriptor, ports: int) -> ClusterDescriptor:
+    """The cluster with so many network ports a node: each GPU has its share of them."""
+
+    def shared(level: Level) -> Level:
+        rate = level.bandwidth_bytes_per_s
+        share = rate.model_copy(update={"value": rate.value * ports / base.gpus_per_node})
+        return level.model_copy(update={"bandwidth_bytes_per_s": share})
+
+    return base.model_copy(update={"levels": (base.levels[0], *map(shared, base.levels[1:]))})

@@ -56,6 +56,18 @@ def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -
     assert "scattered_sends" in case("korthikanti2022", _row(tmp_path, both)).assumed
 
 
+def test_gpus_share_a_nodes_network_ports(tmp_path: Path) -> None:
+    """Four ports to eight GPUs halve what each has between nodes, and nothing inside one."""
+    row = _row(tmp_path, run_text("a", "{step_s: 8.8}").replace("gpus: 8,", "gpus: 16,").replace("dp: 1}", "dp: 2}"))
+    shared, own = case("aleph_alpha", row), case("korthikanti2022", row)
+    rates = [[level.bandwidth_bytes_per_s.value for level in found.cluster.levels] for found in (shared, own)]
+    assert rates[0] == [rates[1][0], *(rate / 2 for rate in rates[1][1:])]
+    assert dict(shared.taken)["network_ports"] == "4"
+    assert "handover_s" not in shared.assumed  # one stage
+    one_node = _row(tmp_path, run_text("a", "{step_s: 8.8}"))
+    assert "network_ports" not in case("aleph_alpha", one_node).assumed
+
+
 def test_model_fields_adapters_and_packing_count_as_assumed(tmp_path: Path) -> None:
     text = run_text("a", "{step_s: 8.8}").replace("task: pretrain", "task: lora")
     found = dict(case("nemo_2407", _row(tmp_path, text)).taken)

@@ -1,0 +1,52 @@
+"""What a framework pays apart from its products: sums of gradients, passes around the optimizer, blocking messages."""
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.machine import machine
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.solve.predict import Configuration, predict
+
+MICROBATCHES = 16
+PLAIN = replace(
+    MEGATRON,
+    bytes=replace(MEGATRON.bytes, gradient=1.0),  # read and written once: nothing beside the product's own result
+    hide=replace(MEGATRON.hide, data=0.0, tp_backward=0.0),
+)
+MACHINE = machine(load_cluster("a100-80gb"), "bf16")
+HBM = float(MACHINE.hbm_bytes_per_s)
+LAYERS = 40 * (4 * 5120**2 + 3 * 5120 * 13824)  # weights of Llama-2-13B's matrix products
+HEAD = 5120 * 32000
+
+
+def seconds(framework: Framework, pp: int = 1, zero: int = 1) -> dict[str, float]:
+    configuration = Configuration(1, pp, 8 // pp, 1, MICROBATCHES * 8 // pp, 2048, zero=zero, framework=framework)
+    return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), configuration).predicted.time
+
+
+def test_each_microbatch_pays_for_adding_its_gradients() -> None:
+    more = seconds(replace(PLAIN, accumulated_bytes=6.0))["compute"] - seconds(PLAIN)["compute"]
+    launches = (4 * 40 + 1) * float(MACHINE.launch_s)
+    assert more == pytest.approx(MICROBATCHES * (6 * (LAYERS + HEAD) / HBM + launches), rel=1e-3)
+
+
+def test_gradients_are_read_by_other_passes_once_a_step() -> None:
+    more = seconds(replace(PLAIN, stepped_bytes=30.0))["optimizer"] - seconds(PLAIN)["optimizer"]
+    assert more == pytest.approx(30 * (LAYERS + 2 * HEAD) / HBM, rel=0.01)
+
+
+def test_reducing_to_every_rank_costs_what_no_sharding_costs() -> None:
+    everywhere = replace(PLAIN, all_reduced_gradients=True)
+    part = "data-parallel communication"
+    gathered = seconds(replace(PLAIN, reduced_bytes=0.0))[part]
+    assert seconds(everywhere)[part] - gathered == pytest.approx(seconds(PLAIN, zero=0)[part], rel=0.01)
+    assert seconds(everywhere)[part] > seconds(PLAIN)[part]
+
+
+def test_stages_that_wait_for_each_other_pay_for_every_message() -> None:
+    part = "pipeline send/receive"
+    more = seconds(replace(PLAIN, handover_s=0.008), pp=2)[part] - seconds(PLAIN, pp=2)[part]
+    assert more == pytest.approx(2 * 0.008 * (MICROBATCHES + 1), rel=1e-6)
+    assert part not in seconds(replace(PLAIN, handover_s=0.008))
