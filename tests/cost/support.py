@@ -41,6 +41,7 @@ def cost(
     backend: str = "megatron",
     cluster: ClusterDescriptor | None = None,
     hide: bool = True,
+    overlap: dict[str, float] | None = None,
     **fields: Any,
 ) -> Detail:
     """Seconds and bytes by part; sequence parallelism with tp, as the search does it for Megatron."""
@@ -50,6 +51,9 @@ def cost(
     wanted = request(model, cluster, asked, str(asked.precision), parse({}))
     if not hide:
         wanted = replace(wanted, framework=replace(wanted.framework, hide=Hide()))
+    if overlap is not None:
+        habits = replace(wanted.framework.hide, **overlap)  # type: ignore[arg-type]  # a count is whole
+        wanted = replace(wanted, framework=replace(wanted.framework, hide=habits))
     kinds = sequence(model)
     split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), False)[0]
     megatron = backend == "megatron"

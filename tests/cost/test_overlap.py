@@ -1,0 +1,91 @@
+"""What hides behind what: user buffers, interleaved sends and reductions; and what a ring and low precision add."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.cost.blocks import ADD_BYTES, MERGE_BYTES
+from symconfig.cost.framework import USER_BUFFERS
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.graph.derived import Phase
+from symconfig.graph.layout import Kind
+from tests.cost.support import cost, seconds
+
+MODEL = load_model("llama3.1-8b")
+H100 = load_cluster("h100")
+
+
+def test_a_gather_before_a_product_is_cut_up_with_it_and_a_reduction_beside_another_is_not() -> None:
+    """Backward of a row-parallel layer: the output's gradient is gathered for the input's gradient that needs it."""
+    layer = next(block for block in cost(MODEL, tp=4, cluster=H100).table.blocks if block.derived.name == "dense")
+    backward = [c for c in layer.derived.collectives if c.phase is not Phase.FORWARD and c.axes == ("tp",)]
+    needs = {c.beside: c.kind for c in backward if c.chunked}
+    assert needs == {("o_proj", Phase.INPUT): Kind.ALL_GATHER, ("down_proj", Phase.INPUT): Kind.ALL_GATHER}
+    assert {c.kind for c in backward if c.beside and c.beside[1] is Phase.WEIGHT} == {Kind.REDUCE_SCATTER}
+
+
+def test_user_buffers_leave_one_piece_of_four() -> None:
+    shown = cost(MODEL, tp=4, cluster=H100, seq_length=8192, overlap=USER_BUFFERS)
+    layer = next(block for block in shown.table.blocks if block.derived.name == "dense")
+    shares = sorted(
+        float(left[0] / full[0])
+        for c, left, full in zip(layer.derived.collectives, layer.comm_s, layer.full_comm_s, strict=True)
+        if c.axes == ("tp",) and c.beside
+    )
+    assert len(shares) == 10  # four forward; four of gradients and two gathers of what the forward gathered
+    assert shares[:-1] == pytest.approx([0.25] * 9)
+    assert 0.25 < shares[-1] < 0.5  # the smallest product does not cover it
+
+
+def test_user_buffers_slow_the_products_that_they_cut() -> None:
+    plain, cut = (cost(MODEL, tp=4, cluster=H100, overlap=how) for how in ({}, USER_BUFFERS))
+    assert seconds(cut)["compute"] > seconds(plain)["compute"]
+    assert seconds(cut)["layer communication"] < seconds(plain)["layer communication"]
+    alone = (cost(MODEL, cluster=H100, overlap=how) for how in ({}, USER_BUFFERS))
+    assert len({seconds(parts)["compute"] for parts in alone}) == 1
+
+
+def test_sends_hide_only_where_chunks_interleave() -> None:
+    def shown(vpp: int, hide: float) -> float:
+        parts = cost(MODEL, pp=16, vpp=vpp, microbatches=32, cluster=H100, overlap={"pp": hide})
+        return seconds(parts)["pipeline send/receive"]
+
+    assert shown(1, 0.8) == shown(1, 0.0) > 0
+    assert shown(2, 0.8) == 0 < shown(2, 0.0)
+
+
+def test_a_reduction_hides_behind_the_chunks_that_end_later() -> None:
+    def shown(vpp: int) -> float:
+        parts = cost(MODEL, pp=8, vpp=vpp, dp=64, microbatches=16, zero=1, cluster=H100)
+        return seconds(parts)["data-parallel communication"]
+
+    assert shown(4) < shown(1)
+
+
+def test_a_ring_merges_what_its_steps_leave() -> None:
+    whole, half = (cost(MODEL, cp=cp, cluster=H100, seq_length=8192) for cp in (1, 2))
+    merged = 0.0
+    for phase, (each, last) in ((Phase.FORWARD, MERGE_BYTES), (Phase.INPUT, ADD_BYTES)):
+        one, two = (
+            float(next(b for b in parts.table.blocks if b.derived.name == "dense").work_s["flash_attention", phase][0])
+            for parts in (whole, half)
+        )
+        elements = 8192 / 2 * MODEL.hidden_size
+        launch = whole.setting.machine.launch_s
+        hbm = whole.setting.machine.hbm_bytes_per_s
+        added = elements * (2 * each + last) / hbm + 2 * launch
+        assert two == pytest.approx((one - launch) / 2 + 2 * launch + added)
+        merged += added
+    assert merged > 0
+
+
+def test_the_operands_of_a_weight_gradient_are_copied_for_fp8() -> None:
+    def gradients(precision: str) -> dict[str, float]:
+        parts = cost(MODEL, cluster=H100, precision=precision)
+        layer = next(block for block in parts.table.blocks if block.derived.name == "dense")
+        return {op: float(t[0]) for (op, phase), t in layer.work_s.items() if phase is Phase.WEIGHT}
+
+    wide, low = gradients("bf16"), gradients("fp8")
+    assert set(wide) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    # Twice the peak does not halve it.
+    assert all(wide[op] / 2 < low[op] < wide[op] for op in wide)
