@@ -181,10 +181,16 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         exposed,
         full,
         tuple(held * sizes),
-        np.max(np.array(spaces), axis=0),
+        np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
         _weights(block.weights, lattice, _buffers(block, framework)),
         lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
     )
+
+
+def _libraries(machine: Machine, framework: Framework) -> float:
+    """Bytes of the libraries' workspaces, which are allocated as tensors are."""
+    own = framework.torch_workspace
+    return (machine.torch_workspace_bytes if own is None else own) + framework.engine * machine.engine_workspace_bytes
 
 
 def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:

@@ -71,6 +71,8 @@ class Framework:
     # gather it (arXiv 2104.04473, section 4.1).
     scattered_sends: bool = False
     keeps_gathered: bool = False  # see Scheme
+    torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
+    engine: bool = False  # runs Transformer Engine, which has workspaces of its own
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
     handover_s: float = 0.0  # of each message between stages, where its receiver and sender wait for each other
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
@@ -122,10 +124,18 @@ MEGATRON = Framework(
     0.0,
     0.02,
     kept_gradient_buffers=True,
+    engine=True,
 )
 DEEPSPEED = Framework(
     "deepspeed",
-    Implementation(fused_linears=False, fused_norm=False, fused_activation=False, fused_rope=False, loss="torch"),
+    Implementation(
+        fused_linears=False,
+        fused_norm=False,
+        fused_activation=False,
+        fused_rope=False,
+        loss="torch",
+        weighted_experts=False,
+    ),
     ("tp", "cp", "dp", "pp"),
     ("etp", "ep", "edp"),
     Bytes(weight=2.0, gradient=2.0, optimizer=12.0),

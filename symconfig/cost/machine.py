@@ -10,10 +10,19 @@ from numpy.typing import NDArray
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.errors import InputError, Problem
+from symconfig.units import MIB
 
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4")
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
+
+# PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
+# (module/base.py, get_cublas_workspace_size_bytes): 4 MiB, from Hopper on 32 MiB.
+_WORKSPACES = {
+    "ampere": (8.125 * MIB, 4.0 * MIB),
+    "hopper": (32.0 * MIB, 32.0 * MIB),
+    "blackwell": (8.125 * MIB, 32.0 * MIB),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class Machine:
     memory_bytes: float
     context_bytes: float
     host_memory_bytes_per_gpu: float
+    torch_workspace_bytes: float  # of cuBLAS, which PyTorch allocates itself
+    engine_workspace_bytes: float  # the same of Transformer Engine
 
 
 def constants(kernels: Kernels) -> dict[str, Number]:
@@ -82,6 +93,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         cluster.gpu.memory_bytes.value,
         cluster.gpu.context_bytes.value,
         cluster.host.memory_bytes.value / cluster.gpus_per_node,
+        *_WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"]),
     )
 
 

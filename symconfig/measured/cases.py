@@ -19,7 +19,7 @@ from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.solve.predict import Configuration
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
-from symconfig.units import GIB
+from symconfig.units import GIB, MIB
 
 _EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -89,6 +89,8 @@ _FRAMEWORK = (
     "stepped_bytes",
     "reduced_bytes",
     "all_reduced_gradients",
+    "torch_workspace",
+    "engine",
 )
 _SIZES = ("weight", "gradient", "optimizer")
 _SELECTIVE = frozenset({"core_attn"})
@@ -132,8 +134,7 @@ def case(
     model = model or _model(row, asked, seq_length)
     p = row.parallel
     tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
-    dp = p.dp or max(1, (row.cluster.gpus or tp * pp * cp) // (tp * pp * cp))
-    asked.guess("dp", dp, p.dp is None and row.cluster.gpus is None)
+    dp = _data_parallel(row, asked, tp * cp, pp, micro)
     asked.guess("vpp", 1, p.vpp is None and pp > 1 and not row.options.megatron_args)
     asked.guess("lora", assumption.lora, row.task == "lora")
     asked.guess("packing", assumption.packing, row.task != "pretrain")
@@ -147,7 +148,7 @@ def case(
         p.vpp or 1,
         cp,
         p.ep or 1,
-        p.etp or (1 if not row.model.num_experts or p.ep else tp),
+        p.etp or int(asked.stated.get("etp", 1 if not row.model.num_experts or p.ep else tp)),
         asked.option("precision", "bf16"),
         bool(tp > 1 and asked.option("sequence_parallel", False)),
         asked.stated.get("cp_comm", "p2p"),
@@ -157,6 +158,7 @@ def case(
         _framework(asked, model, (tp, pp, dp * cp)),
         _pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
         assumption.packing if row.task != "pretrain" else None,
+        bool(asked.stated.get("activation_offload")),
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
@@ -224,12 +226,23 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         "kept_gradient_buffers": not (local or arguments.get("no-gradient-accumulation-fusion")),
         "loss": "fused" if arguments.get("cross-entropy-fusion-impl") == "te" else "parallel",
         "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
+        "engine": not local,
+        "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
+        "etp": arguments.get("expert-tensor-parallel-size", arguments.get("tensor-model-parallel-size", 1)),
     }
+    if arguments.get("recompute-granularity") == "selective":
+        result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
+    if arguments.get("deterministic-mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
+        result["torch_workspace"] = 32 * MIB
     if local and not arguments.get("use-flash-attn"):
         result["attention_kernel"] = kernel
     if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
         ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
         result["ends_as_layers"] = [int(bool(arguments.get(name))) for name in ends]
+    sizes = [arguments.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    if all(sizes) and (middle := int(arguments["pipeline-model-parallel-size"]) - 2):
+        each = (int(arguments["num-layers"]) - sum(sizes)) // middle
+        result["ends_as_layers"] = [each - int(size) for size in sizes]
     return result
 
 
@@ -247,6 +260,19 @@ def _model_arguments(row: Row) -> dict[str, Any]:
         "attention_out_bias": biased,
         "qkv_bias": biased or bool(arguments.get("add-qkv-bias")),
     }
+
+
+def _data_parallel(row: Row, asked: _Asked, inner: int, pp: int, micro: int) -> int:
+    """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
+    p, whole = row.parallel, row.batch.global_
+    ranks = (p.ep or 1) * int(asked.stated.get("etp", p.etp or 1))
+    found = p.dp or (row.cluster.gpus or 0) // (inner * pp)
+    dp = max(1, found, -(-ranks // inner))
+    asked.guess("dp", dp, p.dp is None and row.cluster.gpus is None or dp != found)
+    if whole and whole < micro * dp:  # these GPUs cannot have run this batch
+        dp = max(1, whole // micro)
+        asked.guess("dp", dp, True)
+    return dp
 
 
 def _pair(places: Sequence[int]) -> tuple[int, int]:

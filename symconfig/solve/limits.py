@@ -231,7 +231,7 @@ _DEEPSPEED: tuple[Refusal, ...] = (
 
 _OFFLOADED = frozenset(
     {"qkv_proj", "q_proj", "k_proj", "v_proj", "q_up_proj", "kv_up_proj", "flash_attention", "o_proj"}
-)
+) | {"scores", "softmax", "attention_dropout", "context"}  # the core, where it is not fused
 _OFFLOADED_LATENT = frozenset({"input_norm"})
 _OFFLOADED_EXPERTS = frozenset({"mlp_norm", "expert_gate_up_proj", "expert_activation"})
 

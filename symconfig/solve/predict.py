@@ -22,7 +22,7 @@ from symconfig.plan import Predicted
 from symconfig.solve.candidate import predicted
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
-from symconfig.solve.limits import limits
+from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even
@@ -55,6 +55,7 @@ class Configuration:
     framework: Framework = MEGATRON
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None
+    activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
 
     @property
     def gpus(self) -> int:
@@ -120,7 +121,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         machine(cluster, c.precision),
         Scheme(c.sequence_parallel, c.cp_comm, c.framework.replicated_vocab, c.framework.keeps_gathered),
         _split(model, c),
-        Choice(c.modules),
+        Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,
         Offload(),
         c.block_layers,

@@ -67,7 +67,9 @@ def test_expert_activation_is_thrown_away_and_made_again() -> None:
 
 def test_the_whole_mixture_sends_its_tokens_again() -> None:
     derived = block(MOE, "moe", SEQUENCE)
-    assert {"expert_in", "expert_gate", "expert_up", "expert_mlp_hidden", "expert_mlp_out"} <= lost(derived, "moe")
+    assert {"expert_in", "expert_gate", "expert_up", "expert_mlp_hidden"} <= lost(derived, "moe")
+    late = block(MOE, "moe", SEQUENCE, weighted_experts=False)  # outputs are weighted when they are combined
+    assert lost(late, "moe") - lost(derived, "moe") == {"expert_mlp_out"}
     assert kept(derived, "moe") == {name for name in kept(derived) if name not in lost(derived, "moe")}
     owners = {c.owner for c in derived.collectives if "ep" in c.axes and str(c.phase) == "forward"}
     assert owners <= again(derived, "moe")

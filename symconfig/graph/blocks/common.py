@@ -35,6 +35,8 @@ class Implementation:
     wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
     viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
         rotated queries and keys.
+    weighted_experts: the router's probabilities scale each expert's activation, in the gate's own kernel where there is
+        one (Megatron-LM from core 0.12, transformer/moe/experts.py), and not its output when outputs are combined.
     kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
     logged_losses: cross-entropies of the logits that are computed again, in fp32, only to be logged.
     """
@@ -49,6 +51,7 @@ class Implementation:
     copied_attention: bool = False
     wide_norm: bool = False
     viewed_values: bool = False
+    weighted_experts: bool = True
     kept_outputs: int = 1
     fused_bias: bool = True
     stops_early: bool = False

@@ -26,7 +26,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         [done, probabilities, indices],
         combined,
         loops=(*x.dims, d.SLOTS),
-        saves=[done, probabilities, indices],
+        saves=[*([] if ctx.how.weighted_experts else [done]), probabilities, indices],
     )
     if not moe.shared_expert_intermediate_size:
         return combined

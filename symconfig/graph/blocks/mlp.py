@@ -50,7 +50,11 @@ def mlp(
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
-            ctx.build.elementwise(f"{prefix}activation", inputs, middle, saves=inputs)
+            weighted = width == d.EXPERT_FFN and ctx.how.weighted_experts and not gated
+            active = Tensor(f"{prefix}active", up.dims) if weighted else middle
+            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=inputs)
+            if weighted:
+                ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(ctx, f"{prefix}down_proj", middle, (width,), (d.HIDDEN,), [Use(out)], bias, ("down_proj", "c_proj"))
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
