@@ -148,7 +148,7 @@ def case(
         p.vpp or 1,
         cp,
         p.ep or 1,
-        p.etp or int(asked.stated.get("etp", 1 if not row.model.num_experts or p.ep else tp)),
+        _expert_tensor_parallel(row, asked),
         asked.option("precision", "bf16"),
         bool(tp > 1 and asked.option("sequence_parallel", False)),
         asked.stated.get("cp_comm", "p2p"),
@@ -239,10 +239,10 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
         ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
         result["ends_as_layers"] = [int(bool(arguments.get(name))) for name in ends]
-    sizes = [arguments.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    sizes = [int(arguments.get(f"decoder-{end}-pipeline-num-layers", 0)) for end in ("first", "last")]
     if all(sizes) and (middle := int(arguments["pipeline-model-parallel-size"]) - 2):
         each = (int(arguments["num-layers"]) - sum(sizes)) // middle
-        result["ends_as_layers"] = [each - int(size) for size in sizes]
+        result["ends_as_layers"] = [each - size for size in sizes]
     return result
 
 
@@ -262,13 +262,21 @@ def _model_arguments(row: Row) -> dict[str, Any]:
     }
 
 
+def _expert_tensor_parallel(row: Row, asked: _Asked) -> int:
+    """Megatron's default is the rest's tensor parallelism; where only the experts' degree is stated, they are whole."""
+    p = row.parallel
+    if p.etp or not row.model.num_experts:
+        return p.etp or 1
+    return int(asked.stated.get("etp", 1 if p.ep else p.tp or 1))
+
+
 def _data_parallel(row: Row, asked: _Asked, inner: int, pp: int, micro: int) -> int:
     """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
     p, whole = row.parallel, row.batch.global_
-    ranks = (p.ep or 1) * int(asked.stated.get("etp", p.etp or 1))
+    ranks = (p.ep or 1) * _expert_tensor_parallel(row, asked)
     found = p.dp or (row.cluster.gpus or 0) // (inner * pp)
     dp = max(1, found, -(-ranks // inner))
-    asked.guess("dp", dp, p.dp is None and row.cluster.gpus is None or dp != found)
+    asked.guess("dp", dp, (p.dp is None and row.cluster.gpus is None) or dp != found)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch
         dp = max(1, whole // micro)
         asked.guess("dp", dp, True)
