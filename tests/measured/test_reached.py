@@ -14,8 +14,10 @@ REACHED = {
     "korthikanti2022": (0.025, None),
     "megatron_sc21": (0.03, None),
     "zero_bubble": (0.02, 0.05),
-    "simumax_b200": (0.05, 0.005),
-    "memory_pr482": (None, 0.015),
+    "simumax_b200": (0.05, 0.003),
+    "memory_pr482": (None, 0.008),
+    "megatron_golden": (None, 0.085),
+    "megatron_golden_toy": (None, 0.06),
     "aleph_alpha": (0.048, None),
     "dgxc_benchmarking": (0.065, None),
 }
