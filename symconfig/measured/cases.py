@@ -158,6 +158,7 @@ def case(
         _framework(asked, model, (tp, pp, dp * cp)),
         _pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
         assumption.packing if row.task != "pretrain" else None,
+        str(asked.stated.get("layout", "")),
         bool(asked.stated.get("activation_offload")),
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
@@ -227,6 +228,7 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         "loss": "fused" if arguments.get("cross-entropy-fusion-impl") == "te" else "parallel",
         "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
         "engine": not local,
+        "layout": arguments.get("pipeline-model-parallel-layout", ""),
         "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
         "etp": arguments.get("expert-tensor-parallel-size", arguments.get("tensor-model-parallel-size", 1)),
     }

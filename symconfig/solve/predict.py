@@ -25,7 +25,7 @@ from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
-from symconfig.solve.split import Split, even
+from symconfig.solve.split import Split, even, laid_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class Configuration:
     framework: Framework = MEGATRON
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None
+    layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
     activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
 
     @property
@@ -136,6 +137,7 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
     """Stages as even as they can be."""
     at_start, at_end = c.ends_as_layers if c.pp > 1 else (0, 0)
     split = even(sequence(model), c.pp, c.vpp, at_start, at_end)
+    split = (laid_out(sequence(model), c.pp, c.layout) if c.layout else None) or split
     if split is not None:
         return split
     raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -89,6 +90,23 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
     if each < 1 or min(sizes) < 0:
         return None
     return Split(pp, vpp, _cut(first, layers, last, sizes), bool(at_start), bool(at_end))
+
+
+def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
+    """Chunks as --pipeline-model-parallel-layout of Megatron-LM lists them: E, t, m, L, | between chunks, (x)*n and x*n.
+
+    None: the layout has other layers than the model, or no whole number of chunks for each stage.
+    """
+    plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout)
+    plain = re.sub(r"([EtmL])\*(\d+)", lambda found: found[1] * int(found[2]), plain)
+    parts, place = plain.split("|"), 0
+    chunks = []
+    for part in parts:
+        chunks.append(sequence[place : place + len(part)])
+        place += len(part)
+    if place != len(sequence) or len(parts) % pp:
+        return None
+    return Split(pp, len(parts) // pp, tuple(chunks), False, False)
 
 
 def _ends(sequence: tuple[str, ...]) -> tuple[list[str], list[str]]:

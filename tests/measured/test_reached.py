@@ -16,8 +16,9 @@ REACHED = {
     "zero_bubble": (0.02, 0.05),
     "simumax_b200": (0.05, 0.003),
     "memory_pr482": (None, 0.008),
-    "megatron_golden": (None, 0.085),
-    "megatron_golden_toy": (None, 0.06),
+    "megatron_golden": (None, 0.06),
+    "megatron_golden_toy": (None, 0.058),
+    "galvatron_profile": (None, 0.19),
     "aleph_alpha": (0.048, None),
     "dgxc_benchmarking": (0.065, None),
 }
