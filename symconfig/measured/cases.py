@@ -228,9 +228,9 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         "loss": "fused" if arguments.get("cross-entropy-fusion-impl") == "te" else "parallel",
         "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
         "engine": not local,
-        "layout": arguments.get("pipeline-model-parallel-layout", ""),
+        "layout": arguments.get("pipeline-model-parallel-layout") or "",
         "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
-        "etp": arguments.get("expert-tensor-parallel-size", arguments.get("tensor-model-parallel-size", 1)),
+        "etp": arguments.get("expert-tensor-parallel-size") or arguments.get("tensor-model-parallel-size", 1),
     }
     if arguments.get("recompute-granularity") == "selective":
         result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
@@ -241,7 +241,7 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
         ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
         result["ends_as_layers"] = [int(bool(arguments.get(name))) for name in ends]
-    sizes = [int(arguments.get(f"decoder-{end}-pipeline-num-layers", 0)) for end in ("first", "last")]
+    sizes = [int(arguments.get(f"decoder-{end}-pipeline-num-layers") or 0) for end in ("first", "last")]
     if all(sizes) and (middle := int(arguments["pipeline-model-parallel-size"]) - 2):
         each = (int(arguments["num-layers"]) - sum(sizes)) // middle
         result["ends_as_layers"] = [each - size for size in sizes]

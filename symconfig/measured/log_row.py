@@ -104,8 +104,8 @@ def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
     found = [what for name, what in lost.items() if log.arguments.get(name)]
     if found and model is None:
         notes.append(f"the model has {' and '.join(found)}, which only a named model brings")
-    uneven = ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
-    if any(log.arguments.get(name) for name in uneven):
+    uneven = [bool(log.arguments.get(f"decoder_{end}_pipeline_num_layers")) for end in ("first", "last")]
+    if any(uneven) and not all(uneven):
         notes.append("its layout of pipeline stages is read as an even one")
     return "; ".join(notes) or None
 

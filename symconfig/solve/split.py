@@ -93,7 +93,7 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Chunks as --pipeline-model-parallel-layout of Megatron-LM lists them: E, t, m, L, | between chunks, (x)*n and x*n.
+    """Chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them: E, t, m, L, | between chunks, (x)*n, x*n.
 
     None: the layout has other layers than the model, or no whole number of chunks for each stage.
     """

@@ -55,7 +55,7 @@ def configuration(plan: Plan) -> Configuration:
         o.precision, o.sequence_parallel and p.tp > 1, o.cp_comm or "p2p",
         frozenset({LAYER}) if full else frozenset(o.recompute.modules),
         o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, RENDERED,
-        (int(o.account_for_embedding), int(o.account_for_loss)),
+        (int(o.account_for_embedding), int(o.account_for_loss)), layout=o.pipeline_layout or "",
     )
 
 
