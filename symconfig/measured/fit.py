@@ -22,7 +22,8 @@ HUBER = 2.0  # residuals beyond this many deviations pull with constant force
 DEVIATION = 1.4826  # a normal distribution's standard deviation over its median absolute one
 STEP = 1e-3  # of the logarithm of a constant, for derivatives
 ROUNDS = 30
-ENOUGH = 1e-4  # relative fall of the cost at which a fit has settled
+ENOUGH = 1e-3  # relative fall of the cost at which a fit has settled
+SHORT = 1.0  # damping from which a step that still does not help is a short one: the fit has settled, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class _Problem:
             tried_log_s, tried_slopes = self.slopes(tried)
             tried_cost = self.cost(tried, tried_log_s, edge)
             better = tried_cost < cost
-            settled = np.abs(cost - tried_cost) <= ENOUGH * cost
+            settled = np.where(better, cost - tried_cost <= ENOUGH * cost, damping >= SHORT)
             theta = np.where(better[:, None], tried, theta)
             log_s = np.where(better[:, None], tried_log_s, log_s)
             slopes = np.where(better[:, None, None], tried_slopes, slopes)
