@@ -91,7 +91,7 @@ def calibrate(
     rows = [item for _, item in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
     parameters = _parameters(cluster.kernels, from_scratch)
-    groups = [f"{source} {item.row.model.name}" for source, item in judged]
+    groups = [source for source, _ in judged]
     evaluate = _evaluator(rows, cluster.kernels, parameters)
     found = fit(evaluate, measured, parameters, groups, [item.row.model.name for item in rows])
     stated = constants(cluster.kernels)

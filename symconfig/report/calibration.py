@@ -24,7 +24,7 @@ def _constants(found: Calibration) -> Grid:
         for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
     )
     title = f"Constants of {found.cluster.name}, from {found.rows} runs"
-    return Grid(("constant", "before", "after", "+-", ""), rows, left=(0, 4), title=title)
+    return Grid(("constant", "start", "fitted", "+-", ""), rows, left=(0, 4), title=title)
 
 
 def _bound(low: float, high: float, value: float) -> str:
