@@ -115,10 +115,11 @@ class _Problem:
             tried_log_s, tried_slopes = self.slopes(tried)
             tried_cost = self.cost(tried, tried_log_s, edge)
             better = tried_cost < cost
+            if better[0]:
+                slopes = tried_slopes
             settled = np.where(better, cost - tried_cost <= ENOUGH * cost, damping >= SHORT)
             theta = np.where(better[:, None], tried, theta)
             log_s = np.where(better[:, None], tried_log_s, log_s)
-            slopes = np.where(better[:, None, None], tried_slopes, slopes)
             edge = np.minimum(edge, self.edge(log_s))
             damping = np.clip(np.where(better, damping / 4, damping * 8), 1e-6, 1e6)
             if settled.all():
@@ -126,12 +127,13 @@ class _Problem:
         return theta, log_s, self.normal(theta, log_s, slopes, edge)[0], rounds
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
-        """log seconds [fits, rows] and their derivatives [fits, rows, parameters]."""
-        fits, count = theta.shape
-        points = np.concatenate([theta[:, None], theta[:, None] + STEP * np.eye(count)[None]], axis=1)
-        values = self.evaluate(points.reshape(-1, count).T).reshape(-1, fits, 1 + count)
-        base = values[:, :, 0].T
-        return base, ((values[:, :, 1:] - values[:, :, :1]) / STEP).transpose(1, 0, 2)
+        """log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.
+
+        The others have nearly the same constants, so its derivatives serve them, too.
+        """
+        values = self.evaluate(np.concatenate([theta, theta[0] + STEP * np.eye(theta.shape[1])]).T)
+        base, moved = values[:, : len(theta)], values[:, len(theta) :]
+        return base.T, (moved - base[:, :1]) / STEP
 
     def edge(self, log_s: Array) -> Array:
         """[fits, 1]: residuals beyond this are odd ones, by how far the fit's other rows are off."""
@@ -155,9 +157,8 @@ class _Problem:
     def normal(self, theta: Array, log_s: Array, slopes: Array, edge: Array) -> tuple[Array, Array]:
         """Normal equations of each fit: matrix and gradient."""
         residual, weights = self.robust(log_s, edge)
-        weighted = slopes * weights[:, :, None]
-        matrix = np.einsum("frp,frq->fpq", weighted, slopes) + np.diag(self.width**-2.0)
-        gradient = np.einsum("frp,fr->fp", weighted, residual) + (theta - self.prior) / self.width**2
+        matrix = np.einsum("fr,rp,rq->fpq", weights, slopes, slopes) + np.diag(self.width**-2.0)
+        gradient = (weights * residual) @ slopes + (theta - self.prior) / self.width**2
         return matrix, gradient
 
     def step(self, theta: Array, log_s: Array, slopes: Array, edge: Array, damping: Array) -> Array:
