@@ -7,7 +7,7 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,18 @@ class Lattice:
                 cache[monomial] = self.value(monomial)
             rows.append(cache[monomial])
         return np.array(rows).reshape(len(rows), self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLattice(Lattice):
+    """A small lattice on which blocks are evaluated again and again: every size is evaluated once."""
+
+    known: dict[Monomial, Array] = field(default_factory=dict)
+
+    def value(self, monomial: Monomial) -> Array:
+        if monomial not in self.known:
+            self.known[monomial] = Lattice.value(self, monomial)
+        return self.known[monomial]
 
 
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")

@@ -11,7 +11,7 @@ from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged
-from symconfig.solve.predict import step_seconds
+from symconfig.solve.predict import Timer
 
 # What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.
 ANY_GPU: dict[str, tuple[float, float]] = {
@@ -126,22 +126,24 @@ def _evaluator(
     rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]
 ) -> Callable[[Array], Array]:
     """log constants [parameters, n] -> log seconds [rows, n]; the other constants are those of `kernels`."""
-    clusters = [item.case.cluster.model_copy(update={"kernels": kernels}) for item in rows]
+    timers = [_timers(item, kernels) for item in rows]
 
     def evaluate(theta: Array) -> Array:
         values = dict(zip([p.name for p in parameters], np.exp(theta), strict=True))
         n = theta.shape[1]
         result = np.empty((len(rows), n))
-        for index, (item, cluster) in enumerate(zip(rows, clusters, strict=True)):
-            what = item.case
-            seconds = [
-                step_seconds(what.model, cluster, configuration, values, n)
-                for configuration in (what.configuration, *what.others)
-            ]
-            result[index] = np.log(np.min(seconds, axis=0))
+        for index, mine in enumerate(timers):
+            result[index] = np.log(np.min([timer.step_seconds(values, n) for timer in mine], axis=0))
         return result
 
     return evaluate
+
+
+def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
+    """Of every configuration of which the row's source ran the best one."""
+    what = item.case
+    cluster = what.cluster.model_copy(update={"kernels": kernels})
+    return [Timer(what.model, cluster, configuration) for configuration in (what.configuration, *what.others)]
 
 
 def _kernels(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, command: str) -> Kernels:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost.block_recompute import evaluate_block
+from symconfig.cost.blocks import Lattice
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.stages import Points, Setting, Stages, StageShape, stages
 from symconfig.cost.step import Cost, evaluate
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived
 from symconfig.solve.found import Found
-from symconfig.solve.space import columns, lattice
+from symconfig.solve.space import Grid, columns, lattice
 from symconfig.solve.weigh import WHOLE, prefix
 
 
@@ -33,18 +34,27 @@ class Detail:
         return tuple(float(value) for value in self.cost.stage_bytes[:, 0, 0, 0])
 
 
-def detail(found: Found, copies: int = 1) -> Detail:
+def sizes(found: Found, copies: int) -> Lattice:
+    """The candidate's point, `copies` times."""
+    return lattice(found.request, _point(found, copies))
+
+
+def _point(found: Found, copies: int) -> Grid:
+    tp, _, cp, ep, etp, _, micro = found.degrees
+    return np.repeat(np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64), copies, axis=1)
+
+
+def detail(found: Found, known: Lattice | None = None) -> Detail:
     """The parts of one candidate, by the same functions that weighed it.
 
-    copies: how often it is weighed, where the machine's constants are arrays [copies].
+    known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
-    request = found.request
-    tp, pp, cp, ep, etp, _, micro = found.degrees
-    point = np.repeat(np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64), copies, axis=1)
-    every = np.arange(copies)
+    request, pp = found.request, found.degrees[1]
+    known = known or sizes(found, 1)
+    point, every = _point(found, known.points), np.arange(known.points)
     of_kind = derived(request.model, request.framework.implementation, found.scheme)
     choices = [Choice(), WHOLE] if found.block_layers else [found.choice]
-    costs = block_costs(of_kind, lattice(request, point), found.machine, request.framework)
+    costs = block_costs(of_kind, known, found.machine, request.framework)
     small = table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
     counts = found.split.counts(small.kinds)
     shapes = tuple(StageShape(index, count, 1) for index, count in enumerate(counts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.blocks import SECONDS, Array
+from symconfig.cost.blocks import SECONDS, Array, KeptLattice
 from symconfig.cost.framework import MEGATRON, Framework
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.stages import Offload
@@ -20,7 +20,7 @@ from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
 from symconfig.plan import Predicted
 from symconfig.solve.candidate import predicted
-from symconfig.solve.detail import detail
+from symconfig.solve.detail import detail, sizes
 from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
@@ -92,14 +92,21 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     )
 
 
-def step_seconds(
-    model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration, constants: Constants, n: int
-) -> Array:
-    """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
-    found = as_found(model, cluster, configuration)
-    found = replace(found, machine=machine(cluster, configuration.precision, constants))
-    cost = detail(found, n).cost
-    return np.broadcast_to(cost.step_s[0, 0], n)
+class Timer:
+    """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once."""
+
+    def __init__(self, model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> None:
+        self._cluster = cluster
+        self._found = as_found(model, cluster, configuration)
+        self._sizes: KeptLattice | None = None
+
+    def step_seconds(self, constants: Constants, n: int) -> Array:
+        """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
+        if self._sizes is None or self._sizes.points != n:
+            plain = sizes(self._found, n)
+            self._sizes = KeptLattice(plain.numbers, plain.points)
+        found = replace(self._found, machine=machine(self._cluster, self._found.request.precision, constants))
+        return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0], n)
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:
