@@ -10,7 +10,7 @@ import pytest
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.calibrate import BOUNDS
+from symconfig.measured.calibrate import ANY_GPU, BOUNDS
 from symconfig.measured.cases import case
 from symconfig.measured.runs import calibrations, runs
 from symconfig.solve.predict import predict
@@ -80,9 +80,9 @@ def measured(tmp_path: Path) -> Path:
 
 def test_constants_come_back_and_models_that_were_left_out_are_predicted(measured: Path) -> None:
     found = calibrations(runs([measured], load_cluster("a100-80gb")), "made up", from_scratch=True)[0]
-    # Links and memory are small parts of these steps, so their rates stay nearer to what is believed of any GPU.
     assert found.kernels.gemm_efficiency.value == pytest.approx(TRUE["gemm_efficiency"], rel=0.05)
-    assert found.kernels.link_efficiency.value == pytest.approx(TRUE["link_efficiency"], rel=0.25)
+    # Links are a small part of these steps, so their rate goes only part of the way from what is believed of any GPU.
+    assert TRUE["link_efficiency"] < found.kernels.link_efficiency.value < 0.9 * ANY_GPU["link_efficiency"][0]
     assert found.rows == 36
     assert found.before > 0.1
     assert found.after < 0.015
