@@ -101,6 +101,7 @@ class BlockCost:
 
     derived: DerivedBlock
     work_s: dict[tuple[str, Phase], Array]
+    host_s: dict[tuple[str, Phase], Array]  # of the thread that launches it
     comm_s: tuple[Array, ...]  # exposed, per collective
     full_comm_s: tuple[Array, ...]  # before hiding
     held_bytes: tuple[Array, ...]
@@ -114,6 +115,7 @@ class BlockCost:
         return BlockCost(
             self.derived,
             {key: t[chosen] for key, t in self.work_s.items()},
+            {key: t[chosen] for key, t in self.host_s.items()},
             tuple(t[chosen] for t in self.comm_s),
             tuple(t[chosen] for t in self.full_comm_s),
             tuple(t[chosen] for t in self.held_bytes),
@@ -133,7 +135,8 @@ class BlockCost:
 
         Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
         forward and return beside the backward; what does not fit shows. Bytes kept for each microbatch in flight, and
-        bytes alive only while the block runs backward.
+        bytes alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the
+        GPU to run them, the GPU waits for it.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -154,10 +157,16 @@ class BlockCost:
         kept = (_rows([policy.kept for policy in policies]) - moved) @ held
         transient = self.workspace_bytes + _revived(policies, held)
         total_forward = works.sum(axis=0)
+        wait = self._forward_wait(ops, works)
+        host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
+        host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
+        host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
+        busy = backward + again + backward_comm + again_comm
+        wait_backward = np.maximum(host_backward + host_again - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
-                total_forward,
-                backward + again,
+                total_forward + wait,
+                backward + again + wait_backward,
                 forward_comm + compiled.exposed_s(away, total_forward, hide_host),
                 backward_comm + again_comm + compiled.exposed_s(away, backward, hide_host),
                 again + again_comm,
@@ -166,6 +175,36 @@ class BlockCost:
             )
         )
         return result
+
+    def _forward_wait(self, ops: Sequence[str], works: Array) -> Array:
+        """[points]: seconds for which the GPU waits for the host in the forward.
+
+        Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead: what it
+        launches slowly among them, nothing outside them makes up for.
+        """
+        among = inside_experts(self.derived)
+        wait = np.zeros_like(self.boundary_bytes)
+        for inside in (True, False):
+            mine = [op for op in ops if (op in among) is inside]
+            host = sum((self.host_s[op, Phase.FORWARD] for op in mine), np.zeros_like(wait))
+            busy = _rows([[(op in among) is inside for op in ops]]) @ works
+            busy = busy[0] + sum(
+                t
+                for c, t in zip(self.derived.collectives, self.comm_s, strict=True)
+                if c.phase is Phase.FORWARD and is_dispatch(c) is inside
+            )
+            wait = wait + np.maximum(host - busy, 0.0)
+        return wait
+
+
+def inside_experts(block: DerivedBlock) -> frozenset[str]:
+    """Operators on tokens that lie by expert."""
+    return frozenset(op for op, modules in block.modules if "moe_experts" in modules)
+
+
+def is_dispatch(c: Collective) -> bool:
+    """Whether it brings tokens to their experts, or back."""
+    return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
 
 
 def _rows(bits: Sequence[Sequence[bool]]) -> Array:
@@ -184,12 +223,15 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     work = _work_seconds(block, lattice, machine, framework)
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
     exposed = tuple(_exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
+    if framework.hide.experts:
+        exposed = _beside_another(block.collectives, exposed, work, framework.hide.experts)
     held = lattice.stack([held.elements for held in block.held])
     sizes = np.array([[ELEMENT_BYTES[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
     return BlockCost(
         block,
         work,
+        _host_seconds(block, lattice, machine, framework),
         exposed,
         full,
         tuple(held * sizes),
@@ -277,6 +319,9 @@ def _work_seconds(
     return result
 
 
+_CHANNELS = 128.0  # at which the attention's rates are given
+
+
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
     """Two products forward; five backward, since the scores are made again.
 
@@ -291,7 +336,7 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array
     result: Array = compiled.attention_s(
         queries,
         lattice.numbers[work.keys],
-        channels,
+        (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
         2.0 if forward else 5.0,
         rate,
         machine.launch_s * steps,
@@ -308,22 +353,58 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
     if c.kind is Kind.ALL_TO_ALL:
-        seconds = compiled.all_to_all_s(amount, ranks, stride, **machine.levels)
+        copies = lattice.numbers["num_experts_per_tok"] if "ep" in c.axes else 1.0
+        once = float("ep" in c.axes and framework.implementation.dispatcher != "alltoall")
+        seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, **machine.levels)
     else:
         seconds = compiled.ring_s(amount, 2.0 if c.kind is Kind.ALL_REDUCE else 1.0, ranks, stride, **machine.levels)
     return np.where(ranks > 1, seconds * c.times, 0.0)
 
 
 def _exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
-    axis = c.axes[0] if c.axes[0] in ("tp", "cp") else "ep"
+    axis = c.axes[0]
     # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
     direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
-    hide: float = getattr(framework.hide, f"{axis}_{direction}")
+    hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
     if c.beside is None or hide == 0.0:
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     edge = 1 / pieces if pieces > 1 else 0.0
     result: Array = compiled.chunked_s(seconds, work[c.beside], hide, edge)
+    return result
+
+
+def _beside_another(
+    collectives: tuple[Collective, ...], seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
+) -> tuple[Array, ...]:
+    """The experts' all-to-all of a microbatch's forward runs beside the work of another one's backward and vice versa
+    (Megatron-LM, overlap_moe_expert_parallel_comm): all of it together beside both passes of the layer."""
+    mine = [is_dispatch(c) for c in collectives]
+    whole = sum((t for t, yes in zip(seconds, mine, strict=True) if yes), np.zeros_like(seconds[0]))
+    left = np.maximum(compiled.exposed_s(whole, sum(work.values()), hide) / np.maximum(whole, _NOTHING_S), _TAKEN)
+    return tuple(t * left if yes else t for t, yes in zip(seconds, mine, strict=True))
+
+
+# Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
+# 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
+_TAKEN = 0.2
+_NOTHING_S = 1e-30  # keeps a share of nothing from being a division by zero
+
+
+def _host_seconds(
+    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> dict[tuple[str, Phase], Array]:
+    """The launching thread's time. A product in low precision quantises its input in a kernel of its own."""
+    inside = inside_experts(block)
+    result: dict[tuple[str, Phase], Array] = {}
+    for work in block.work:
+        turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
+        if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
+            turns = turns * 2
+        if framework.graphed == "all" or (framework.graphed == "outside experts" and work.op not in inside):
+            turns = turns * 0.0
+        previous = result.get((work.op, work.phase), np.zeros(lattice.points))
+        result[work.op, work.phase] = previous + framework.host_kernel_s * turns
     return result
 
 

@@ -152,19 +152,29 @@ def _ring() -> Formula:
 
 
 def _all_to_all() -> Formula:
-    amount, ranks, stride = _symbols("amount_bytes ranks stride")
+    amount, ranks, stride, copies, once = _symbols("amount_bytes ranks stride copies once")
     members, bandwidths, latencies = _reach(ranks, stride)
+    domain = members[0]
     times, latency, inside = [], sp.Integer(0), sp.Integer(1)
     for member, bandwidth, wait in zip(members, bandwidths, latencies, strict=True):
-        times.append((member - inside) / ranks * amount / bandwidth)
+        apart = (member - inside) / ranks
+        # A token with `copies` receivers drawn at random has one among a share p of the ranks with 1 - (1 - p)^copies.
+        # Inside a domain it goes once to each rank that has one, those of other domains after their arrival, too;
+        # across a border it goes once to each domain that has one.
+        if inside == 1:
+            together = (ranks - ranks / domain) * (1 - (1 - 1 / ranks) ** copies) / copies
+        else:
+            together = (member - inside) / domain * (1 - (1 - domain / ranks) ** copies) / copies
+        times.append((apart + once * (together - apart)) * amount / bandwidth)
         latency += greater(member, inside) * wait
         inside = member
     return Formula(
         "all_to_all_s",
-        (*_names(amount, ranks, stride), *LEVEL_ARGUMENTS),
+        (*_names(amount, ranks, stride, copies, once), *LEVEL_ARGUMENTS),
         _largest(times) + latency,
         "s",
-        "each rank sends an equal part to every other; levels work at the same time",
+        "each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one "
+        "rank or domain travel once (DeepEP, HybridEP)",
     )
 
 

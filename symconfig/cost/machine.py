@@ -12,6 +12,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.errors import InputError, Problem
 from symconfig.units import MIB
 
+# A channel of a score is 4 FLOP (two products). An SM makes 16 exponentials a clock, and on Hopper 4096, on Blackwell
+# 8192 FLOP in 16 bit (NVIDIA's architecture whitepapers; CUDA C++ programming guide, arithmetic instructions).
+# FlashAttention-3 shows it: on Hopper 64 and 256 channels take 1.3 and 0.86 of the time of 128 for the same FLOP (arXiv
+# 2407.08608, figure 5); 64 channels of exponentials give 1.33, 0.83. Before Hopper the products are so much slower that
+# they hide them: MPT-125M on A100 (llm_foundry_mpt) loses nothing by its 64 channels.
+_SOFTMAX_CHANNELS = {"hopper": 64.0, "blackwell": 128.0}
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4")
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
@@ -39,6 +45,7 @@ class Machine:
     launch_s: Number
     attention_flops: Number
     attention_backward_flops: Number
+    softmax_channels: float  # over which the two products take as long as the exponential of their score
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
     levels: dict[str, Number]  # arguments of the collectives' formulas
@@ -84,6 +91,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         kernels["launch_s"],
         attention,
         attention * kernels["attention_backward_ratio"],
+        _SOFTMAX_CHANNELS.get(cluster.gpu.architecture, 0.0),
         3.0 if precision in LOW_PRECISION else 0.0,
         # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.

@@ -254,18 +254,18 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Work]:
     m = _extent([x for x in op.loops if x in first and x not in second], parts)
     n = _extent([x for x in op.loops if x in second and x not in first], parts)
     k = _extent([x for x in op.loops if x in op.contracted], parts)
-    low = op.low_precision
+    low, turns = op.low_precision, _extent(list(op.per), parts)
     result: list[Work] = [
-        Matmul(op.name, Phase.FORWARD, batch, m, n, k, low),
-        Matmul(op.name, Phase.INPUT, batch, m, k, n, low),
+        Matmul(op.name, Phase.FORWARD, batch, m, n, k, low, turns),
+        Matmul(op.name, Phase.INPUT, batch, m, k, n, low, turns),
     ]
     if op.trainable:
-        result.append(Matmul(op.name, Phase.WEIGHT, batch, k, n, m, low))
+        result.append(Matmul(op.name, Phase.WEIGHT, batch, k, n, m, low, turns))
     elif not op.weights:
-        result.append(Matmul(op.name, Phase.INPUT, batch, k, n, m, low))
+        result.append(Matmul(op.name, Phase.INPUT, batch, k, n, m, low, turns))
     if op.sums_bias:
         read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in op.outputs)
-        result.append(Traffic(op.name, Phase.WEIGHT, read))
+        result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
     return result
 
 
@@ -277,13 +277,15 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
+    turns = _extent(list(op.per), scheme.parts(op))
     return [
-        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward)),
+        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward), turns),
         # gradient of the output and what was kept are read, gradients of the inputs are written
         Traffic(
             op.name,
             Phase.INPUT,
             moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
+            turns,
         ),
     ]
 

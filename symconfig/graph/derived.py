@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """batch x [m, k] x [k, n] on one rank."""
+    """batch x [m, k] x [k, n] on one rank. turns: how often the host launches it."""
 
     op: str
     phase: Phase
@@ -28,6 +28,7 @@ class Matmul:
     n: Monomial
     k: Monomial
     low_precision: bool
+    turns: Monomial
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A memory-bound operator on one rank: elements moved, by element type."""
+    """A memory-bound operator on one rank: elements moved, by element type. turns: how often the host launches it."""
 
     op: str
     phase: Phase
     moved: tuple[tuple[Monomial, Element], ...]
+    turns: Monomial
 
 
 Work = Matmul | AttentionWork | Traffic

@@ -70,6 +70,7 @@ class Operator:
     keys: for attention, the symbol for keys attended per query.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
+    per: dims over which the framework loops on the host, with kernels of their own for each turn.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Operator:
     keys: str | None = None
     low_precision: bool = False
     sums_bias: bool = False
+    per: tuple[str, ...] = ()
 
     @property
     def trainable(self) -> bool:
@@ -156,6 +158,7 @@ class Builder:
         bias: Weight | None = None,
         low_precision: bool = False,
         sums_bias: bool = False,
+        per: Sequence[str] = (),
     ) -> None:
         """outputs = x * weight, summed over `contracted`."""
         loops = dict.fromkeys((*x.dims, *weight.dims))
@@ -171,6 +174,7 @@ class Builder:
                 modules=tuple(self.modules),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
+                per=tuple(per),
             )
         )
 
@@ -203,7 +207,8 @@ class Builder:
         sums: int = 1,
         overwrites: bool = False,
         holds: Sequence[Tensor] = (),
-        traffic: tuple[int | Fraction, int | Fraction] = (1, 1),
+        traffic: Sequence[int | Fraction] = (1, 1),
+        per: Sequence[str] = (),
     ) -> Tensor:
         """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses."""
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
@@ -230,6 +235,7 @@ class Builder:
                 (Fraction(traffic[0]), Fraction(traffic[1])),
                 overwrites,
                 tuple(holds),
+                per=tuple(per),
             )
         )
         return output

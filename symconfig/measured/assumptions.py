@@ -9,10 +9,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from symconfig.descriptor.job import Packing
-from symconfig.descriptor.measurements import MeasuredBatch
+from symconfig.descriptor.measurements import MeasuredBatch, Row
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.graph.blocks.common import Dispatcher
 from symconfig.measured.flops import COUNTING, Counting
 
 
@@ -70,6 +71,32 @@ class Habits(Strict):
     hide_tp_backward: float | None = None
     hide_data: float | None = None
     hide_sharded_weights: float | None = None
+    hide_experts: float | None = None
+    dispatcher: Dispatcher | None = None
+    fused_experts: bool | None = None
+    graphed: Literal["none", "outside experts", "all"] | None = None
+
+
+class Recipe(Strict):
+    """What a source's public recipe sets beside its printed table. Empty: for every version, model, GPU, precision."""
+
+    file: str = Field(description="where it stands, in the source's repository at the version's tag")
+    versions: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+    habits: Habits = Habits()
+
+    def covers(self, row: Row) -> bool:
+        """Whether the row is a run of this recipe."""
+        asked = (
+            (self.versions, row.software.version if row.software else None),
+            (self.models, row.model.name),
+            (self.gpus, row.cluster.gpu),
+            (self.precisions, row.options.precision),
+        )
+        return all(not known or value in known for known, value in asked)
 
 
 class Assumption(Strict):
@@ -98,6 +125,16 @@ class Assumption(Strict):
     network_ports: int | None = Field(default=None, description="of a node, where not every GPU has one of its own")
     gpu: str | None = None
     flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
+    recipes: tuple[Recipe, ...] = ()
+
+    def at(self, row: Row) -> Assumption:
+        """With the recipes that cover the row, a later one over an earlier one."""
+        options, habits = dict(self.options), self.habits.model_dump(exclude_none=True)
+        for recipe in self.recipes:
+            if recipe.covers(row):
+                options |= recipe.options
+                habits |= recipe.habits.model_dump(exclude_none=True)
+        return self.model_copy(update={"options": options, "habits": Habits(**habits)})
 
 
 class Assumptions(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -74,6 +75,8 @@ _IMPLEMENTATION = (
     "fused_bias",
     "stops_early",
     "logged_losses",
+    "dispatcher",
+    "fused_experts",
 )
 _FRAMEWORK = (
     "adam_bytes",
@@ -91,8 +94,10 @@ _FRAMEWORK = (
     "all_reduced_gradients",
     "torch_workspace",
     "engine",
+    "graphed",
 )
 _SIZES = ("weight", "gradient", "optimizer")
+_GRAPHS = re.compile(r"(?P<full>full )?CG\b")  # "router/preprocess CG", "partial CG", "full CG"
 _SELECTIVE = frozenset({"core_attn"})
 
 
@@ -128,7 +133,8 @@ def case(
 
     Raises InputError when the row leaves out what no assumption gives.
     """
-    assumption = assumptions().of(source, row.software.version if row.software else None, row.cluster.gpu)
+    version = row.software.version if row.software else None
+    assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
     asked = _Asked(row, assumption, cluster)
     micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
     model = model or _model(row, asked, seq_length)
@@ -178,6 +184,8 @@ class _Asked:
         self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
         if self.stated.get("megatron_args"):
             self.stated = _from_arguments(self.stated["megatron_args"]) | self.stated
+        if graphs := _GRAPHS.search(str(self.stated.get("features", ""))):
+            self.stated["graphed"] = "all" if graphs["full"] else "outside experts"
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from symconfig.graph.derived import Phase
+from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.operator import Element
 from tests.graph.support import SEQUENCE, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 
@@ -96,3 +97,45 @@ def test_a_shared_expert_is_cut_by_tp_like_any_mlp() -> None:
     shared = ("mlp_norm", "shared_mlp_out")
     kinds = Counter(str(c.kind) for c in chosen(derived, "tp", Phase.FORWARD) if c.tensor in shared)
     assert kinds == Counter({"all-gather": 1, "reduce-scatter": 1})
+
+
+def operators(name: str, **how: object) -> set[str]:
+    return {work.op for work in block(sample_model(name), "moe", **how).work}
+
+
+def test_slots_are_sorted_after_an_all_to_all_only() -> None:
+    """All slots are read and written once more: on arrival and on the way back, forward and backward."""
+    model = sample_model("qwen3-30b-a3b")
+    values = numbers(model, seq_length=S, ep=8, dp=8)
+
+    def moved(dispatcher: str) -> float:
+        work = block(model, "moe", dispatcher=dispatcher).work
+        mine = [w for w in work if isinstance(w, Traffic) and w.op in ("dispatch", "combine")]
+        activations = [m for w in mine for m, element in w.moved if element is Element.ACTIVATION]
+        return sum(m.value(values) for m in activations)
+
+    more = moved("alltoall") - moved("deepep")
+    assert more == pytest.approx(4 * 2 * S * 8 * 2048, rel=0.01)
+
+
+def test_limits_and_biases_of_experts_are_kernels_of_their_own_unless_fused() -> None:
+    """gpt-oss: swiglu_limit and experts with biases; Qwen3 has neither."""
+    own = {"expert_gate_clamp", "expert_up_clamp", "expert_bias"}
+    assert own <= operators("gpt-oss-120b")
+    assert not own & operators("gpt-oss-120b", fused_experts=True)
+    assert not own & operators("qwen3-30b-a3b")
+
+
+@pytest.mark.parametrize(("ep", "turns"), [(1, 128), (8, 16), (128, 1)])
+def test_the_host_launches_the_products_of_each_expert(ep: int, turns: int) -> None:
+    model = sample_model("qwen3-30b-a3b")
+    found = {
+        fused: {
+            work.turns.value(numbers(model, ep=ep, dp=ep))
+            for work in block(model, "moe", fused_experts=fused).work
+            if isinstance(work, Matmul) and work.op.startswith("expert_")
+        }
+        for fused in (False, True)
+    }
+    assert found == {False: {turns}, True: {1}}
+

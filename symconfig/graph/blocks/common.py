@@ -12,6 +12,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.operator import LAYER, Builder, Element, Tensor, Use, Weight
 
 Kernel = Literal["flash", "fused_softmax", "torch"]
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Implementation:
     fused_bias: the gradient of a bias comes with the matmul; else a kernel of its own sums over tokens.
     stops_early: recomputing ends with the last tensor that a backward needs, as PyTorch's does since 2.1 when it is not
         re-entrant (torch.utils.checkpoint.set_checkpoint_early_stop).
+    dispatcher: how tokens reach their experts: NCCL's all-to-all of slots, sorted by expert on arrival; or DeepEP's or
+        HybridEP's kernels, which send the copies of a token for one rank or node once and put them into their slots.
+    fused_experts: one grouped kernel each for the experts' products with their gate, clamp, bias and quantisation
+        (Transformer Engine's fused grouped MLP); else grouped products and eager kernels between them.
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
     wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
     viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
@@ -56,6 +61,8 @@ class Implementation:
     fused_bias: bool = True
     stops_early: bool = False
     logged_losses: int = 0
+    dispatcher: Dispatcher = "alltoall"
+    fused_experts: bool = False
 
 
 @dataclass(slots=True)
@@ -111,6 +118,7 @@ def linear(
         ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
         low,
         not ctx.how.fused_bias,
+        per=() if ctx.how.fused_experts else batch,
     )
     if ctx.adapted((name, *aliases)):
         _adapter(ctx, name, x, batch, inner, width, outputs)

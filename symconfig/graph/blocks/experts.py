@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import Context, linear
 from symconfig.graph.blocks.mlp import mlp
@@ -20,6 +22,8 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     routed = _slots(ctx, x, indices)
     with ctx.build.module("moe_experts"):
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, "moe_act")
+        if moe.expert_bias and not ctx.how.fused_experts:
+            done = _biased(ctx, done)
     combined = Tensor("moe_out", x.dims)
     ctx.build.elementwise(
         "combine",
@@ -27,6 +31,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         combined,
         loops=(*x.dims, d.SLOTS),
         saves=[*([] if ctx.how.weighted_experts else [done]), probabilities, indices],
+        traffic=_sorting(ctx, 1, 1 if ctx.how.weighted_experts else 2),
     )
     if not moe.shared_expert_intermediate_size:
         return combined
@@ -48,7 +53,32 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """xe[E, U, D]: each token copied into one slot of each of its experts."""
     routed = Tensor("expert_in", (d.EXPERTS, d.SLOTS, d.HIDDEN))
-    return ctx.build.elementwise("dispatch", [x, indices], routed, loops=(*x.dims, d.SLOTS))
+    return ctx.build.elementwise(
+        "dispatch", [x, indices], routed, loops=(*x.dims, d.SLOTS), traffic=_sorting(ctx, 1, 1)
+    )
+
+
+def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
+    """Traffic forward and backward of an operator that moves so many times all slots, and all tokens once.
+
+    What NCCL's all-to-all brings lies by sender and is copied to lie by expert; the reverse on its way back: each time
+    all slots are read and written once more (Megatron-LM, MoEAlltoAllTokenDispatcher: permute and sort_chunks_by_idxs).
+    """
+    assert ctx.model.experts is not None
+    copies = 2 if ctx.how.dispatcher == "alltoall" else 0
+    tokens = Fraction(1, ctx.model.experts.num_experts_per_tok)
+    return tuple(1 + copies / (times + tokens) for times in slots)
+
+
+def _biased(ctx: Context, done: Tensor) -> Tensor:
+    """Adds each expert's bias times the slot's probability (Megatron-LM, moe/experts.py, _apply_bias).
+
+    A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
+    forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6
+    (gradients of probabilities and bias, with their sums). One kernel would move 2 each way.
+    """
+    out = Tensor(f"{done.name}_biased", done.dims)
+    return ctx.build.elementwise("expert_bias", [done], out, traffic=(7, 10), per=(d.EXPERTS,))
 
 
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import Context, linear, with_adapter
 from symconfig.graph.operator import Tensor, Use
@@ -43,6 +45,8 @@ def mlp(
             gate = with_adapter(ctx, f"{prefix}gate_proj", gate, ("gate_proj", "w2"))
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
+        if gated and ctx.model.hidden_act == "clamped_swiglu" and not ctx.how.fused_experts:
+            gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
             active = ctx.build.elementwise(
                 f"{prefix}gate_activation", [gate], Tensor(f"{prefix}gate_active", gate.dims), saves=[gate]
@@ -52,9 +56,21 @@ def mlp(
             inputs = [gate, up] if gated else [up]
             weighted = width == d.EXPERT_FFN and ctx.how.weighted_experts and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
-            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=inputs)
+            # A fused kernel works on what its products have in registers.
+            traffic = (0, 0) if ctx.how.fused_experts and width == d.EXPERT_FFN else (1, 1)
+            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=inputs, traffic=traffic)
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(ctx, f"{prefix}down_proj", middle, (width,), (d.HIDDEN,), [Use(out)], bias, ("down_proj", "c_proj"))
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
+
+
+def _clamped(ctx: Context, half: Tensor) -> Tensor:
+    """Gate or up within the model's limits, in eager kernels (Megatron-LM, fusions/fused_bias_geglu.py).
+
+    Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of the
+    gradient, joined again: five passes for three.
+    """
+    out = Tensor(f"{half.name}_clamped", half.dims)
+    return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))

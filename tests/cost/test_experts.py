@@ -1,0 +1,92 @@
+"""What a layer of experts costs beside its products: its tokens' journey, and the host that launches its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.cost import compiled
+from symconfig.cost.blocks import BlockCost, Lattice, evaluate
+from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.machine import machine
+from symconfig.graph.derive import derive
+from symconfig.graph.model import blocks
+from symconfig.graph.recompute import apply
+from symconfig.graph.scheme import Scheme
+from tests.cost.test_invariants import levels
+from tests.graph.support import numbers
+from tests.sample_models import sample_cluster, sample_model
+
+NODE = 8.0  # ranks of a domain in `levels`
+
+
+def travel(amount: float, ranks: float, copies: float, once: float) -> float:
+    return float(compiled.all_to_all_s(amount, ranks, 1.0, copies, once, **levels(1e11, 0.0)))
+
+
+def test_copies_for_one_rank_travel_once() -> None:
+    """Tokens draw their experts at random: counted with the formula's own drawing, with returns, over ranks."""
+    rng, ranks, copies, tokens = np.random.default_rng(0), 8, 8, 20_000
+    drawn = np.sort(rng.integers(0, ranks, (tokens, copies)), axis=1)
+    distinct = 1 + (np.diff(drawn, axis=1) > 0).sum(axis=1)
+    share = distinct.mean() / copies
+    assert travel(8e9, ranks, copies, 1.0) == pytest.approx(share * travel(8e9, ranks, copies, 0.0), rel=0.01)
+
+
+def test_one_copy_a_token_has_nothing_to_save() -> None:
+    assert travel(8e9, NODE, 1.0, 1.0) == pytest.approx(travel(8e9, NODE, 1.0, 0.0))
+
+
+def test_across_nodes_a_token_goes_once_to_each_node() -> None:
+    """With eight copies over two nodes nearly every token goes to the other one, once instead of four times."""
+    slow = {**levels(1e11, 0.0), "level1_bytes_per_s": 1e9}
+    plain = float(compiled.all_to_all_s(8e9, 16.0, 1.0, 8.0, 0.0, **slow))
+    once = float(compiled.all_to_all_s(8e9, 16.0, 1.0, 8.0, 1.0, **slow))
+    assert plain / once == pytest.approx(4 / (1 - 0.5**8))
+
+
+def layer(framework: Framework, tokens: int = 64, ep: int = 8) -> BlockCost:
+    """One MoE layer with few tokens, so that the host is the slower one."""
+    model = sample_model("qwen3-30b-a3b")
+    values = numbers(model, seq_length=tokens, ep=ep, dp=ep)
+    lattice = Lattice({**values, "keys_full": tokens / 2, "keys_window": tokens / 2}, 1)
+    block = derive(blocks(model, framework.implementation)["moe"], Scheme(False))
+    return evaluate(block, lattice, machine(sample_cluster(), "bf16"), framework)
+
+
+def passes(cost: BlockCost) -> tuple[float, float]:
+    """Forward and backward, communication apart."""
+    result = cost.passes([apply(cost.derived, frozenset())], 1e10, 0.5)
+    return float(result[0, 0, 0]), float(result[1, 0, 0])
+
+
+def test_a_slow_host_is_what_a_small_layer_waits_for() -> None:
+    quick, slow = (layer(replace(MEGATRON, host_kernel_s=s)) for s in (0.0, 1e-3))
+    for gpu, host in zip(passes(quick), passes(slow), strict=True):
+        assert host > 10 * gpu
+    # Sixteen experts of two products each, on top of what is launched once.
+    once = len([work for work in slow.derived.work if work.op in ("router", "input_norm")])
+    assert sum(passes(slow)) > 1e-3 * (3 * 2 * 16 + once)
+
+
+def test_graphs_take_the_host_away() -> None:
+    slow = replace(MEGATRON, host_kernel_s=1e-3)
+    eager, some, all_ = (
+        sum(passes(layer(replace(slow, graphed=what)))) for what in ("none", "outside experts", "all")
+    )
+    assert all_ == pytest.approx(sum(passes(layer(replace(MEGATRON, host_kernel_s=0.0)))))
+    assert all_ < some < eager
+
+
+def test_fewer_experts_a_rank_are_launched_sooner() -> None:
+    slow = replace(MEGATRON, host_kernel_s=1e-3)
+    assert sum(passes(layer(slow, ep=64))) < 0.5 * sum(passes(layer(slow, ep=8)))
+
+
+def test_another_microbatch_hides_the_all_to_all_but_loses_compute_units_to_it() -> None:
+    framework = replace(MEGATRON, host_kernel_s=0.0)
+    shown, hidden = (layer(replace(framework, hide=replace(framework.hide, experts=share)), 4096) for share in (0, 1))
+    before, after = (sum(float(t.max()) for t in cost.comm_s) for cost in (shown, hidden))
+    assert after == pytest.approx(0.2 * before)
