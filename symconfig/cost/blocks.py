@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import CONTENTION, Framework
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import (
     AttentionWork,
@@ -371,6 +371,8 @@ def _exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array]
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     edge = 1 / pieces if pieces > 1 else 0.0
     result: Array = compiled.chunked_s(seconds, work[c.beside], hide, edge)
+    if axis == "tp" and pieces == 1:
+        result = result + compiled.slowed_s(seconds, work[c.beside], hide, CONTENTION)
     return result
 
 

@@ -14,15 +14,12 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.blocks import Array
+from symconfig.cost.framework import CONTENTION
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.graph.layout import Kind
 
-# Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
-# 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
-# a GPU, where most is hidden, on A100 and H100 alike.
-CONTENTION = 0.45
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.framework import CONTENTION, MEGATRON, Framework
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve.predict import Configuration, predict
@@ -50,3 +50,18 @@ def test_stages_that_wait_for_each_other_pay_for_every_message() -> None:
     more = seconds(replace(PLAIN, handover_s=0.008), pp=2)[part] - seconds(PLAIN, pp=2)[part]
     assert more == pytest.approx(2 * 0.008 * (MICROBATCHES + 1), rel=1e-6)
     assert part not in seconds(replace(PLAIN, handover_s=0.008))
+
+
+def test_a_hidden_collective_slows_the_weight_gradient_beside_it() -> None:
+    """The backward all-reduce runs beside the weight gradient and takes some of its time."""
+    part = "layer communication"
+
+    def communication(hide: float) -> float:
+        how = replace(PLAIN, hide=replace(PLAIN.hide, tp_backward=hide))
+        configuration = Configuration(8, 1, 1, 1, MICROBATCHES, 2048, framework=how)
+        return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), configuration).predicted.time[part]
+
+    shown, hidden = communication(0.0), communication(1e6)
+    hideable = (shown - hidden) / (1 - CONTENTION)  # the backward's half
+    assert 0 < hidden < shown
+    assert hideable == pytest.approx(shown / 2, rel=0.1)
