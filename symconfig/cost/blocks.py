@@ -32,7 +32,13 @@ from symconfig.graph.recompute import Policy
 
 Array = NDArray[np.float64]
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")
-ELEMENT_BYTES = {Element.ACTIVATION: 2.0, Element.FP32: 4.0, Element.MASK: 1.0, Element.INDEX: 8.0}
+ELEMENT_BYTES = {
+    Element.ACTIVATION: 2.0,
+    Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
+    Element.FP32: 4.0,
+    Element.MASK: 1.0,
+    Element.INDEX: 8.0,
+}
 # Per element of a step's result: of each step, and once at the end.
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
 ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
@@ -226,7 +232,9 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     if framework.hide.experts:
         exposed = _beside_another(block.collectives, exposed, work, framework.hide.experts)
     held = lattice.stack([held.elements for held in block.held])
-    sizes = np.array([[ELEMENT_BYTES[held.element]] for held in block.held]).reshape(-1, 1)
+    inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
+    element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
+    sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
     return BlockCost(
         block,

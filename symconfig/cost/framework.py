@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from symconfig.cost.machine import LOW_PRECISION, Number
+from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
 from symconfig.graph.blocks.common import Implementation
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 
@@ -18,7 +18,7 @@ CONTENTION = 0.45
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Per parameter. weight_cache: extra copies for low-precision matmuls."""
+    """Per parameter. weight_cache: extra copies for low-precision matmuls; the vocabulary has none."""
 
     weight: float
     gradient: float
@@ -72,12 +72,17 @@ class Framework:
     # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
     # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
     kept_gradient_buffers: bool = False
+    # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
+    # master copy (--fp8-param-gather).
+    quantised_weights: bool = False
     # Each tensor-parallel rank sends its part of a whole activation across the pipeline's border, and the receivers
     # gather it (arXiv 2104.04473, section 4.1).
     scattered_sends: bool = False
     keeps_gathered: bool = False  # see Scheme
     torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
-    engine: bool = False  # runs Transformer Engine, which has workspaces of its own
+    # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
+    # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
+    engine: bool = False
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
     handover_s: float = 0.0  # of each message between stages, where its receiver and sender wait for each other
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
@@ -172,7 +177,12 @@ FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, DEEPSPEED, F
 
 
 def element_bytes(framework: Framework, precision: str) -> Bytes:
-    """Bytes per parameter for a precision."""
-    if precision in LOW_PRECISION and framework.name == "megatron":
-        return replace(framework.bytes, weight_cache=2.0)  # fp8 copy and its transpose
-    return framework.bytes
+    """Bytes per parameter for a precision.
+
+    Transformer Engine keeps a weight's low-precision copy by rows, for the forward, and by columns, for the backward,
+    from the first microbatch of a step to its last.
+    """
+    if precision not in LOW_PRECISION or not framework.engine:
+        return framework.bytes
+    copies = 2.0 * QUANTISED_BYTES[precision]
+    return replace(framework.bytes, weight_cache=copies - 2.0 if framework.quantised_weights else copies)

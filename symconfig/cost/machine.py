@@ -19,6 +19,9 @@ from symconfig.units import MIB
 # they hide them: MPT-125M on A100 (llm_foundry_mpt) loses nothing by its 64 channels.
 _SOFTMAX_CHANNELS = {"hopper": 64.0, "blackwell": 128.0}
 LOW_PRECISION = ("fp8", "mxfp8", "nvfp4")
+# An element with its part of a scale: one byte for each 32 elements (OCP Microscaling Formats 1.0, section 5.1), one
+# for each 16 (NVFP4).
+QUANTISED_BYTES = {"fp8": 1.0, "mxfp8": 1.0 + 1.0 / 32, "nvfp4": 0.5 + 1.0 / 16}
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
 
@@ -48,6 +51,7 @@ class Machine:
     softmax_channels: float  # over which the two products take as long as the exponential of their score
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
+    quantised_bytes: float  # of an element in the precision of most matmuls
     levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: float
     memory_bytes: float
@@ -96,6 +100,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
         2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
+        QUANTISED_BYTES.get(precision, 2.0),
         _levels(cluster, kernels["link_efficiency"]),
         cluster.host.link_bytes_per_s.value,
         cluster.gpu.memory_bytes.value,

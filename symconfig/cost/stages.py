@@ -99,6 +99,7 @@ class Stages:
     frozen: Array
     quantised: Array
     frozen_expert: Array
+    vocabulary: Array  # of dense and frozen, the look-up's and the head's
     largest: Array  # parameters of the largest block
     embedding: Array  # [n]: parameters of the look-up table
     boundary: Array  # [n]
@@ -134,10 +135,12 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         ]
     )
     held = counts @ weights[: WEIGHTS.index("buffers")]
+    vocabulary = counts @ (of["vocabulary"] + of["frozen_vocabulary"])
     if tied:
         both = counts[:, [table.kinds.index("embedding")]] * counts[:, [table.kinds.index("head")]]
         held[WEIGHTS.index("dense")] -= both * of["vocabulary"][0]
         held[WEIGHTS.index("frozen")] -= both * of["frozen_vocabulary"][0]
+        vocabulary -= both * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = np.array([block[count > 0].max(axis=0) for count in counts])
     forward, backward, forward_comm, backward_comm, again = sums
@@ -156,6 +159,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         frozen,
         quantised,
         frozen_expert,
+        vocabulary,
         largest,
         of["vocabulary"][0],
         table.boundary[points],

@@ -265,7 +265,8 @@ def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     held = (
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
-    whole = each(sizes.weight + sizes.weight_cache, 0.0, 0.0, 0.0) + held
+    cached = (sums.dense + sums.frozen - sums.vocabulary) / over + (sums.expert + sums.frozen_expert) / over_experts
+    whole = each(sizes.weight, 0.0, 0.0, 0.0) + held + sizes.weight_cache * cached
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = 2.0 * sizes.weight * sums.largest if zero >= 3 else np.zeros_like(whole)
     return {

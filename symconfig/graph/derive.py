@@ -172,13 +172,20 @@ class _Flow:
                     Held(
                         name,
                         _local(tensor.dims, layout),
-                        tensor.element,
+                        self._kept_element(tensor, names),
                         producer.name if producer else None,
                         tuple(names),
                         consumers,
                     )
                 )
         return result
+
+    def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
+        """Low-precision matmuls share the 16-bit tensor that something else keeps (Megatron's save_original_input)."""
+        low = {op.name for op in self.block.operators if op.low_precision}
+        if names and tensor.element is Element.ACTIVATION and low.issuperset(names):
+            return Element.MATMUL_INPUT
+        return tensor.element
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
         """A tensor gathered over tp or cp is kept as its shard and gathered again; any other change is kept as used."""

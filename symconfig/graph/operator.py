@@ -15,6 +15,7 @@ class Element(StrEnum):
     """What an element of a tensor is; the cost room gives each its bytes."""
 
     ACTIVATION = "bytes_activation"
+    MATMUL_INPUT = "bytes_matmul_input"  # kept for matmuls only that may run in low precision
     FP32 = "bytes_fp32"
     MASK = "bytes_mask"
     INDEX = "bytes_index"

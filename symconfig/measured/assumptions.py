@@ -52,6 +52,7 @@ class Habits(Strict):
     keeps_gathered: bool | None = None
     logged_losses: int | None = None
     kept_gradient_buffers: bool | None = None
+    quantised_weights: bool | None = None
     scattered_sends: bool | None = None
     fragmentation: float | None = None
     accumulated_bytes: float | None = None

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from symconfig.cost.framework import FRAMEWORKS, USER_BUFFERS, Framework
+from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.measurements import Row
@@ -84,6 +85,7 @@ _FRAMEWORK = (
     "vocab_multiple",
     "attention_rate",
     "kept_gradient_buffers",
+    "quantised_weights",
     "scattered_sends",
     "fragmentation",
     "keeps_gathered",
@@ -233,6 +235,7 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     kernel = "torch-unfused" if arguments.get("no-masked-softmax-fusion") else "fused-softmax"
     result: dict[str, Any] = {
         "kept_gradient_buffers": not (local or arguments.get("no-gradient-accumulation-fusion")),
+        "quantised_weights": bool(arguments.get("fp8-param-gather")),
         "loss": "fused" if arguments.get("cross-entropy-fusion-impl") == "te" else "parallel",
         "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
         "engine": not local,
@@ -334,7 +337,9 @@ def _framework(asked: _Asked, model: ModelDescriptor, degrees: tuple[int, int, i
     found = _with_habits(asked, name, habits)
     for habit, value in habits.items():
         without = _with_habits(asked, name, {key: habits[key] for key in habits if key != habit})
-        asked.guess(habit, value, found != without and _matters(habit, model.vocab_size, found, without, degrees))
+        precise = habit == "quantised_weights" and asked.stated.get("precision") not in LOW_PRECISION
+        matters = found != without and _matters(habit, model.vocab_size, found, without, degrees)
+        asked.guess(habit, value, matters and not precise)
     return found
 
 

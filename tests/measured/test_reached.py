@@ -17,7 +17,7 @@ REACHED = {
     "simumax_b200": (0.05, 0.003),
     "memory_pr482": (None, 0.008),
     "megatron_golden": (None, 0.06),
-    "megatron_golden_toy": (None, 0.058),
+    "megatron_golden_toy": (None, 0.06),
     "galvatron_profile": (None, 0.19),
     "aleph_alpha": (0.048, None),
     "dgxc_benchmarking": (0.065, None),
@@ -56,7 +56,14 @@ def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> N
 
 
 # Sources without a run that ran out of memory -> share of their runs that are predicted to, at most.
-FALSE_ALARMS = {"llm_foundry_mpt": 0.0}
+FALSE_ALARMS = {
+    "dgxc_benchmarking": 0.0,
+    "llm_foundry_mpt": 0.0,
+    "megatron_bridge": 0.03,
+    "megatron_readme_h100": 0.0,
+    "moe_modelzoo_recipes": 0.0,
+    "nemo_2407": 0.0,
+}
 
 
 @pytest.mark.parametrize("name", FALSE_ALARMS)

@@ -1,0 +1,54 @@
+"""What training in low precision keeps: inputs of matmuls, copies of weights; and what experts keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.cost.framework import DEEPSPEED, MEGATRON, Framework
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.solve.predict import Configuration, predict
+
+LAYERS, TOKENS, HIDDEN, WIDTH, HEADS = 32, 4096, 4096, 14336, 6144  # of Llama 3.1 8B
+
+
+def memory(precision: str, framework: Framework = MEGATRON, model: str = "llama3.1-8b") -> dict[str, float]:
+    plan = Configuration(1, 1, 8, 1, 64, TOKENS, precision=precision, zero=1, framework=framework)
+    return predict(load_model(model), load_cluster("h100"), plan).predicted.memory
+
+
+def test_inputs_that_only_matmuls_need_are_kept_in_their_precision() -> None:
+    """Both norms' results and the MLP's hidden state, one byte less each; the attention's result stays as it is."""
+    less = memory("bf16")["activations"] - memory("fp8")["activations"]
+    assert less == pytest.approx(LAYERS * TOKENS * (2 * HIDDEN + WIDTH))
+
+
+def test_a_framework_that_keeps_inputs_in_16_bits_saves_nothing() -> None:
+    assert memory("fp8", DEEPSPEED)["activations"] == memory("bf16", DEEPSPEED)["activations"]
+
+
+def test_low_precision_copies_of_all_weights_but_the_vocabulary() -> None:
+    copies = memory("fp8")["weights"] - memory("bf16")["weights"]
+    linear = LAYERS * (HIDDEN * HEADS + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH)
+    assert copies == pytest.approx(2 * linear, rel=1e-3)
+
+
+def test_weights_in_low_precision_only_need_no_copies() -> None:
+    gathered = replace(MEGATRON, quantised_weights=True)
+    assert memory("fp8", gathered)["weights"] == pytest.approx(memory("bf16")["weights"])
+
+
+def test_a_precision_keeps_the_framework_own_gradients() -> None:
+    narrow = replace(MEGATRON, bytes=replace(MEGATRON.bytes, gradient=2.0))
+    assert memory("fp8", narrow)["gradients"] == memory("bf16")["gradients"] / 2
+
+
+def test_results_of_experts_are_kept_where_they_are_weighted_last() -> None:
+    last = replace(MEGATRON, implementation=replace(MEGATRON.implementation, weighted_experts=False))
+    name = "qwen3-30b-a3b"
+    model = load_model(name)
+    assert model.experts is not None
+    slots = TOKENS * model.experts.num_experts_per_tok
+    more = memory("bf16", last, name)["activations"] - memory("bf16", model=name)["activations"]
+    assert more == pytest.approx(2 * model.num_hidden_layers * slots * model.hidden_size)
