@@ -1,6 +1,8 @@
-"""Scores the model against published runs and records it: `python docs/accuracy.py FOLDER` (`make accuracy`).
+"""Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER`.
 
-Writes symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the README's tables.
+Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs),
+symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the README's tables.
+The fit starts from what is true of any GPU, so it does not depend on what it wrote before.
 """
 
 from __future__ import annotations
@@ -11,12 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.descriptor.write import kernels_yaml
 from symconfig.measured.accuracy import record
-from symconfig.measured.runs import calibrations, runs
+from symconfig.measured.calibrate import Calibration
+from symconfig.measured.cases import forget_zoo
+from symconfig.measured.runs import calibrations, gpu_type, runs
 from symconfig.measured.score import score
 from symconfig.report.accuracy import markdown
 from symconfig.report.validation import to_dict
 
+COMMAND = "make accuracy"
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
 README = ROOT / "README.md"
@@ -36,14 +45,38 @@ def as_text(data: dict[str, Any]) -> str:
     return re.sub(r"\[\s+([-\d.,\s]+?)\s+\]", lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
 
 
+def kernels_in_zoo() -> dict[tuple[object, ...], str]:
+    """The file of constants that clusters of a GPU type name."""
+    found = {}
+    for name in zoo_clusters():
+        stated = yaml.safe_load((ROOT / "model_zoo" / "clusters" / f"{name}.yaml").read_text(encoding="utf-8"))
+        if isinstance(stated["kernels"], str):
+            found[gpu_type(load_cluster(name))] = stated["kernels"]
+    return found
+
+
+def write_kernels(fitted: list[Calibration]) -> None:
+    """The fitted constants of every GPU type that has a file."""
+    files = kernels_in_zoo()
+    for found in fitted:
+        name = files.get(gpu_type(found.cluster))
+        if name is None:
+            sys.exit(f"{found.cluster.name}: has runs, and its constants lie in no file of model_zoo/kernels")
+        path = ROOT / "model_zoo" / "kernels" / f"{name}.yaml"
+        head = f"# {name}: fitted to {found.rows} published runs by `{COMMAND}`, which writes this file.\n"
+        path.write_text(head + kernels_yaml(found.kernels), encoding="utf-8")
+
+
 def main(folder: Path) -> None:
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         sys.exit(f"{folder}: no measured runs; make accuracy TRUTH=FOLDER")
-    scores = score(paths)
     timed = runs(paths)
-    fitted = [(found, items) for found, (_, items) in zip(calibrations(timed, "make accuracy", True), timed.timed,
-                                                            strict=True)]
+    found = calibrations(timed, COMMAND, from_scratch=True)
+    write_kernels(found)
+    forget_zoo()
+    scores = score(paths)
+    fitted = [(each, items) for each, (_, items) in zip(found, timed.timed, strict=True)]
     data = record(scores, fitted, to_dict(scores)["sources"])
     RECORD.write_text(as_text(data), encoding="utf-8")
     README.write_text(in_readme(README.read_text(encoding="utf-8"), markdown(data)), encoding="utf-8")

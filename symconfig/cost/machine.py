@@ -61,6 +61,9 @@ class Machine:
     engine_workspace_bytes: float  # the same of Transformer Engine
 
 
+_NETWORK = ("rail", "spine")  # levels of switches and cables, which libraries fill otherwise than a node's own links
+
+
 def constants(kernels: Kernels) -> dict[str, Number]:
     """The values of the kernels' constants by name."""
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
@@ -101,7 +104,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
         2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
         QUANTISED_BYTES.get(precision, 2.0),
-        _levels(cluster, kernels["link_efficiency"]),
+        _levels(cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])),
         cluster.host.link_bytes_per_s.value,
         cluster.gpu.memory_bytes.value,
         cluster.gpu.context_bytes.value,
@@ -110,12 +113,13 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
     )
 
 
-def _levels(cluster: ClusterDescriptor, efficiency: Number) -> dict[str, Number]:
+def _levels(cluster: ClusterDescriptor, link: Number, network: Number) -> dict[str, Number]:
     """The formulas know four levels; a cluster with fewer repeats nothing outside its last one."""
     result: dict[str, Number] = {}
     levels = list(cluster.levels)
     for index in range(4):
         level = levels[min(index, len(levels) - 1)]
+        efficiency = network if level.name in _NETWORK else link
         thin = level.oversubscription.value if level.oversubscription else 1.0
         result[f"level{index}_size"] = float(level.size) if level.size is not None else 1e12
         result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s.value * efficiency / thin

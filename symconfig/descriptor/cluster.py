@@ -54,6 +54,7 @@ class Kernels(Strict):
     attention_efficiency: Quantity = Field(description="flash attention forward, of the peak, causal FLOPs halved")
     attention_backward_ratio: Quantity = Field(description="backward attention's rate over the forward's")
     link_efficiency: Quantity = Field(description="of the wire's bandwidth, for large collectives")
+    network_efficiency: Quantity | None = Field(default=None, description="the same on rail and spine; absent: as it")
 
 
 class KernelsFile(Kernels):

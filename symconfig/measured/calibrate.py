@@ -23,6 +23,7 @@ ANY_GPU: dict[str, tuple[float, float]] = {
     "attention_efficiency": (0.5, 0.3),
     "attention_backward_ratio": (0.8, 0.2),
     "link_efficiency": (0.75, 0.25),
+    "network_efficiency": (0.8, 0.2),
 }
 BOUNDS: dict[str, tuple[float, float]] = {
     "gemm_efficiency": (0.2, 1.0),
@@ -33,6 +34,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "attention_efficiency": (0.1, 0.95),
     "attention_backward_ratio": (0.3, 1.2),
     "link_efficiency": (0.1, 1.0),
+    "network_efficiency": (0.1, 1.0),
 }
 LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not better than this
 

@@ -466,6 +466,11 @@ def _dump(name: str) -> dict[str, Any]:
     return _zoo_model(name).model_dump(mode="json", by_alias=True)
 
 
+def forget_zoo() -> None:
+    """After a file of the zoo has changed."""
+    _zoo_clusters.cache_clear()
+
+
 @cache
 def _zoo_clusters() -> dict[str, ClusterDescriptor]:
     known = [load_cluster(name) for name in zoo_clusters()]

@@ -64,7 +64,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
     groups: list[tuple[ClusterDescriptor, list[Timed]]] = [(cluster, [])] if cluster else []
     others = 0
     for source, item in timed:
-        mine = next((rows for known, rows in groups if _gpu_type(known) == _gpu_type(item.case.cluster)), None)
+        mine = next((rows for known, rows in groups if gpu_type(known) == gpu_type(item.case.cluster)), None)
         if mine is None and cluster is not None:
             others += 1
             continue
@@ -80,7 +80,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
     return Runs(tuple((known, tuple(rows)) for known, rows in groups), tuple(remarks))
 
 
-def _gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
+def gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
     """What GPUs have in common that share one set of constants: the chip; memory and network may differ."""
     gpu = cluster.gpu
     peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields)

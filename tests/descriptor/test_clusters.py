@@ -242,3 +242,36 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, old: str, new: s
     own.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=word):
         load_cluster(str(own))
+
+
+def test_clusters_of_one_gpu_type_share_its_constants(clusters: dict[str, ClusterDescriptor]) -> None:
+    assert clusters["a100-40gb"].kernels == clusters["a100-80gb"].kernels
+    assert clusters["h100"].kernels == clusters["h200"].kernels == clusters["h800"].kernels
+    assert clusters["b200"].kernels != clusters["gb200-nvl72"].kernels
+
+
+def test_a_file_of_constants_lies_beside_the_cluster_or_in_the_zoo(tmp_path: Path) -> None:
+    text = (data_dir("model_zoo") / "clusters" / "h100.yaml").read_text(encoding="utf-8")
+    constants = (data_dir("model_zoo") / "kernels" / "h100-sxm.yaml").read_text(encoding="utf-8")
+    (tmp_path / "ours.yaml").write_text(constants.replace("launch_s:\n  value: ", "launch_s:\n  value: 1"), "utf-8")
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(text.replace("kernels: h100-sxm", "kernels: ours.yaml"), encoding="utf-8")
+    assert load_cluster(str(cluster)).kernels.launch_s.value > load_cluster("h100").kernels.launch_s.value
+
+
+def test_a_cluster_whose_constants_cannot_be_loaded_says_both_places(tmp_path: Path) -> None:
+    text = (data_dir("model_zoo") / "clusters" / "h100.yaml").read_text(encoding="utf-8")
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(text.replace("kernels: h100-sxm", "kernels: h100-sxn"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_cluster(str(cluster))
+    said = str(caught.value)
+    assert "cluster.yaml" in said
+    assert "h100-sxm" in said  # the nearest one
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("schema: symconfig.kernels/1\ngemm_efficiency: 0.7\n", encoding="utf-8")
+    cluster.write_text(text.replace("kernels: h100-sxm", "kernels: broken.yaml"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_cluster(str(cluster))
+    assert "broken.yaml" in str(caught.value)
+    assert "launch_s" in str(caught.value)
