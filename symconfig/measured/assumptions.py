@@ -50,6 +50,7 @@ class Habits(Strict):
     viewed_values: bool | None = None
     kept_outputs: int | None = None
     keeps_gathered: bool | None = None
+    held_logits: bool | None = None
     logged_losses: int | None = None
     kept_gradient_buffers: bool | None = None
     quantised_weights: bool | None = None

@@ -75,6 +75,7 @@ _IMPLEMENTATION = (
     "kept_outputs",
     "fused_bias",
     "stops_early",
+    "held_logits",
     "logged_losses",
     "dispatcher",
     "fused_experts",

@@ -63,6 +63,7 @@ FALSE_ALARMS = {
     "megatron_readme_h100": 0.0,
     "moe_modelzoo_recipes": 0.0,
     "nemo_2407": 0.0,
+    "torchtitan": 0.0,
 }
 
 

@@ -43,6 +43,8 @@ class Implementation:
     weighted_experts: the router's probabilities scale each expert's activation, in the gate's own kernel where there is
         one (Megatron-LM from core 0.12, transformer/moe/experts.py), and not its output when outputs are combined.
     kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
+    held_logits: until its backward PyTorch's loss has the logits and their fp32 copy beside it, since a variable holds
+        them; else they are given up.
     logged_losses: cross-entropies of the logits that are computed again, in fp32, only to be logged.
     """
 
@@ -60,6 +62,7 @@ class Implementation:
     kept_outputs: int = 1
     fused_bias: bool = True
     stops_early: bool = False
+    held_logits: bool = True
     logged_losses: int = 0
     dispatcher: Dispatcher = "alltoall"
     fused_experts: bool = False

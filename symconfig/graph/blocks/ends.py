@@ -79,7 +79,7 @@ def _loss(ctx: Context, logits: Tensor) -> Tensor:
         )
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
-    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[logits, wide, *before])
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[logits, wide, *before] if ctx.how.held_logits else [])
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed])
     # Picks one number a token; its backward fills a gradient with zeros.
