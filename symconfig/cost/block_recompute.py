@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.blocks import KEPT, SECONDS, Array
+from symconfig.cost.flight import in_flight
 from symconfig.cost.stages import Points, Setting, stages
-from symconfig.cost.step import Cost, evaluate, in_flight, total
+from symconfig.cost.step import Cost, evaluate, total
 from symconfig.cost.table import Table
 
 Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks

@@ -161,7 +161,8 @@ class BlockCost:
         moved = _rows([policy.offloaded for policy in policies])
         away = moved @ held / host_bytes_per_s
         kept = (_rows([policy.kept for policy in policies]) - moved) @ held
-        transient = self.workspace_bytes + _revived(policies, held)
+        # What waits in host memory is back on the GPU while its block runs backward.
+        transient = self.workspace_bytes + _revived(policies, held) + moved @ held
         total_forward = works.sum(axis=0)
         wait = self._forward_wait(ops, works)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])

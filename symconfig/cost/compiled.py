@@ -129,10 +129,10 @@ def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) ->
     return num_microbatches*slowest_s + (-slowest_s + total_s)/vpp
 
 
-def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any) -> Any:
-    """microbatches: Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)pp + 1 chunks interleaved."""
+def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
+    """microbatches: Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved."""
     x0 = _greater(vpp, 1)
-    return (1 - x0)*np.minimum(num_microbatches, pp - stage) + x0*np.minimum(num_microbatches*vpp, pp*(vpp - 1) + 2*pp - 2*stage - 1)/vpp
+    return (1 - x0)*np.minimum(num_microbatches, pp - stage) + x0*np.minimum(num_microbatches*vpp, group*(vpp - 1) + 2*pp - 2*stage - 1)/vpp
 
 
 def states_bytes(dense_parameters: Any, expert_parameters: Any, weight_bytes: Any, gradient_bytes: Any, optimizer_bytes: Any, dense_shards: Any, expert_shards: Any, zero1: Any, zero2: Any, zero3: Any, optimizer_on_device: Any) -> Any:

@@ -239,16 +239,16 @@ def _pipeline() -> Formula:
 
 
 def _in_flight() -> Formula:
-    stage, pp, vpp, m = _symbols("stage pp vpp num_microbatches")
-    chunks = minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * pp + 1)
+    stage, pp, vpp, m, group = _symbols("stage pp vpp num_microbatches group")
+    chunks = minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group + 1)
     plain = minimum(m, pp - stage)
     interleaved = greater(vpp, 1)
     return Formula(
         "in_flight",
-        _names(stage, pp, vpp, m),
+        _names(stage, pp, vpp, m, group),
         interleaved * chunks / vpp + (1 - interleaved) * plain,
         "microbatches",
-        "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)pp + 1 chunks interleaved",
+        "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved",
     )
 
 

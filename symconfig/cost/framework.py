@@ -79,6 +79,10 @@ class Framework:
     # gather it (arXiv 2104.04473, section 4.1).
     scattered_sends: bool = False
     keeps_gathered: bool = False  # see Scheme
+    # Microbatches that an interleaved schedule runs through a chunk before it turns to the next; 0: as many as stages.
+    microbatch_group: int = 0
+    # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).
+    optimizer_instances: int = 1
     torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
     # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
     # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.

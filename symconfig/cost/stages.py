@@ -18,6 +18,7 @@ from symconfig.cost.table import WEIGHTS, Table
 
 # Blocks whose backward follows their forward at once, at the end of the last stage: one microbatch is in flight there.
 LAST = ("mtp", "head")
+ENDS = ("embedding", *LAST)
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -60,11 +61,15 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time."""
+    """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time.
+
+    layers: how many each of its chunks has, without the model's ends.
+    """
 
     index: int
     counts: tuple[int, ...]
     alike: int
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +183,9 @@ def distinct(
     alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for index, stage in enumerate(chunks):
         alike.setdefault(stage, []).append(index)
-    return tuple(StageShape(same[0], counts[same[0]], len(same)) for same in alike.values())
+    return tuple(StageShape(same[0], counts[same[0]], len(same), layers(stage)) for stage, same in alike.items())
+
+
+def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """How many each chunk has, without the model's ends."""
+    return tuple(sum(kind not in ENDS for kind in chunk) for chunk in stage)

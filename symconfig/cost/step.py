@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.blocks import Array
+from symconfig.cost.flight import in_flight
 from symconfig.cost.framework import CONTENTION
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages, stages
@@ -198,14 +199,16 @@ def _copies(sums: Stages, points: Points, setting: Setting) -> Array:
     return result
 
 
-def _shards(points: Points, sharded: bool) -> tuple[Array | float, Array | float]:
-    return (points.shards, points.expert_shards) if sharded else (1.0, 1.0)
+def _shards(points: Points, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
+    """Ranks that share one state of the dense and of the experts' parameters."""
+    instances = setting.framework.optimizer_instances
+    return (points.shards / instances, points.expert_shards / instances) if sharded else (1.0, 1.0)
 
 
 def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
     machine, sizes = setting.machine, setting.bytes
-    over, over_experts = _shards(points, setting.zero >= 1)
+    over, over_experts = _shards(points, setting, setting.zero >= 1)
     mine = (sums.dense / over + sums.expert / over_experts).max(axis=0)
     stepped = (sums.dense + sums.expert).max(axis=0) * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
     rows = []
@@ -221,13 +224,6 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
             row = row + _held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
         rows.append(row + stepped)
     return np.array(rows)
-
-
-def in_flight(points: Points, setting: Setting) -> Array:
-    """[s, n]: microbatches whose activations a stage holds at its peak."""
-    index = np.array([[float(stage.index)] for stage in setting.stages])
-    result: Array = compiled.in_flight(index, float(setting.pp), float(setting.vpp), points.num_microbatches[None])
-    return result
 
 
 def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
@@ -252,8 +248,7 @@ def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
             weight,
             gradient,
             optimizer,
-            points.shards,
-            points.expert_shards,
+            *_shards(points, setting, True),
             float(zero >= 1),
             float(zero >= 2),
             float(zero >= 3),
@@ -261,7 +256,7 @@ def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
         )
         return result
 
-    over, over_experts = _shards(points, zero >= 3)
+    over, over_experts = _shards(points, setting, zero >= 3)
     held = (
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
@@ -307,13 +302,14 @@ def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:
     sizes = setting.bytes
     dense = sums.dense * sizes.weight + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
-    result: Array = (dense / points.shards + expert / points.expert_shards).max(axis=0)
+    over, over_experts = _shards(points, setting, True)
+    result: Array = (dense / over + expert / over_experts).max(axis=0)
     return result
 
 
 def host_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
     """Pinned host memory of one rank, [o, n]."""
-    over, over_experts = _shards(points, setting.zero >= 1)
+    over, over_experts = _shards(points, setting, setting.zero >= 1)
     mine = (sums.dense / over + sums.expert / over_experts).max(axis=0)
     weights = _held_weights(sums, points, setting)
     return np.array(

@@ -299,7 +299,8 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
     """The gradient of an overwritten tensor lies in what was kept for it, so it takes no room of its own."""
-    uses = [use for use in (*op.inputs, *op.outputs) if use.tensor.name not in overwritten]
+    moved = op.outputs if op.in_place else (*op.inputs, *op.outputs)
+    uses = [use for use in moved if use.tensor.name not in overwritten]
     weight = op.weights[0] if op.kind is OpKind.MATMUL and op.trainable and op.weights else None
     return Workspace(
         op.name,

@@ -68,6 +68,7 @@ class Operator:
     traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
     holds: tensors that stay alive until its backward without being read there, since a variable names them.
     overwrites: its backward writes the gradient of its input over what it saved.
+    in_place: its backward writes the gradient of its input over that of its output.
     keys: for attention, the symbol for keys attended per query.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
@@ -86,6 +87,7 @@ class Operator:
     sums: int = 1
     traffic: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
     overwrites: bool = False
+    in_place: bool = False
     holds: tuple[Tensor, ...] = ()
     keys: str | None = None
     low_precision: bool = False
@@ -207,6 +209,7 @@ class Builder:
         loops: Sequence[str] = (),
         sums: int = 1,
         overwrites: bool = False,
+        in_place: bool = False,
         holds: Sequence[Tensor] = (),
         traffic: Sequence[int | Fraction] = (1, 1),
         per: Sequence[str] = (),
@@ -235,6 +238,7 @@ class Builder:
                 sums,
                 (Fraction(traffic[0]), Fraction(traffic[1])),
                 overwrites,
+                in_place,
                 tuple(holds),
                 per=tuple(per),
             )

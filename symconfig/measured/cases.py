@@ -98,6 +98,8 @@ _FRAMEWORK = (
     "torch_workspace",
     "engine",
     "graphed",
+    "microbatch_group",
+    "optimizer_instances",
 )
 _SIZES = ("weight", "gradient", "optimizer")
 _GRAPHS = re.compile(r"(?P<full>full )?CG\b")  # "router/preprocess CG", "partial CG", "full CG"
@@ -244,6 +246,8 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
         "etp": arguments.get("expert-tensor-parallel-size") or arguments.get("tensor-model-parallel-size", 1),
     }
+    result["microbatch_group"] = int(arguments.get("microbatch-group-size-per-virtual-pipeline-stage") or 0)
+    result["optimizer_instances"] = int(arguments.get("num-distributed-optimizer-instances") or 1)
     if arguments.get("recompute-granularity") == "selective":
         result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
     if arguments.get("deterministic-mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB

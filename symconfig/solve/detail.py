@@ -9,7 +9,7 @@ import numpy as np
 from symconfig.cost.block_recompute import evaluate_block
 from symconfig.cost.blocks import Lattice
 from symconfig.cost.framework import element_bytes
-from symconfig.cost.stages import Points, Setting, Stages, StageShape, stages
+from symconfig.cost.stages import Points, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived
@@ -57,7 +57,7 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
     costs = block_costs(of_kind, known, found.machine, request.framework)
     small = table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
     counts = found.split.counts(small.kinds)
-    shapes = tuple(StageShape(index, count, 1) for index, count in enumerate(counts))
+    shapes = tuple(StageShape(index, count, 1, layers(found.split.stage(index))) for index, count in enumerate(counts))
     setting = Setting(
         pp,
         found.split.vpp,

@@ -113,6 +113,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "pp": setting.pp,
             "vpp": setting.vpp,
             "num_microbatches": points.num_microbatches[0],
+            "group": setting.framework.microbatch_group or setting.pp,
         },
         "states_bytes": {
             "dense_parameters": sums.dense[worst, 0],

@@ -38,10 +38,12 @@ def cost(
     seq_length: int = 2048,
     zero: int = 0,
     modules: frozenset[str] = frozenset(),
+    offload: frozenset[str] = frozenset(),
     backend: str = "megatron",
     cluster: ClusterDescriptor | None = None,
     hide: bool = True,
     overlap: dict[str, float] | None = None,
+    habits: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Detail:
     """Seconds and bytes by part; sequence parallelism with tp, as the search does it for Megatron."""
@@ -52,8 +54,10 @@ def cost(
     if not hide:
         wanted = replace(wanted, framework=replace(wanted.framework, hide=Hide()))
     if overlap is not None:
-        habits = replace(wanted.framework.hide, **overlap)  # type: ignore[arg-type]  # a count is whole
-        wanted = replace(wanted, framework=replace(wanted.framework, hide=habits))
+        shares = replace(wanted.framework.hide, **overlap)  # type: ignore[arg-type]  # a count is whole
+        wanted = replace(wanted, framework=replace(wanted.framework, hide=shares))
+    if habits:
+        wanted = replace(wanted, framework=replace(wanted.framework, **habits))
     kinds = sequence(model)
     split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), False)[0]
     megatron = backend == "megatron"
@@ -63,7 +67,7 @@ def cost(
             machine(cluster, wanted.precision),
             Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a", not megatron),
             split,
-            Choice(modules),
+            Choice(modules, offload),
             zero,
             Offload(),
             0,

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from symconfig.cost import compiled
+from symconfig.cost.flight import _uneven
+from symconfig.cost.stages import StageShape
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
@@ -71,20 +73,20 @@ def test_microbatches_in_flight_are_megatrons_warm_up_and_one(p: int, v: int, m:
             virtual_pipeline_model_parallel_size=v if v > 1 else None,
         )
         total, _, warm, _ = schedules.get_pp_rank_microbatches(m, v, p, p2p_communicator=rank)
-        assert float(compiled.in_flight(stage, p, v, m)) == pytest.approx(min(total, warm + 1) / v)
+        assert float(compiled.in_flight(stage, p, v, m, p)) == pytest.approx(min(total, warm + 1) / v)
 
 
 @pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 3), (8, 2)])
 def test_the_first_stage_holds_the_factor_of_the_paper(p: int, v: int) -> None:
     """arXiv 2205.05198, section 4.2.3: L layers' activations, interleaved times 1 + (p - 1)/(p m) for m chunks."""
-    assert float(compiled.in_flight(0, p, 1, 64)) == p  # of L/p layers each: all L
-    assert float(compiled.in_flight(0, p, v, 64)) == pytest.approx(p * (1 + (p - 1) / (p * v)))
+    assert float(compiled.in_flight(0, p, 1, 64, p)) == p  # of L/p layers each: all L
+    assert float(compiled.in_flight(0, p, v, 64, p)) == pytest.approx(p * (1 + (p - 1) / (p * v)))
 
 
 def test_few_microbatches_fill_no_pipeline() -> None:
-    assert float(compiled.in_flight(0, 8, 1, 3)) == 3
-    assert float(compiled.in_flight(7, 8, 1, 3)) == 1
-    assert float(compiled.in_flight(0, 8, 4, 8)) <= 8
+    assert float(compiled.in_flight(0, 8, 1, 3, 8)) == 3
+    assert float(compiled.in_flight(7, 8, 1, 3, 8)) == 1
+    assert float(compiled.in_flight(0, 8, 4, 8, 8)) <= 8
 
 
 def test_activations_of_a_plan_fall_along_the_pipeline() -> None:
@@ -128,3 +130,32 @@ def test_a_tied_embedding_on_one_stage_is_held_once() -> None:
 
     assert weights(1, False) - weights(1, True) == 2 * 32000 * 512
     assert weights(2, False) == weights(2, True)
+
+
+def most_layers_held(stage: int, p: int, layers: tuple[int, ...], group: int, m: int) -> int:
+    """Megatron's interleaved order of passes, one after the other: the most layers' activations held at a time."""
+    v = len(layers)
+    order = [chunk for first in range(0, m, group) for chunk in range(v) for _ in range(min(group, m - first))]
+    warm = min(m * v, 2 * (p - stage - 1) + (v - 1) * group)
+    held = most = sum(layers[chunk] for chunk in order[:warm])
+    for ahead, back in zip(order[warm:], order, strict=False):
+        held += layers[ahead]
+        most = max(most, held)
+        held -= layers[v - 1 - back]
+    return most
+
+
+@pytest.mark.parametrize("layers", [(3, 1), (1, 3), (2, 2, 2, 1), (1, 1, 0)])
+@pytest.mark.parametrize(("stage", "p", "group", "m"), [(0, 4, 4, 16), (1, 2, 2, 4), (2, 4, 4, 8), (0, 4, 5, 10)])
+def test_chunks_of_different_sizes_are_held_as_often_as_they_run(
+    layers: tuple[int, ...], stage: int, p: int, group: int, m: int
+) -> None:
+    found = sum(layers) * _uneven(StageShape(stage, (), 1, layers), p, group, m)
+    if stage < p - 1:
+        assert found == pytest.approx(most_layers_held(stage, p, layers, group, m))
+    else:  # the loss's moment: one microbatch of the last chunk, `group` of every other
+        assert found == pytest.approx(group * sum(layers[:-1]) + layers[-1])
+
+
+def test_a_larger_group_of_microbatches_holds_more() -> None:
+    assert float(compiled.in_flight(0, 4, 3, 64, 5)) == pytest.approx((2 * 3 + 2 * 5 + 1) / 3)

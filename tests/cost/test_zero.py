@@ -116,3 +116,11 @@ def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:
     whole = cost(tiny(), dp=2, backend="deepspeed")
     extra = stage_bytes(found, "weights")[0] - stage_bytes(whole, "weights")[0]
     assert extra == trained * DEEPSPEED.bytes.weight
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_every_instance_of_the_distributed_optimizer_holds_a_whole_state(zero: int) -> None:
+    """--num-distributed-optimizer-instances (Megatron-LM): the state is cut over the replicas of one instance."""
+    one, two = cost(tiny(), dp=4, zero=zero), cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
+    for part in ("weights", "gradients", "optimizer state"):
+        assert stage_bytes(two, part) == pytest.approx(stage_bytes(one, part))

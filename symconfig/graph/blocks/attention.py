@@ -75,10 +75,13 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight])
 
 
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
-    """Megatron-LM's fused kernel reads the scores once; PyTorch scales, masks, widens, normalises and narrows."""
+    """Megatron-LM's fused kernel reads the scores once; PyTorch scales, masks, widens, normalises and narrows.
+
+    The fused kernel's backward is in place (megatron/fused_kernels, then common/fused_softmax of Transformer Engine).
+    """
     weights = Tensor("attention_weights", scores.dims)
     if ctx.how.attention == "fused_softmax":
-        return ctx.build.elementwise("softmax", [scores], weights, saves=[weights], weights=sinks)
+        return ctx.build.elementwise("softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True)
     scaled = ctx.build.elementwise("scale_scores", [scores], Tensor("scaled_scores", scores.dims))
     masked = ctx.build.elementwise("mask_scores", [scaled], Tensor("masked_scores", scores.dims))
     wide = ctx.build.elementwise("widen_scores", [masked], Tensor("wide_scores", scores.dims, Element.FP32))
