@@ -99,6 +99,7 @@ class Weights:
     buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
     vocabulary: Array  # of `dense`, those of the look-up or of the head
     frozen_vocabulary: Array  # of `frozen`, the same
+    workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         full,
         tuple(held * sizes),
         np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
-        _weights(block.weights, lattice, _buffers(block, framework)),
+        _weights(block.weights, lattice, _buffers(block, framework), _grouped(block, machine, framework)),
         lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
     )
 
@@ -254,6 +255,11 @@ def _libraries(machine: Machine, framework: Framework) -> float:
     """Bytes of the libraries' workspaces, which are allocated as tensors are."""
     own = framework.torch_workspace
     return (machine.torch_workspace_bytes if own is None else own) + framework.engine * machine.engine_workspace_bytes
+
+
+def _grouped(block: DerivedBlock, machine: Machine, framework: Framework) -> float:
+    """Bytes of the workspaces of the experts' grouped products: one for each stream that they run on."""
+    return framework.grouped_streams * machine.engine_workspace_bytes * bool(inside_experts(block))
 
 
 def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
@@ -419,7 +425,7 @@ def _host_seconds(
     return result
 
 
-def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial]) -> Weights:
+def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: float) -> Weights:
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
 
@@ -434,4 +440,5 @@ def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Mon
         sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
         total([s for s in live if s.name in _VOCABULARY]),
         total([s for s in still if s.name in _VOCABULARY]),
+        workspaces + np.zeros(lattice.points),
     )

@@ -72,6 +72,9 @@ class Framework:
     # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
     # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
     kept_gradient_buffers: bool = False
+    # Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which
+    # it keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
+    grouped_streams: int = 0
     # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
     # master copy (--fp8-param-gather).
     quantised_weights: bool = False
@@ -139,6 +142,7 @@ MEGATRON = Framework(
     0.0,
     0.02,
     kept_gradient_buffers=True,
+    grouped_streams=4,
     engine=True,
     # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge): the host is the slower one.
     host_kernel_s=50e-6,

@@ -135,7 +135,9 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     ends = ((counts - body) @ passes[KEPT]).transpose(1, 0, 2)
     transient = np.array(
         [
-            passes[TRANSIENT][:, count > 0].max(axis=1) + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0)
+            passes[TRANSIENT][:, count > 0].max(axis=1)
+            + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0)
+            + of["workspaces"][count > 0].max(axis=0)
             for count in counts
         ]
     )

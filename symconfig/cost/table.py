@@ -23,7 +23,17 @@ class Choice:
     offload: frozenset[str] = frozenset()
 
 
-WEIGHTS = ("dense", "expert", "frozen", "quantised", "frozen_expert", "buffers", "vocabulary", "frozen_vocabulary")
+WEIGHTS = (
+    "dense",
+    "expert",
+    "frozen",
+    "quantised",
+    "frozen_expert",
+    "buffers",
+    "vocabulary",
+    "frozen_vocabulary",
+    "workspaces",
+)
 
 
 @dataclass(frozen=True, slots=True)

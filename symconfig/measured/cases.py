@@ -76,6 +76,7 @@ _IMPLEMENTATION = (
     "fused_bias",
     "stops_early",
     "held_logits",
+    "deferred_gradients",
     "logged_losses",
     "dispatcher",
     "fused_experts",
@@ -100,8 +101,11 @@ _FRAMEWORK = (
     "graphed",
     "microbatch_group",
     "optimizer_instances",
+    "grouped_streams",
 )
 _SIZES = ("weight", "gradient", "optimizer")
+# Words of a model's name -> what such a run holds beside what its arguments state.
+_UNSTATED = {"distill": "a teacher"}
 _GRAPHS = re.compile(r"(?P<full>full )?CG\b")  # "router/preprocess CG", "partial CG", "full CG"
 _SELECTIVE = frozenset({"core_attn"})
 
@@ -138,6 +142,9 @@ def case(
 
     Raises InputError when the row leaves out what no assumption gives.
     """
+    for word, held in _UNSTATED.items():
+        if word in row.model.name.split("_"):
+            raise InputError(Problem(f"the run holds {held} that it does not state", field="model.name"))
     version = row.software.version if row.software else None
     assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
     asked = _Asked(row, assumption, cluster)
@@ -188,7 +195,8 @@ class _Asked:
         self.cluster = cluster or _cluster(row, assumption)
         self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
         if self.stated.get("megatron_args"):
-            self.stated = _from_arguments(self.stated["megatron_args"]) | self.stated
+            arguments = _from_arguments(self.stated["megatron_args"])
+            self.stated = arguments | {"deferred_gradients": _deferred(row)} | self.stated
         if graphs := _GRAPHS.search(str(self.stated.get("features", ""))):
             self.stated["graphed"] = "all" if graphs["full"] else "outside experts"
         self.taken: dict[str, str] = {}
@@ -248,6 +256,8 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     }
     result["microbatch_group"] = int(arguments.get("microbatch-group-size-per-virtual-pipeline-stage") or 0)
     result["optimizer_instances"] = int(arguments.get("num-distributed-optimizer-instances") or 1)
+    if arguments.get("num-experts") and not arguments.get("moe-grouped-gemm"):
+        result["grouped_streams"] = 0
     if arguments.get("recompute-granularity") == "selective":
         result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
     if arguments.get("deterministic-mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
@@ -262,6 +272,15 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         each = (int(arguments["num-layers"]) - sum(sizes)) // middle
         result["ends_as_layers"] = [each - size for size in sizes]
     return result
+
+
+def _deferred(row: Row) -> int:
+    """Microbatches whose gradient of the logits waits beside the one that is running."""
+    arguments, batch = row.options.megatron_args or {}, row.batch
+    if not arguments.get("defer-embedding-wgrad-compute"):
+        return 0
+    ran = (batch.global_ or 1) // ((batch.micro or 1) * (row.parallel.dp or 1))
+    return min(int(arguments.get("wgrad-deferral-limit") or ran), ran - 1)
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks
+from symconfig.graph.recompute import apply
 from tests.cost.support import cost
-from tests.graph.support import PLAIN, numbers
+from tests.graph.support import PLAIN, held_bytes, numbers
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
 
@@ -31,3 +32,24 @@ def test_the_fused_softmax_writes_its_gradient_over_the_one_it_reads(attention: 
     values = numbers(model, seq_length=1024)
     square = model.num_attention_heads * 1024**2
     assert sum(size.value(values) for size, _ in softmax.moved) == squares * square
+
+
+@pytest.mark.parametrize("name", ["head", "mtp"])
+def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -> None:
+    """Megatron-LM, --defer-embedding-wgrad-compute: so many microbatches' logits gradients and inputs, in bf16."""
+    model = sample_model("deepseek-v3")
+    values = numbers(model, seq_length=1024, tp=2)
+    size = {}
+    for waiting in (0, 3):
+        derived = derive(blocks(model, Implementation(deferred_gradients=waiting))[name], PLAIN)
+        size[waiting] = held_bytes(derived, apply(derived, frozenset()), values)
+    each = 2 * 1024 * (model.vocab_size / 2 + model.hidden_size)
+    assert size[3] - size[0] == pytest.approx(3 * each)
+
+
+@pytest.mark.parametrize(("name", "streams"), [("mixtral-8x7b", 4), ("llama2-13b", 0)])
+def test_grouped_products_keep_a_workspace_for_each_stream(name: str, streams: int) -> None:
+    plain, without = cost(tiny(name)), cost(tiny(name), habits={"grouped_streams": 0})
+    each = plain.setting.machine.engine_workspace_bytes
+    assert each > 0
+    assert plain.peaks[0] - without.peaks[0] == pytest.approx(streams * each)

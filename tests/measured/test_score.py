@@ -152,6 +152,15 @@ def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: P
     assert "abacus" in source.skipped[0][1]
 
 
+def test_a_run_that_holds_a_teacher_besides_is_not_compared(tmp_path: Path) -> None:
+    row = run_text("a", "{memory_gb: 50.0}")
+    start, _, rest = row.partition("name: GPT-22B")
+    assert rest
+    (source,) = score([file_of(tmp_path, f"{start}name: gpt_distill{rest}", run_text("b", "{memory_gb: 50.0}"))])
+    assert [name for name, _ in source.skipped] == ["a"]
+    assert "a teacher" in source.skipped[0][1]
+
+
 def test_what_states_nothing_comparable_is_skipped(tmp_path: Path) -> None:
     (source,) = score([file_of(tmp_path, run_text("a", "{device_used_gib: 3.0}"))])
     assert "states no time" in dict(source.skipped)["a"]

@@ -45,6 +45,8 @@ class Implementation:
     kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
     held_logits: until its backward PyTorch's loss has the logits and their fp32 copy beside it, since a variable holds
         them; else they are given up.
+    deferred_gradients: microbatches whose logits' gradients and head's inputs wait until the pipeline drains, when the
+        head's weight gradient is computed from them (Megatron-LM's --defer-embedding-wgrad-compute).
     logged_losses: cross-entropies of the logits that are computed again, in fp32, only to be logged.
     """
 
@@ -63,6 +65,7 @@ class Implementation:
     fused_bias: bool = True
     stops_early: bool = False
     held_logits: bool = True
+    deferred_gradients: int = 0
     logged_losses: int = 0
     dispatcher: Dispatcher = "alltoall"
     fused_experts: bool = False

@@ -49,7 +49,12 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     linear(ctx, "lm_head", x, (d.HIDDEN,), (d.VOCAB,), [Use(logits)], ctx.model.lm_head_bias, shared=shared)
     if ctx.how.logged_losses:
         _log(ctx, logits)
-    return _loss(ctx, logits)
+    waits = [
+        Tensor(f"{tensor.name}_deferred_{index}", tensor.dims)
+        for index in range(ctx.how.deferred_gradients)
+        for tensor in (x, logits)
+    ]
+    return _loss(ctx, logits, waits)
 
 
 def _log(ctx: Context, logits: Tensor) -> None:
@@ -61,21 +66,28 @@ def _log(ctx: Context, logits: Tensor) -> None:
 _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
 
 
-def _loss(ctx: Context, logits: Tensor) -> Tensor:
-    """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits."""
+def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
+    """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held besides."""
     vocab = d.WHOLE_VOCAB if ctx.how.gathered_logits else d.VOCAB
     seen = Use(logits, ((d.VOCAB, vocab),) if ctx.how.gathered_logits else ())
     if ctx.how.loss in ("fused", "flash"):
         inplace = ctx.how.loss == "fused"
         return ctx.build.elementwise(
-            "cross_entropy", [seen], _LOSS, contracted=(vocab,), saves=[logits], sums=3, overwrites=inplace
+            "cross_entropy",
+            [seen],
+            _LOSS,
+            contracted=(vocab,),
+            saves=[logits],
+            sums=3,
+            overwrites=inplace,
+            holds=waits,
         )
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss == "parallel":  # the softmax overwrites the fp32 logits, and its gradient the softmax
         ctx.build.elementwise("logits_fp32", [seen], wide)
         return ctx.build.elementwise(
-            "cross_entropy", [wide], _LOSS, contracted=(vocab,), saves=[wide], sums=3, overwrites=True
+            "cross_entropy", [wide], _LOSS, contracted=(vocab,), saves=[wide], sums=3, overwrites=True, holds=waits
         )
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
@@ -84,5 +96,5 @@ def _loss(ctx: Context, logits: Tensor) -> Tensor:
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed])
     # Picks one number a token; its backward fills a gradient with zeros.
     return ctx.build.elementwise(
-        "cross_entropy", [normed], _LOSS, contracted=(vocab,), sums=3, traffic=(0, Fraction(1))
+        "cross_entropy", [normed], _LOSS, contracted=(vocab,), sums=3, traffic=(0, Fraction(1)), holds=waits
     )
