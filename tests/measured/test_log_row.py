@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,6 @@ FIELDS = (
     "tie_word_embeddings", "norm", "position", "qkv_bias", "attention_out_bias", "moe_layers", "latent",
     "num_nextn_predict_layers", "attention_dropout", "hidden_dropout",
 )
-# No --cross-entropy-loss-fusion is rendered.
-RENDERED = replace(MEGATRON, implementation=replace(MEGATRON.implementation, loss="parallel"))
 
 
 def configuration(plan: Plan) -> Configuration:
@@ -54,7 +51,7 @@ def configuration(plan: Plan) -> Configuration:
         p.tp, p.pp, p.dp, best.batch.micro, best.batch.global_, best.batch.seq_length, p.vpp, p.cp, p.ep, p.etp,
         o.precision, o.sequence_parallel and p.tp > 1, o.cp_comm or "p2p",
         frozenset({LAYER}) if full else frozenset(o.recompute.modules),
-        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, RENDERED,
+        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, MEGATRON,
         (int(o.account_for_embedding), int(o.account_for_loss)), layout=o.pipeline_layout or "",
     )
 

@@ -55,7 +55,7 @@ class Implementation:
     fused_norm: bool = True
     fused_activation: bool = True
     fused_rope: bool = True
-    loss: Literal["fused", "flash", "parallel", "torch"] = "fused"
+    loss: Literal["fused", "flash", "parallel", "torch"] = "parallel"  # Megatron-LM's default
     gathered_logits: bool = False
     copied_attention: bool = False
     wide_norm: bool = False
