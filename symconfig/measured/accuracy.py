@@ -52,13 +52,19 @@ def _ratios(scores: Sequence[Source], unseen: Mapping[tuple[str, str], float]) -
             if item.time:
                 seconds = unseen.get((source.name, item.row.id), item.time[0])
                 found.setdefault(("time", *_like(item)), []).append(item.time[1] / seconds)
-            if item.memory:
+            if item.memory and _is_peak(item):
                 found.setdefault(("memory", *_like(item)), []).append(item.memory[1] / item.memory[0])
     return [
         {"quantity": key[0], "framework": key[1], "gpu": key[2], "kind": key[3],
          "measured": sorted(_tidy(value) for value in values)}
         for key, values in sorted(found.items())
     ]
+
+
+def _is_peak(item: Judged) -> bool:
+    """Whether the figure is of a whole run, not of activations alone."""
+    measured = item.row.measured
+    return any((measured.peak_allocated_gib, measured.peak_reserved_gib, measured.memory_gb))
 
 
 def _like(item: Judged) -> tuple[str, str, str]:

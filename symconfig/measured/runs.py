@@ -81,10 +81,13 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
 
 
 def gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
-    """What GPUs have in common that share one set of constants: the chip; memory and network may differ."""
+    """What GPUs have in common that share one set of constants: the chip; memory, network and power may differ.
+
+    A chip shows in how much faster it is in low precision; power scales all of its peaks.
+    """
     gpu = cluster.gpu
-    peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields)
-    return (gpu.architecture, gpu.compute_units, *(peak.value if peak else None for peak in peaks))
+    peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")
+    return (gpu.architecture, gpu.compute_units, *(p and round(p.value / gpu.peak_flops.fp16.value, 2) for p in peaks))
 
 
 def _file(path: Path) -> tuple[list[Timed], list[str]]:

@@ -15,9 +15,16 @@ from typing import Literal
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.count import parameters
 
 Quantity = Literal["time", "memory"]
-KINDS = {"dense": "dense models", "experts": "mixtures of experts", "adapter": "low-rank adapters"}
+KINDS = {
+    "dense": "dense models",
+    "experts": "mixtures of experts",
+    "adapter": "low-rank adapters",
+    "small": "models below a billion parameters",
+}
+SMALL = 1e9  # parameters, below which what frameworks hold beside the model decides
 TAIL = 0.05  # of the runs on either side
 LEAST = round(1 / TAIL) - 1  # fewer runs have no such tail
 TWO_SIDED_90 = 1.645
@@ -43,8 +50,11 @@ class Interval:
     basis: str
 
 
+@cache
 def kind(model: ModelDescriptor) -> str:
     """The kind of model, for comparison."""
+    if parameters(model).total < SMALL:
+        return "small"
     if model.adapter is not None:
         return "adapter"
     return "dense" if model.experts is None else "experts"
