@@ -46,7 +46,7 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
     "experts": (MIXTURE, 0.4, job(4, 4, 4096, pins={**STATES, "etp": "1", "tp": "1..2"})),
     "experts cut in two": (MIXTURE, 0.3, job(4, 4, 4096, pins={**STATES, "recompute": "none", "pp": "1"})),
     "tied embedding": (TIED, 0.4, job(8, 8, pins={**STATES, "cp": "1"})),
-    "uneven stages": (UNEVEN, 1.2, job(4, 8, 4096, pins={**STATES, "tp": "1..2", "dp": "1"})),
+    "uneven stages": (UNEVEN, 1.5, job(4, 8, 4096, pins={**STATES, "tp": "1..2", "dp": "1"})),
     "latent attention and prediction layer": (
         LATENT,
         0.6,

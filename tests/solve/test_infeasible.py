@@ -86,7 +86,7 @@ def test_adapters_have_no_megatron() -> None:
     assert refusal(tiny("llama2-13b-lora"), sample_cluster(), job(8, 8)).hint == "--backend deepspeed"
 
 
-@pytest.mark.parametrize(("gib", "seq_length"), [(2.0, 2048), (0.6, 4096), (0.35, 4096), (0.2, 8192)])
+@pytest.mark.parametrize(("gib", "seq_length"), [(2.0, 2048), (0.6, 4096), (0.35, 4096), (0.3, 8192)])
 def test_auto_is_the_smallest_size_that_has_a_plan(gib: float, seq_length: int) -> None:
     cluster = tight(MODEL, gib)
     fits = []
