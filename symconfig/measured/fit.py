@@ -1,8 +1,8 @@
 """Bounded, robust least squares on log seconds, many fits at once.
 
 All fits of a leave-one-out run in lockstep: a model that is evaluated over arrays of constants costs little more for a
-hundred sets of constants than for one. Levenberg-Marquardt with clipped steps; Huber's weights keep a few odd rows from
-deciding; a prior on each constant keeps what the rows do not determine where it was.
+hundred sets of constants than for one. Levenberg-Marquardt with clipped steps; Cauchy's weights keep a few odd rows
+from deciding; a prior on each constant keeps what the rows do not determine where it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 # model) err together: a hundred rows of a sweep count as about ten.
 FORM_ERROR = 0.05
 ALIKE = 0.1
-HUBER = 2.0  # residuals beyond this many deviations pull with constant force
+ODD = 2.0  # deviations from which a residual pulls less, the farther off it is
 DEVIATION = 1.4826  # a normal distribution's standard deviation over its median absolute one
 STEP = 1e-3  # of the logarithm of a constant, for derivatives
 ROUNDS = 30
@@ -139,18 +139,17 @@ class _Problem:
         """[fits, 1]: residuals beyond this are odd ones, by how far the fit's other rows are off."""
         seen = np.where(self.weights > 0, np.abs(log_s - self.measured), np.nan)
         typical = np.nanmedian(seen, axis=1, keepdims=True)
-        result: Array = HUBER * np.maximum(FORM_ERROR, DEVIATION * typical)
+        result: Array = ODD * np.maximum(FORM_ERROR, DEVIATION * typical)
         return result
 
     def robust(self, log_s: Array, edge: Array) -> tuple[Array, Array]:
         """Residuals and weights [fits, rows], less for those far off."""
         residual = log_s - self.measured
-        return residual, self.weights * np.minimum(1.0, edge / np.maximum(np.abs(residual), 1e-12))
+        return residual, self.weights / (1 + (residual / edge) ** 2)
 
     def cost(self, theta: Array, log_s: Array, edge: Array) -> Array:
-        """[fits]: Huber's loss and the prior's."""
-        far = np.abs(log_s - self.measured)
-        loss = np.where(far <= edge, far**2, 2 * edge * far - edge**2)
+        """[fits]: Cauchy's loss and the prior's."""
+        loss = edge**2 * np.log1p(((log_s - self.measured) / edge) ** 2)
         result: Array = (self.weights * loss).sum(axis=1) + (((theta - self.prior) / self.width) ** 2).sum(axis=1)
         return result
 
