@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.framework import CONTENTION, Framework
+from symconfig.cost.host import host_seconds, inside_experts, is_dispatch
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import (
     AttentionWork,
@@ -205,16 +206,6 @@ class BlockCost:
         return wait
 
 
-def inside_experts(block: DerivedBlock) -> frozenset[str]:
-    """Operators on tokens that lie by expert."""
-    return frozenset(op for op, modules in block.modules if "moe_experts" in modules)
-
-
-def is_dispatch(c: Collective) -> bool:
-    """Whether it brings tokens to their experts, or back."""
-    return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
-
-
 def _rows(bits: Sequence[Sequence[bool]]) -> Array:
     return np.array(bits, dtype=np.float64)
 
@@ -241,7 +232,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     return BlockCost(
         block,
         work,
-        _host_seconds(block, lattice, machine, framework),
+        host_seconds(block, lattice, machine, framework),
         exposed,
         full,
         tuple(held * sizes),
@@ -406,23 +397,6 @@ def _beside_another(
 # 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
 _TAKEN = 0.2
 _NOTHING_S = 1e-30  # keeps a share of nothing from being a division by zero
-
-
-def _host_seconds(
-    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
-) -> dict[tuple[str, Phase], Array]:
-    """The launching thread's time. A product in low precision quantises its input in a kernel of its own."""
-    inside = inside_experts(block)
-    result: dict[tuple[str, Phase], Array] = {}
-    for work in block.work:
-        turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
-        if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
-            turns = turns * 2
-        if framework.graphed == "all" or (framework.graphed == "outside experts" and work.op not in inside):
-            turns = turns * 0.0
-        previous = result.get((work.op, work.phase), np.zeros(lattice.points))
-        result[work.op, work.phase] = previous + framework.host_kernel_s * turns
-    return result
 
 
 def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: float) -> Weights:

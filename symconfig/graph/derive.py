@@ -286,13 +286,13 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     forward, backward = op.traffic
     turns = _extent(list(op.per), scheme.parts(op))
     return [
-        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward), turns),
+        Traffic(op.name, Phase.FORWARD, moved([*ins, *outs, *extra], forward), turns * op.launches[0]),
         # gradient of the output and what was kept are read, gradients of the inputs are written
         Traffic(
             op.name,
             Phase.INPUT,
             moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
-            turns,
+            turns * op.launches[1],
         ),
     ]
 

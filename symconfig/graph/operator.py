@@ -73,6 +73,7 @@ class Operator:
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
     per: dims over which the framework loops on the host, with kernels of their own for each turn.
+    launches: of a turn, what the host runs forward and backward, in operators.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Operator:
     low_precision: bool = False
     sums_bias: bool = False
     per: tuple[str, ...] = ()
+    launches: tuple[int, int] = (1, 1)
 
     @property
     def trainable(self) -> bool:
@@ -213,6 +215,7 @@ class Builder:
         holds: Sequence[Tensor] = (),
         traffic: Sequence[int | Fraction] = (1, 1),
         per: Sequence[str] = (),
+        launches: tuple[int, int] = (1, 1),
     ) -> Tensor:
         """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses."""
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
@@ -241,6 +244,7 @@ class Builder:
                 in_place,
                 tuple(holds),
                 per=tuple(per),
+                launches=launches,
             )
         )
         return output

@@ -76,7 +76,7 @@ class Habits(Strict):
     hide_experts: float | None = None
     dispatcher: Dispatcher | None = None
     fused_experts: bool | None = None
-    graphed: Literal["none", "outside experts", "all"] | None = None
+    graphed: Literal["none", "router", "outside experts", "all"] | None = None
 
 
 class Recipe(Strict):

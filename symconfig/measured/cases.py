@@ -50,6 +50,8 @@ _ATTENTION: dict[str, tuple[Kernel, float]] = {
     "flash1": ("flash", 0.28),
     "triton": ("flash", 0.38),
     "flash-2024": ("flash", 0.75),
+    # Transformer Engine's (dot_product_attention/utils.py): cuDNN's on Hopper, elsewhere version 2 of flash attention.
+    "deterministic": ("flash", 1.0),
     "fused-softmax": ("fused_softmax", 1.0),
     "unfused": ("fused_softmax", 1.0),
     "not flash": ("fused_softmax", 1.0),
@@ -60,7 +62,7 @@ _RATE_ON = {  # where it is another than Hopper's
     "volta": _BEFORE_HOPPER_RATE,
     "ampere": _BEFORE_HOPPER_RATE,
     "ada": _BEFORE_HOPPER_RATE,
-    "blackwell": {"flash-2024": 1.0},  # which came with kernels of its own
+    "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
 _IMPLEMENTATION = (
     "fused_linears",
@@ -106,7 +108,8 @@ _FRAMEWORK = (
 _SIZES = ("weight", "gradient", "optimizer")
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}
-_GRAPHS = re.compile(r"(?P<full>full )?CG\b")  # "router/preprocess CG", "partial CG", "full CG"
+_GRAPHS = re.compile(r"(?P<which>full|router/preprocess)? ?CG\b")  # or "partial CG"
+_GRAPHED = {"full": "all", "router/preprocess": "router"}
 _SELECTIVE = frozenset({"core_attn"})
 
 
@@ -198,7 +201,7 @@ class _Asked:
             arguments = _from_arguments(self.stated["megatron_args"])
             self.stated = arguments | {"deferred_gradients": _deferred(row)} | self.stated
         if graphs := _GRAPHS.search(str(self.stated.get("features", ""))):
-            self.stated["graphed"] = "all" if graphs["full"] else "outside experts"
+            self.stated["graphed"] = _GRAPHED.get(graphs["which"], "outside experts")
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
@@ -262,6 +265,9 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
     if arguments.get("deterministic-mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result["torch_workspace"] = 32 * MIB
+        result["attention_kernel"] = "deterministic"
+    if arguments.get("no-gradient-accumulation-fusion"):  # a bf16 gradient is read and added to the fp32 one
+        result["accumulated_bytes"] = 10.0
     if local and not arguments.get("use-flash-attn"):
         result["attention_kernel"] = kernel
     if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
@@ -392,7 +398,7 @@ def _with_habits(asked: _Asked, attention: str, habits: dict[str, Any]) -> Frame
     rate = _RATE_ON.get(asked.cluster.gpu.architecture, {}).get(attention, rate)
     how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
-        how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
+        how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
     if asked.stated.get("fused_rmsnorm") is not None:
         how["fused_norm"] = asked.stated["fused_rmsnorm"]
     if asked.stated.get("cross_entropy_fusion"):

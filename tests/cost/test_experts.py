@@ -11,6 +11,7 @@ from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost, Lattice, evaluate
 from symconfig.cost.framework import MEGATRON, Framework
 from symconfig.cost.machine import machine
+from symconfig.graph.blocks.experts import ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks
 from symconfig.graph.recompute import apply
@@ -66,23 +67,27 @@ def test_a_slow_host_is_what_a_small_layer_waits_for() -> None:
     quick, slow = (layer(replace(MEGATRON, host_kernel_s=s)) for s in (0.0, 1e-3))
     for gpu, host in zip(passes(quick), passes(slow), strict=True):
         assert host > 10 * gpu
-    # Sixteen experts of two products each, on top of what is launched once.
+    # Sixteen experts of two products each, of which all but the first cost less, on top of what is launched once.
     once = len([work for work in slow.derived.work if work.op in ("router", "input_norm")])
-    assert sum(passes(slow)) > 1e-3 * (3 * 2 * 16 + once)
+    assert sum(passes(slow)) > 1e-3 * (3 * 2 * (1 + 15 / 3) + sum(ROUTE_LAUNCHES) + once)
 
 
 def test_graphs_take_the_host_away() -> None:
     slow = replace(MEGATRON, host_kernel_s=1e-3)
-    eager, some, all_ = (
-        sum(passes(layer(replace(slow, graphed=what)))) for what in ("none", "outside experts", "all")
+    eager, router, some, all_ = (
+        sum(passes(layer(replace(slow, graphed=what)))) for what in ("none", "router", "outside experts", "all")
     )
     assert all_ == pytest.approx(sum(passes(layer(replace(MEGATRON, host_kernel_s=0.0)))))
-    assert all_ < some < eager
+    assert all_ < some < router < eager
+    # Norm, logits and choice: forward and the gradients of the norm's and the router's inputs and of its weight.
+    assert eager - router == pytest.approx(1e-3 * (sum(ROUTE_LAUNCHES) + 2 + 3), rel=0.01)
 
 
 def test_fewer_experts_a_rank_are_launched_sooner() -> None:
+    """By the further products of two layers, forward and both gradients."""
     slow = replace(MEGATRON, host_kernel_s=1e-3)
-    assert sum(passes(layer(slow, ep=64))) < 0.5 * sum(passes(layer(slow, ep=8)))
+    saved = sum(passes(layer(slow, ep=8))) - sum(passes(layer(slow, ep=64)))
+    assert saved == pytest.approx(1e-3 * 3 * 2 * (16 - 2) / 3, rel=0.02)
 
 
 def test_another_microbatch_hides_the_all_to_all_but_loses_compute_units_to_it() -> None:

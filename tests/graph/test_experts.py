@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from symconfig.graph.blocks.experts import BIAS_LAUNCHES, COMBINE_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.operator import Element
 from tests.graph.support import SEQUENCE, block, chosen, numbers, tally
@@ -139,3 +140,16 @@ def test_the_host_launches_the_products_of_each_expert(ep: int, turns: int) -> N
     }
     assert found == {False: {turns}, True: {1}}
 
+
+
+def test_the_host_runs_many_operators_around_the_experts_and_some_for_each_bias() -> None:
+    model = sample_model("gpt-oss-120b")
+    turns = {
+        (work.op, work.phase): work.turns.value(numbers(model, ep=8, dp=8))
+        for work in block(model, "moe").work
+        if isinstance(work, Traffic)
+    }
+    for op, (forward, backward) in {"route": ROUTE_LAUNCHES, "combine": COMBINE_LAUNCHES}.items():
+        assert (turns[op, Phase.FORWARD], turns[op, Phase.INPUT]) == (forward, backward)
+    assert turns["expert_bias", Phase.FORWARD] == 16 * BIAS_LAUNCHES[0]
+    assert turns["mlp_norm", Phase.FORWARD] == 1

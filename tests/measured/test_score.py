@@ -214,3 +214,13 @@ def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     assert "korthikanti2022" in text
     assert "is no GPU of the zoo (got abacus)" in text
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("a100-sxm4-80gb", 1.0), ("h100-sxm5-80gb", 1.0), ("gb200-nvl72", 0.5)])
+def test_deterministic_runs_attend_with_what_is_deterministic(tmp_path: Path, gpu: str, rate: float) -> None:
+    arguments = "megatron_args: {deterministic-mode: true, no-gradient-accumulation-fusion: true, tokenizer-type: Null}"
+    text = run_text("a", "{step_s: 8.8}", gpu=gpu).replace("attention_kernel: not flash", arguments)
+    found = case("megatron_golden", _row(tmp_path, text)).configuration.framework
+    assert found.implementation.attention == "flash"
+    assert found.attention_rate == rate
+    assert found.accumulated_bytes == 2 + 4 + 4  # a bf16 gradient; the fp32 sum read and written

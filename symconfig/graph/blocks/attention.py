@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import Context, linear, norm, with_adapter
@@ -17,7 +19,7 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     if ctx.model.qk_norm:
         q, k = norm(ctx, "q_norm", q, d.HEAD_DIM, "qk_norm"), norm(ctx, "k_norm", k, d.HEAD_DIM, "qk_norm")
     if ctx.model.position is Position.ROPE:
-        times = (1, 1) if ctx.how.fused_rope else (5, 5)  # ten passes over the tensor rather than two
+        times = _turning(ctx)
         hold_q, hold_k = ([q], [k]) if ctx.how.viewed_values else ([], [])
         q = ctx.build.elementwise("rope_q", [q], Tensor("q_rotated", q.dims), traffic=times, holds=hold_q)
         k = ctx.build.elementwise("rope_k", [k], Tensor("k_rotated", k.dims), traffic=times, holds=hold_k)
@@ -27,6 +29,21 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     out = Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", o, (d.HEADS, d.HEAD_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias, ("c_proj",))
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
+
+
+def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
+    """Traffic of turning a query or key, forward and backward, over one kernel's two passes over the tensor.
+
+    YaRN also lengthens them, which Transformer Engine's kernel cannot (Megatron-LM, embeddings/rope_utils.py). Eager
+    forward negates (1 pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies
+    twice (4), negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
+    """
+    scaling = ctx.model.rope_scaling
+    if not ctx.how.fused_rope:
+        return 5, 5
+    if ctx.how.fused_yarn or scaling is None or scaling.rope_type != "yarn" or scaling.factor <= 1:
+        return 1, 1
+    return 6, Fraction(17, 2)
 
 
 def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,6 +25,7 @@ class Implementation:
     fused_norm: one kernel; else a chain of element-wise kernels in fp32 (eager PyTorch).
     fused_activation: the gate, its activation and their product are one kernel.
     fused_rope: one kernel turns a query or key; else PyTorch negates, concatenates, multiplies twice and adds.
+    fused_yarn: where rope is fused, YaRN's, too.
     loss: fused keeps the logits only, and its gradient overwrites them; flash does so with a gradient beside them
         (flash-attn's CrossEntropyLoss, whose inplace_backward is off by default); parallel is Megatron-LM's on a split
         vocabulary in fp32; torch is PyTorch's cross_entropy on fp32 logits.
@@ -55,6 +56,7 @@ class Implementation:
     fused_norm: bool = True
     fused_activation: bool = True
     fused_rope: bool = True
+    fused_yarn: bool = False
     loss: Literal["fused", "flash", "parallel", "torch"] = "parallel"  # Megatron-LM's default
     gathered_logits: bool = False
     copied_attention: bool = False

@@ -9,6 +9,12 @@ from symconfig.graph.blocks.common import Context, linear
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 
+# Operators that the host runs where the graph has one, forward and backward; counted in Megatron-LM (transformer/moe:
+# router.py, moe_utils.py, token_dispatcher.py), the first adjusted to runs. Logits, load balance, choice, counts of
+# tokens by expert and by rank; permutation, collectives and sorting of tokens and their probabilities; the way back.
+ROUTE_LAUNCHES, DISPATCH_LAUNCHES, COMBINE_LAUNCHES = (35, 12), (12, 8), (8, 5)
+BIAS_LAUNCHES = (3, 6)  # for each expert, see `_biased`
+
 ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis splits the router
 CHOICES = "num_experts_per_tok"
 ONE_LOGIT = "shared_gate_width"
@@ -32,6 +38,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         loops=(*x.dims, d.SLOTS),
         saves=[*([] if ctx.how.weighted_experts else [done]), probabilities, indices],
         traffic=_sorting(ctx, 1, 1 if ctx.how.weighted_experts else 2),
+        launches=COMBINE_LAUNCHES,
     )
     if not moe.shared_expert_intermediate_size:
         return combined
@@ -46,7 +53,7 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     linear(ctx, "router", x, (d.HIDDEN,), (ROUTES,), [Use(logits)], moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
-    ctx.build.elementwise("route", [logits], probabilities, saves=[logits, indices])
+    ctx.build.elementwise("route", [logits], probabilities, saves=[logits, indices], launches=ROUTE_LAUNCHES)
     return probabilities, indices
 
 
@@ -54,7 +61,12 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """xe[E, U, D]: each token copied into one slot of each of its experts."""
     routed = Tensor("expert_in", (d.EXPERTS, d.SLOTS, d.HIDDEN))
     return ctx.build.elementwise(
-        "dispatch", [x, indices], routed, loops=(*x.dims, d.SLOTS), traffic=_sorting(ctx, 1, 1)
+        "dispatch",
+        [x, indices],
+        routed,
+        loops=(*x.dims, d.SLOTS),
+        traffic=_sorting(ctx, 1, 1),
+        launches=DISPATCH_LAUNCHES,
     )
 
 
@@ -78,7 +90,7 @@ def _biased(ctx: Context, done: Tensor) -> Tensor:
     (gradients of probabilities and bias, with their sums). One kernel would move 2 each way.
     """
     out = Tensor(f"{done.name}_biased", done.dims)
-    return ctx.build.elementwise("expert_bias", [done], out, traffic=(7, 10), per=(d.EXPERTS,))
+    return ctx.build.elementwise("expert_bias", [done], out, traffic=(7, 10), per=(d.EXPERTS,), launches=BIAS_LAUNCHES)
 
 
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:

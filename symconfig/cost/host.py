@@ -1,0 +1,65 @@
+"""The thread that launches a block's kernels: what it spends on each operator, and what CUDA graphs take from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.framework import Framework
+from symconfig.cost.machine import Machine
+from symconfig.graph.derived import AttentionWork, Collective, DerivedBlock, Matmul, Phase
+from symconfig.graph.layout import Kind
+
+if TYPE_CHECKING:
+    from symconfig.cost.blocks import Lattice
+
+Array = NDArray[np.float64]
+
+# Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it
+# (Transformer Engine, pytorch/csrc/extensions/gemm.cpp). Fitted by hand to runs with 8 and 16 experts a rank.
+_NEXT_PRODUCT = 1 / 3
+# In low precision, of the forward and of the input's gradient: one to quantise what comes in, one to find the quantised
+# weight and to make the tensors' objects (pytorch/module/grouped_linear.py: get_weight_workspace for each expert).
+_LOW_PRECISION = 3.0
+
+
+def inside_experts(block: DerivedBlock) -> frozenset[str]:
+    """Operators from the tokens' journey to their experts to that back."""
+    return frozenset(op for op, modules in block.modules if "moe_experts" in modules or op in ("dispatch", "combine"))
+
+
+def is_dispatch(c: Collective) -> bool:
+    """Whether it brings tokens to their experts, or back."""
+    return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
+
+
+def _graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
+    """Operators that CUDA graphs launch."""
+    every = frozenset(work.op for work in block.work)
+    return {
+        "none": frozenset[str](),
+        "router": frozenset({"mlp_norm", "router", "route"}) if inside_experts(block) else frozenset[str](),
+        "outside experts": every - inside_experts(block),
+        "all": every,
+    }[framework.graphed]
+
+
+def host_seconds(
+    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> dict[tuple[str, Phase], Array]:
+    """The launching thread's time."""
+    graphed = _graphed(block, framework)
+    result: dict[tuple[str, Phase], Array] = {}
+    for work in block.work:
+        turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
+        if isinstance(work, Matmul):
+            turns = 1 + (turns - 1) * _NEXT_PRODUCT
+        if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
+            turns = turns * _LOW_PRECISION
+        if work.op in graphed:
+            turns = turns * 0.0
+        previous = result.get((work.op, work.phase), np.zeros(lattice.points))
+        result[work.op, work.phase] = previous + framework.host_kernel_s * turns
+    return result
