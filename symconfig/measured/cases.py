@@ -105,6 +105,8 @@ _FRAMEWORK = (
     "optimizer_instances",
     "grouped_streams",
 )
+# --data-parallel-sharding-strategy of Megatron's FSDP -> ZeRO stage.
+_SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _SIZES = ("weight", "gradient", "optimizer")
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}
@@ -259,6 +261,8 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     }
     result["microbatch_group"] = int(arguments.get("microbatch-group-size-per-virtual-pipeline-stage") or 0)
     result["optimizer_instances"] = int(arguments.get("num-distributed-optimizer-instances") or 1)
+    if arguments.get("use-megatron-fsdp"):
+        result["zero_stage"] = _SHARDED[str(arguments.get("data-parallel-sharding-strategy", "no_shard"))]
     if arguments.get("num-experts") and not arguments.get("moe-grouped-gemm"):
         result["grouped_streams"] = 0
     if arguments.get("recompute-granularity") == "selective":

@@ -224,3 +224,24 @@ def test_deterministic_runs_attend_with_what_is_deterministic(tmp_path: Path, gp
     assert found.implementation.attention == "flash"
     assert found.attention_rate == rate
     assert found.accumulated_bytes == 2 + 4 + 4  # a bf16 gradient; the fp32 sum read and written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "value"),
+    [
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim_grads_params", "zero", 3),
+        ("use-megatron-fsdp: true, data-parallel-sharding-strategy: optim", "zero", 1),
+        ("defer-embedding-wgrad-compute: true, wgrad-deferral-limit: 2", "deferred_gradients", 2),
+        ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
+        ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
+        ("microbatch-group-size-per-virtual-pipeline-stage: 5", "microbatch_group", 5),
+        ("num-experts: 8", "grouped_streams", 0),
+        ("num-experts: 8, moe-grouped-gemm: true", "grouped_streams", 4),
+    ],
+)
+def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, field: str, value: int) -> None:
+    text = run_text("a", "{memory_gb: 50.0}").replace("options: {", f"options: {{megatron_args: {{{arguments}}}, ")
+    ((item,),) = (source.rows for source in score([file_of(tmp_path, text)]))
+    found = item.case.configuration
+    held = (found, found.framework, found.framework.implementation)
+    assert next(getattr(part, field) for part in held if hasattr(part, field)) == value
