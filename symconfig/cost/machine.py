@@ -52,6 +52,8 @@ class Machine:
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
     quantised_bytes: float  # of an element in the precision of most matmuls
+    # Operands of a low-precision product whose scales a kernel rearranges first: both, where blocks have their own.
+    swizzles: float
     levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: float
     memory_bytes: float
@@ -104,6 +106,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
         2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
         QUANTISED_BYTES.get(precision, 2.0),
+        2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
         _levels(cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])),
         cluster.host.link_bytes_per_s.value,
         cluster.gpu.memory_bytes.value,

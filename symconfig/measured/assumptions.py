@@ -120,6 +120,7 @@ class Assumption(Strict):
     tuned_micro: tuple[int, ...] = Field(
         default=(), description="micro-batches of which the source ran the best one, as it says, without printing it"
     )
+    vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
     habits: Habits = Habits()
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None

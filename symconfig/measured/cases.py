@@ -158,7 +158,8 @@ def case(
     p = row.parallel
     tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
     dp = _data_parallel(row, asked, tp * cp, pp, micro)
-    asked.guess("vpp", 1, p.vpp is None and pp > 1 and not row.options.megatron_args)
+    chunks = p.vpp or (1 if pp == 1 or row.options.megatron_args else assumption.vpp)
+    asked.guess("vpp", chunks, p.vpp is None and pp > 1 and not row.options.megatron_args)
     asked.guess("lora", assumption.lora, row.task == "lora")
     asked.guess("packing", assumption.packing, row.task != "pretrain")
     configuration = Configuration(
@@ -168,7 +169,7 @@ def case(
         micro,
         row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length,
-        p.vpp or 1,
+        chunks,
         cp,
         p.ep or 1,
         _expert_tensor_parallel(row, asked),

@@ -11,6 +11,7 @@ from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost, Lattice, evaluate
 from symconfig.cost.framework import MEGATRON, Framework
 from symconfig.cost.machine import machine
+from symconfig.descriptor.load import load_cluster
 from symconfig.graph.blocks.experts import ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks
@@ -48,13 +49,14 @@ def test_across_nodes_a_token_goes_once_to_each_node() -> None:
     assert plain / once == pytest.approx(4 / (1 - 0.5**8))
 
 
-def layer(framework: Framework, tokens: int = 64, ep: int = 8) -> BlockCost:
+def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = "bf16") -> BlockCost:
     """One MoE layer with few tokens, so that the host is the slower one."""
     model = sample_model("qwen3-30b-a3b")
     values = numbers(model, seq_length=tokens, ep=ep, dp=ep)
     lattice = Lattice({**values, "keys_full": tokens / 2, "keys_window": tokens / 2}, 1)
     block = derive(blocks(model, framework.implementation)["moe"], Scheme(False))
-    return evaluate(block, lattice, machine(sample_cluster(), "bf16"), framework)
+    cluster = sample_cluster() if precision == "bf16" else load_cluster("gb200-nvl72")
+    return evaluate(block, lattice, machine(cluster, precision), framework)
 
 
 def passes(cost: BlockCost) -> tuple[float, float]:
@@ -95,3 +97,12 @@ def test_another_microbatch_hides_the_all_to_all_but_loses_compute_units_to_it()
     shown, hidden = (layer(replace(framework, hide=replace(framework.hide, experts=share)), 4096) for share in (0, 1))
     before, after = (sum(float(t.max()) for t in cost.comm_s) for cost in (shown, hidden))
     assert after == pytest.approx(0.2 * before)
+
+
+def test_blocks_with_scales_of_their_own_cost_the_host_more() -> None:
+    """Both operands of each expert's products are rearranged: two products, forward and both gradients."""
+    slow = replace(MEGATRON, host_kernel_s=1e-3)
+    fp8, mxfp8 = (sum(passes(layer(slow, precision=name))) for name in ("fp8", "mxfp8"))
+    dense = 2  # products of the attention, which are not grouped
+    assert mxfp8 - fp8 == pytest.approx(1e-3 * 0.1 * 2 * 3 * (2 * 16 + dense), rel=0.02)
+    assert fp8 > sum(passes(layer(slow)))
