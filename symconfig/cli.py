@@ -196,7 +196,7 @@ def _calibrate(commands: _Commands) -> _Parser:
     parser = _command(commands, "calibrate", "fit the constants of a GPU type to measured runs", "calibrate")
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE",
-        help="measured runs (symconfig.measurements/1, .yaml), or logs of Megatron-LM or DeepSpeed")
+        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed")
     add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
     add("--from-scratch", action="store_true",
         help="forget what the cluster says of its kernels, and start from what is true of any GPU")
@@ -205,6 +205,7 @@ def _calibrate(commands: _Commands) -> _Parser:
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
     log.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
     log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
+    log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
     log.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
     log.add_argument("--seq-length", metavar="S", help="tokens")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")

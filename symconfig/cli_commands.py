@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
     from symconfig.api import Problems
+    from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.measured.runs import Told
     from symconfig.report.grid import Block
 
@@ -145,8 +146,8 @@ def explain(arguments: argparse.Namespace) -> int:
 def calibrate(arguments: argparse.Namespace) -> int:
     """`symconfig calibrate`."""
     from symconfig import api
-    from symconfig.descriptor.load import load_cluster
     from symconfig.descriptor.write import cluster_yaml
+    from symconfig.measured.read import in_folder
     from symconfig.measured.runs import calibrations, runs
     from symconfig.report.calibration import blocks, to_dict
     from symconfig.report.progress import Progress
@@ -155,8 +156,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
         found.collect(lambda: _check_profile(out, arguments.force))
-    cluster = found.collect(lambda: load_cluster(arguments.cluster)) if arguments.cluster is not None else None
-    paths = [Path(name) for name in arguments.files]
+    cluster = found.collect(lambda: _cluster(arguments.cluster)) if arguments.cluster is not None else None
+    paths = [path for name in arguments.files for path in found.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
             found.add(Problem("there is no such file", file=str(path)))
@@ -200,19 +201,32 @@ def _told(arguments: argparse.Namespace, found: Problems) -> Told:
         field = "--" + name.replace("_", "-")
         raise InputError(Problem("wrong value", field=field, got=text, need="a whole number above 0"))
 
-    gpus, batch, length = (
-        found.collect(partial(whole, name)) for name in ("gpus", "global_batch_size", "seq_length")
+    gpus, micro, batch, length = (
+        found.collect(partial(whole, name)) for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     )
     model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         found.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    return Told(model, gpus, batch, length, arguments.recompute)
+    return Told(model, gpus, micro, batch, length, arguments.recompute)
+
+
+def _cluster(name: str) -> ClusterDescriptor:
+    """The cluster that the option names; a name that is none is the option's mistake."""
+    from symconfig.descriptor.load import load_cluster
+
+    try:
+        return load_cluster(name)
+    except InputError as error:
+        said = (replace(each, field="--cluster") if each.field == "cluster" else each for each in error.problems)
+        raise InputError(list(said)) from None
 
 
 def _check_profile(out: Path, force: bool) -> None:
     if out.suffix not in (".yaml", ".yml"):
         raise InputError(Problem("a profile is YAML", field="--out", got=out.name, need="a name that ends in .yaml"))
+    if not out.parent.is_dir():
+        raise InputError(Problem("there is no such folder", field="--out", got=str(out.parent)))
     if out.exists() and not force:
         raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
 

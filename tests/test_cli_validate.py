@@ -118,7 +118,7 @@ def test_a_picture_needs_matplotlib(run: Run, runs: Path, monkeypatch: pytest.Mo
     outcome = run("validate", runs, "--plot", runs.parent / "a.png")
     assert outcome.code == 2
     assert "pictures need matplotlib, which is not installed" in outcome.err
-    assert "pip install 'symconfig[plot]'" in outcome.err
+    assert "pip install matplotlib" in outcome.err
     assert outcome.out == ""
 
 
@@ -210,6 +210,20 @@ def test_an_unknown_id_has_a_near_one(run: Run, runs: Path) -> None:
     outcome = run("validate", runs, "--explain", "kor-aa")
     assert outcome.code == 2
     assert outcome.err == "error: --explain: no row has this id (got kor-aa). Try: kor-a.\n"
+
+
+def test_an_id_like_no_other_says_where_the_ids_are(run: Run, runs: Path) -> None:
+    assert "Try: symconfig validate --json, which lists every id" in run("validate", runs, "--explain", "@@@").err
+
+
+def test_a_log_is_not_measured_yaml(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("iteration 1/ 5 | elapsed time per iteration (ms): 1.0 |\n[a: b: c\n", encoding="utf-8")
+    outcome = run("validate", log)
+    assert outcome.code == 2
+    assert outcome.err.count("error:") == 1
+    assert "train.log: holds no measured runs" in outcome.err
+    assert "symconfig calibrate, if it is a log" in outcome.err
 
 
 def test_a_row_that_cannot_be_predicted_is_explained_by_its_reason(run: Run, runs: Path) -> None:

@@ -43,6 +43,11 @@ class Precisions(Strict):
     nvfp4: Quantity | None = None
 
 
+# Constants of kernels that are shares of a peak: nothing runs faster than that, and a plan from more would be a dream.
+SHARES = ("gemm_efficiency", "gemm_efficiency_low", "hbm_efficiency", "attention_efficiency", "link_efficiency",
+          "network_efficiency")
+
+
 class Kernels(Strict):
     """How much of the peak real kernels reach. Few constants a GPU; the shape dependence is in the formulas."""
 
@@ -56,6 +61,14 @@ class Kernels(Strict):
     link_efficiency: Quantity = Field(description="of the wire's bandwidth, for large collectives")
     network_efficiency: Quantity | None = Field(default=None, description="the same on rail and spine; absent: as it")
 
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        stated = ((name, getattr(self, name)) for name in SHARES)
+        wrong = [f"{name}.value is a share of the peak, above 0 and at most 1, got {quantity.value:g}"
+                 for name, quantity in stated if quantity is not None and not 0 < quantity.value <= 1]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
 
 class KernelsFile(Kernels):
     """A GPU type's constants in a file of their own, for all clusters that have it. A cluster names the file."""

@@ -59,6 +59,7 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
     rows = {row.id: (name, row) for name, content in files for row in content.rows}
     if row_id not in rows:
         hint = nearest(row_id, rows) or next((known for known in rows if row_id and row_id in known), None)
+        hint = hint or "symconfig validate --json, which lists every id"
         raise InputError(Problem("no row has this id", field="--explain", got=row_id, hint=hint))
     name, row = rows[row_id]
     item = judge(name, row)

@@ -57,7 +57,7 @@ def as_row(
     }
     _degrees(fields, log)
     if not fields["measured"]:
-        why = "; ".join(str(remark) for remark in log.remarks if remark.kind in ("no steps", "batch"))
+        why = "; ".join(str(remark) for remark in log.remarks if remark.kind != "left out")
         raise InputError(Problem(f"has neither a steady step time nor memory figures: {why}", file=log.path))
     try:
         return Row.model_validate(fields, strict=False)

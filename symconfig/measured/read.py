@@ -8,6 +8,7 @@ from pathlib import Path
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError, Problem
 
+ENDINGS = (".yaml", ".yml")
 Read = tuple[tuple[str, Measurements], ...]
 
 
@@ -19,7 +20,7 @@ def read(names: Sequence[str]) -> Read:
     problems, found = list[Problem](), dict[Path, Measurements]()
     for name in names:
         try:
-            paths = _files(Path(name))
+            paths = in_folder(Path(name))
         except InputError as error:
             problems += error.problems
             continue
@@ -29,20 +30,28 @@ def read(names: Sequence[str]) -> Read:
             try:
                 found[path] = load_measurements(path)
             except InputError as error:
-                problems += error.problems
+                problems += error.problems if path.suffix in ENDINGS else [_no_measurements(path, error)]
     if problems := problems or _shared(found):
         raise InputError(problems)
     return tuple((path.stem, content) for path, content in found.items())
 
 
-def _files(path: Path) -> list[Path]:
-    """The file, or the YAML files of the folder in the order of their names."""
+def in_folder(path: Path) -> list[Path]:
+    """The file itself, or the YAML files of a folder in the order of their names. Raises InputError: it holds none."""
     if not path.is_dir():
         return [path]
-    found = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
+    found = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
     if not found:
         raise InputError(Problem("this folder holds no measurements", file=str(path), need="files that end in .yaml"))
     return found
+
+
+def _no_measurements(path: Path, error: InputError) -> Problem:
+    """One line for a file that was never meant to be YAML."""
+    if not path.exists():
+        return error.problems[0]
+    need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
+    return Problem("holds no measured runs", file=str(path), need=need, hint="symconfig calibrate, if it is a log")
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:

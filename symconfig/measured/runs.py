@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Precisions
@@ -27,6 +27,7 @@ class Told:
 
     model: ModelDescriptor | None = None
     gpus: int | None = None
+    micro_batch: int | None = None
     global_batch: int | None = None
     seq_length: int | None = None
     recompute: str | None = None
@@ -76,7 +77,8 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
         remarks.append(f"{others} runs on other GPUs are left out.")
     if not any(rows for _, rows in groups):
         where = f" on GPUs of the type of {cluster.name}" if cluster else ""
-        raise InputError(Problem(f"no run{where} states how long a step took", file=", ".join(map(str, paths))))
+        nothing = Problem(f"no run{where} states how long a step took", file=", ".join(map(str, paths)))
+        raise InputError([nothing, *map(Problem, (remark.rstrip(".") for remark in remarks))])
     return Runs(tuple((known, tuple(rows)) for known, rows in groups), tuple(remarks))
 
 
@@ -110,24 +112,58 @@ def _file(path: Path) -> tuple[list[Timed], list[str]]:
 def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[list[Timed], list[str]]:
     """The steady step of a training log, and what the log says of itself."""
     if cluster is None:
-        raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint="--cluster"))
+        hint = "--cluster h100, or the path of your own"
+        raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint=hint))
     log = read_log(path, told.global_batch)
-    batch = MeasuredBatch.model_validate({"global": told.global_batch, "seq_length": told.seq_length})
+    batch = MeasuredBatch.model_validate(
+        {"micro": told.micro_batch, "global": told.global_batch, "seq_length": told.seq_length}
+    )
     options = MeasuredOptions(recompute=told.recompute)
-    row = as_row(log, cluster, told.model, gpus=told.gpus, batch=batch, options=options)
-    item = judge(source_of(log), row, told.model, cluster)
+    try:
+        row = as_row(log, cluster, told.model, gpus=told.gpus, batch=batch, options=options)
+        item = judge(source_of(log), row, told.model, cluster)
+    except InputError as error:
+        said = [Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
+                for remark in log.remarks if remark.kind == "batch" and log.steady is None]
+        raise InputError([*(_of_log(problem, path) for problem in error.problems), *said]) from None
     remarks = [str(remark) for remark in log.remarks]
     if item.memory:
         predicted, measured = item.memory
         remarks.append(f"peak memory {measured / GIB:.2f} GiB, predicted {predicted / GIB:.2f} GiB")
+    if item.case.taken:
+        taken = ", ".join(f"{name} {value}" for name, value in item.case.taken)
+        remarks.append(f"not said by the log and assumed: {taken}")
     if row.note:
         remarks.append(row.note)
     if item.time is None:
         remarks.append("it has no steady step, so it is not fitted to")
     elif log.steady:
         s = log.steady
-        remarks.append(f"a steady step takes {s.seconds:.4g} s (median of {s.n}, {s.low:.4g} to {s.high:.4g})")
+        text = f"a steady step takes {s.seconds:.4g} s (median of {s.n}, {s.low:.4g} to {s.high:.4g})"
+        remarks.append(f"{text}, predicted {item.time[0]:.4g} s before the fit")
     return [(path.name, item)] if item.time else [], [f"{path.name}: {remark}" for remark in remarks]
+
+
+# What a person adds to the command where a log leaves it out.
+_OPTIONS = {
+    "model": "--model",
+    "gpus": "--gpus",
+    "batch.micro": "--micro-batch-size",
+    "batch.global": "--global-batch-size",
+    "batch.seq_length": "--seq-length",
+}
+
+
+def _of_log(problem: Problem, path: Path) -> Problem:
+    """A problem of the log's row as one of the log, with the option that helps."""
+    option = _OPTIONS.get(problem.field or "")
+    missing = option and problem.got is None
+    return replace(
+        problem,
+        file=problem.file or str(path),
+        what="the log does not say it" if missing and problem.file is None else problem.what,
+        hint=option if missing else problem.hint,
+    )
 
 
 def calibrations(found: Runs, command: str, from_scratch: bool) -> list[Calibration]:

@@ -165,7 +165,7 @@ def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> l
     """Seconds from samples per second."""
     if batch is None:
         if any(step.seconds is None for step in steps):
-            what = "the log has samples per second and no batch size: name the global batch size to get step times"
+            what = "the log has samples per second and no global batch size, so there are no step times"
             remarks.append(Remark("batch", what, steps[0].line))
         return list(steps)
     return [
@@ -195,7 +195,8 @@ def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: li
     rest = [step for index, step in enumerate(steps) if index not in warm and step.seconds is not None]
     left = [f"{len(timed) - len(rest)} of warm-up"] if len(rest) < len(timed) else []
     if not rest:
-        what = f"all {len(timed)} logged times are of the first {WARM_UP} steps, so there is no steady step time"
+        which = f"all {len(timed)} logged times are" if len(timed) > 1 else "the only logged time is"
+        what = f"{which} of the first {WARM_UP} steps, so there is no steady step time"
         remarks.append(Remark("no steps", what, timed[-1].line))
         return None
     calm = [step for step in rest if not step.disturbed]
@@ -204,6 +205,8 @@ def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: li
         left += [f"{count} before which {why}" if "skipped" not in why else f"{count} where {why}"
                  for why, count in reasons.items()]
         rest = calm
+    if any(step.samples for step in rest):  # a line that is cut off has lost its batch size
+        rest = [step for step in rest if step.samples]
     sizes = Counter(step.samples for step in rest)
     samples = sizes.most_common(1)[0][0]
     if len(sizes) > 1:

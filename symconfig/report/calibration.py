@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from symconfig.descriptor.cluster import Kernels
 from symconfig.measured.calibrate import Calibration, SourceErrors
+from symconfig.measured.fit import FORM_ERROR
 from symconfig.report.format import percent
 from symconfig.report.grid import Block, Grid
 
+_WORDS = {
+    "gemm_efficiency": "large matrix products: share of the peak FLOP/s",
+    "gemm_efficiency_low": "the same in fp8 and fp4",
+    "gemm_k_half": "inner dimension at which a matrix product reaches half of that",
+    "hbm_efficiency": "element-wise work: share of the memory bandwidth",
+    "launch_s": "seconds of the shortest kernel",
+    "attention_efficiency": "attention, forward: share of the peak FLOP/s",
+    "attention_backward_ratio": "attention, backward: its rate over the forward one's",
+    "link_efficiency": "large collectives within a node: share of the bandwidth",
+    "network_efficiency": "large collectives across nodes: share of the bandwidth",
+}
+assert _WORDS.keys() == Kernels.model_fields.keys()
+HARDLY = 0.9  # of the error before: a fit that leaves more has found no constant that explains it
+
 
 def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """For each GPU type its constants and its errors; then what was left out, and why."""
+    """For each GPU type its constants and its errors; then what was left out, and why. Fits 120 columns."""
     result: list[Block] = []
     for found in calibrations:
         result += [_constants(found), _errors(found), _summary(found)]
@@ -20,15 +36,17 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 def _constants(found: Calibration) -> Grid:
     rows = tuple(
-        (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _bound(p.low, p.high, value))
+        (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
     )
-    title = f"Constants of {found.cluster.name}, from {found.rows} runs"
-    return Grid(("constant", "start", "fitted", "+-", ""), rows, left=(0, 4), title=title)
+    title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
+    return Grid(("constant", "start", "fitted", "+-", "is"), rows, left=(0, 4), title=title)
 
 
-def _bound(low: float, high: float, value: float) -> str:
-    return "at its bound" if value <= low * 1.001 or value >= high * 0.999 else ""
+def _meaning(name: str, low: float, high: float, value: float) -> str:
+    """What the constant is; whether the runs would have it beyond what is possible."""
+    said = _WORDS[name]
+    return f"{said}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else said
 
 
 def _errors(found: Calibration) -> Grid:
@@ -45,7 +63,12 @@ def _left_out(errors: SourceErrors) -> str:
 
 def _summary(found: Calibration) -> str:
     if found.left_out is None:
-        return "All runs are of one model, so none could be left out: how this carries over to others is not known."
+        text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
+        if found.before > FORM_ERROR and found.after > HARDLY * found.before:
+            text += (f"\nThe fit hardly helps: constants, as far as they are uncertain, do not explain "
+                     f"{percent(found.before)}. Something else differs:\nan option that is not stated, a slow node, "
+                     "the input pipeline, or what symconfig does not model.")
+        return text
     ratio = found.left_out / found.after
     return (f"Over all runs {percent(found.after)}; {percent(found.left_out)} ({ratio:.2f} x) for each model by a fit "
             "that did not see it.")

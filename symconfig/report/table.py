@@ -145,12 +145,13 @@ def footer(plan: Plan) -> str:
     predicted, search = plan.best.predicted, plan.search
     lines = [f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
              f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
-             f"{percent(plan.job.limits.memory_margin)} of the GPU is left free)."]
+             f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."]
     interval = predicted.interval
-    if plan.may_not_fit:
+    if "device_bytes" in interval:
         low, high = interval["device_bytes"]
-        lines.append(f"It may not fit: likely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}; "
-                     "a wider --memory-margin is safer.")
+        likely = f"ikely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}"
+        lines.append(f"It may not fit: l{likely}; a wider --memory-margin is safer." if plan.may_not_fit
+                     else f"L{likely}: that fits.")
     if "step_s" in interval:
         low, high = interval["step_s"]
         lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"

@@ -33,7 +33,7 @@ def check(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         what = "pictures need matplotlib, which is not installed"
-        raise InputError(Problem(what, field="--plot", hint="pip install 'symconfig[plot]'")) from None
+        raise InputError(Problem(what, field="--plot", hint="pip install matplotlib")) from None
 
 
 def points(scores: Sequence[Source]) -> list[tuple[str, list[tuple[float, float]]]]:

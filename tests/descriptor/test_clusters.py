@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
 from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.descriptor.write import cluster_yaml
 from symconfig.errors import InputError
 from symconfig.resources import data_dir
 
@@ -241,6 +242,17 @@ def test_a_wrong_file_is_refused_with_the_place(tmp_path: Path, old: str, new: s
     own = tmp_path / "ours.yaml"
     own.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=word):
+        load_cluster(str(own))
+
+
+@pytest.mark.parametrize("value", ["7.15", "0"])
+def test_a_share_of_the_peak_is_at_most_one(tmp_path: Path, value: str) -> None:
+    own = tmp_path / "ours.yaml"
+    text = cluster_yaml(load_cluster("h100"))
+    was = f"gemm_efficiency:\n    value: {load_cluster('h100').kernels.gemm_efficiency.value}\n"
+    assert was in text
+    own.write_text(text.replace(was, f"gemm_efficiency:\n    value: {value}\n"))
+    with pytest.raises(InputError, match=r"ours.yaml:\d+:\d+: kernels.gemm_efficiency.value: is a share of the peak"):
         load_cluster(str(own))
 
 

@@ -153,6 +153,24 @@ def test_what_cannot_be_calibrated_is_said(run: Run, measured: Path, tmp_path: P
     assert "exists already" in many.err
     assert (tmp_path / "there.yaml").read_text(encoding="utf-8") == "mine"
     assert run("calibrate", measured, "--out", tmp_path / "profile.txt").code == 2
+    nowhere = run("calibrate", measured, "--cluster", "a100", "--out", tmp_path / "nowhere" / "profile.yaml")
+    assert "--out: there is no such folder" in nowhere.err
+    assert "--cluster: unknown cluster" in nowhere.err
+
+
+def test_a_folder_stands_for_its_runs(run: Run, measured: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / measured.name).write_bytes(measured.read_bytes())
+    assert run("calibrate", folder, "--json").json() == run("calibrate", measured, "--json").json()
+    (tmp_path / "none").mkdir()
+    assert "none: this folder holds no measurements" in run("calibrate", tmp_path / "none").err
+
+
+def test_every_constant_says_what_it_is_within_120_columns(run: Run, measured: Path) -> None:
+    text = run("calibrate", measured).out
+    assert "large matrix products: share of the peak FLOP/s" in text
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_runs_on_other_gpus_are_counted_not_used(run: Run, measured: Path, tmp_path: Path) -> None:

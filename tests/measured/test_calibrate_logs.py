@@ -12,7 +12,7 @@ from symconfig.measured.runs import runs
 from symconfig.measured.training_log import read_log
 from symconfig.solve.predict import predict
 from tests.cli_support import Run, run
-from tests.measured.log_samples import deepspeed_log, plan_log, write
+from tests.measured.log_samples import deepspeed_log, plan_log, throughput, write
 from tests.sample_plans import sample_plan
 
 __all__ = ["run"]
@@ -82,3 +82,42 @@ def test_a_run_that_died_before_a_step_is_no_run_but_says_why(tmp_path: Path) ->
     found = runs([log, write(tmp_path, cut, "died.log")], load_cluster("a100-80gb"))
     assert len(found.timed[0][1]) == 1
     assert any(remark.startswith("died.log") and "no steady step" in remark for remark in found.remarks)
+
+
+def test_what_is_assumed_and_predicted_of_a_log_is_said(run: Run, tmp_path: Path) -> None:
+    log = write(tmp_path, deepspeed_log(), "deepspeed.log")
+    told = ("calibrate", log, "--cluster", "a100-80gb", "--model", "llama2-7b", "--gpus", "8", "--seq-length", "2048")
+    said = run(*told, "--json").json()["remarks"]
+    assert any("not said by the log and assumed: " in remark and "recompute none" in remark for remark in said)
+    assert any("s before the fit" in remark for remark in said)
+    assert not any("recompute" in remark for remark in run(*told, "--recompute", "full", "--json").json()["remarks"])
+
+
+def test_what_a_log_leaves_out_names_its_option(run: Run, tmp_path: Path) -> None:
+    bare = write(tmp_path, "".join(throughput(10 * step, 16.0) for step in range(1, 9)), "bare.log")
+    told = ("calibrate", bare, "--cluster", "h100", "--model", "llama3.1-8b", "--gpus", "16", "--seq-length", "8192")
+    outcome = run(*told)
+    assert outcome.code == 2
+    assert "bare.log: batch.micro: the log does not say it. Try: --micro-batch-size." in outcome.err
+    assert "no global batch size" in outcome.err
+    assert "Try: --global-batch-size." in outcome.err
+    assert run(*told, "--micro-batch-size", "2", "--global-batch-size", "128").code == 0
+
+
+def test_a_log_of_a_run_that_died_at_once_says_how(run: Run, tmp_path: Path) -> None:
+    log, _ = log_of_a_slower_machine(tmp_path)
+    text = log.read_text(encoding="utf-8")
+    cut = text[: text.index("elapsed time")] + "\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+    died = write(tmp_path, cut, "died.log")
+    outcome = run("calibrate", died, "--cluster", "a100-80gb")
+    assert outcome.code == 2
+    assert "out of memory before the first step" in outcome.err
+
+
+def test_a_run_that_no_constant_explains_says_so(run: Run, tmp_path: Path) -> None:
+    log, seconds = log_of_a_slower_machine(tmp_path)
+    assert "hardly helps" not in run("calibrate", log, "--cluster", "a100-80gb").out
+    text = log.read_text(encoding="utf-8")
+    slow = text.replace(f"(ms): {1e3 * SLOWER * seconds:.1f}", f"(ms): {1e5 * seconds:.1f}")
+    assert slow != text
+    assert "The fit hardly helps" in run("calibrate", write(tmp_path, slow, "slow.log"), "--cluster", "a100-80gb").out

@@ -39,6 +39,14 @@ def test_a_cut_last_line_is_said_and_its_number_is_not_believed(tmp_path: Path) 
     assert "truncated" not in kinds(read(tmp_path, whole))
 
 
+def test_a_line_cut_before_its_batch_size_is_no_other_batch_size(tmp_path: Path) -> None:
+    text = megatron_log()
+    log = read_log(write(tmp_path, text[: text.rindex(" global batch size")]))
+    assert not [remark for remark in log.remarks if remark.kind == "batch" or "another batch size" in remark.text]
+    assert log.steady is not None
+    assert log.steady.samples == 64
+
+
 def test_a_cut_memory_report_is_not_believed(tmp_path: Path) -> None:
     log = read(tmp_path, megatron_log(6) + memory(0, 90_000.0)[:-6])
     assert max(item.max_allocated or 0 for item in log.memory) < 50_000 * 2**20

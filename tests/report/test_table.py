@@ -103,6 +103,18 @@ def test_memory_is_held_against_what_the_margin_leaves(plan: Plan) -> None:
     assert f"{55e9 / 2**30:.2f} of {80 * 0.96:.2f} GiB usable" in plain(blocks(plan))
 
 
+def test_the_interval_of_the_memory_is_said_and_whether_it_crosses_the_limit(plan: Plan) -> None:
+    def with_high(high: float) -> str:
+        predicted = replace(plan.best.predicted, interval={"device_bytes": (50e9, high)},
+                            interval_from={"memory": "30 runs"})
+        return plain(blocks(replace(plan, best=replace(plan.best, predicted=predicted))))
+
+    usable = plan.usable_bytes
+    assert f"Likely between 46.57 and {(usable - 1) / 2**30:.2f} GiB (nine in ten of 30 runs): that fits." in with_high(
+        usable - 1)
+    assert "It may not fit: likely between" in with_high(usable + 1)
+
+
 def test_a_search_that_stopped_early_never_claims_to_be_optimal(plan: Plan) -> None:
     text = plain(blocks(replace(plan, search=replace(plan.search, optimal=False))))
     assert "stopped early" in text
