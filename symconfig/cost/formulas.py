@@ -221,9 +221,10 @@ def _slowed() -> Formula:
     return Formula(
         "slowed_s",
         _names(communication, beside, hide, contention),
-        contention * minimum(communication, hide * beside),
+        contention * minimum(communication, hide * beside / maximum(1 - contention * hide, ROUNDING)),
         "s",
-        "what the work beside a collective loses to it: compute units and memory bandwidth",
+        "what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer "
+        "hides more",
     )
 
 

@@ -163,9 +163,8 @@ def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
     hide = framework.hide
 
     def beside(seconds: Array, work: Array, share: float) -> Array:
-        result: Array = compiled.exposed_s(seconds, work, share)
-        if framework.by_block:
-            result = result + compiled.slowed_s(seconds, work, share, CONTENTION)
+        slowed = compiled.slowed_s(seconds, work, share, CONTENTION)
+        result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
         return result
 
     if zero < 3:

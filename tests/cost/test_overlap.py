@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.cost import compiled
 from symconfig.cost.blocks import ADD_BYTES, MERGE_BYTES
-from symconfig.cost.framework import USER_BUFFERS
+from symconfig.cost.framework import CONTENTION, USER_BUFFERS
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.derived import Phase
 from symconfig.graph.layout import Kind
@@ -90,3 +91,21 @@ def test_the_operands_of_a_weight_gradient_are_copied_for_fp8() -> None:
     assert set(wide) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
     # Twice the peak does not halve it.
     assert all(wide[op] / 2 < low[op] < wide[op] for op in wide)
+
+
+def test_a_hidden_reduction_slows_the_backward_that_hides_it() -> None:
+    """Of ZeRO 1: one reduction a step beside the last backward, one gather beside the first forward."""
+    part = "data-parallel communication"
+    shown, hidden = (
+        float(cost(MODEL, dp=8, cluster=H100, seq_length=8192, zero=1, overlap={"data": share}).cost.time[part].max())
+        for share in (0.0, 1.0)
+    )
+    assert hidden == pytest.approx(CONTENTION * shown, rel=0.01)
+
+
+def test_slowed_work_hides_more() -> None:
+    """A collective as long as ten backwards: the backward, stretched by what it loses, is all that is hidden."""
+    work, communication = 1.0, 10.0
+    slowed = float(compiled.slowed_s(communication, work, 1.0, CONTENTION))
+    assert slowed == pytest.approx(CONTENTION * (work + slowed))
+    assert work + slowed + float(compiled.exposed_s(communication, work + slowed, 1.0)) == pytest.approx(communication)

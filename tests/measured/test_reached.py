@@ -23,7 +23,7 @@ REACHED = {
     "dgxc_benchmarking": (0.025, None),
     "llm_foundry_mpt": (0.035, None),
     "nemo_2407": (0.04, None),
-    "megatron_readme_h100": (0.03, None),
+    "megatron_readme_h100": (0.035, None),  # 0.023 before hidden reductions of gradients slowed Megatron, too
     "torchtitan": (0.09, 0.07),
 }
 
