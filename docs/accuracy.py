@@ -17,11 +17,12 @@ import yaml
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
-from symconfig.measured.accuracy import record
+from symconfig.measured.accuracy import about, record
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.cases import forget_zoo
+from symconfig.measured.read import read
 from symconfig.measured.runs import calibrations, gpu_type, runs
-from symconfig.measured.score import score
+from symconfig.measured.score import source
 from symconfig.report.accuracy import markdown
 from symconfig.report.validation import to_dict
 
@@ -75,9 +76,14 @@ def main(folder: Path) -> None:
     found = calibrations(timed, COMMAND, from_scratch=True)
     write_kernels(found)
     forget_zoo()
-    scores = score(paths)
+    files = read([str(path) for path in paths])
+    scores = [source(name, content) for name, content in files]
     fitted = [(each, items) for each, (_, items) in zip(found, timed.timed, strict=True)]
-    data = record(scores, fitted, to_dict(scores)["sources"])
+    described = [
+        {**figures, "about": about(content, each)}
+        for figures, (_, content), each in zip(to_dict(scores)["sources"], files, scores, strict=True)
+    ]
+    data = record(scores, fitted, described)
     RECORD.write_text(as_text(data), encoding="utf-8")
     README.write_text(in_readme(README.read_text(encoding="utf-8"), markdown(data)), encoding="utf-8")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.measurements import Measurements
+from symconfig.graph.count import parameters
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.judge import Judged
 from symconfig.measured.runs import Timed
@@ -22,7 +25,9 @@ def record(
     fitted: Sequence[tuple[Calibration, Sequence[Timed]]],
     sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """schema symconfig.accuracy/1. fitted: each GPU type's fit with its runs; sources: the scores as plain data."""
+    """schema symconfig.accuracy/1. fitted: each GPU type's fit with its runs; sources: the scores as plain data, each
+    with what `about` says of it.
+    """
     return {
         "schema": "symconfig.accuracy/1",
         "sources": list(sources),
@@ -33,6 +38,30 @@ def record(
         ],
         "ratios": _ratios(scores, _unseen(fitted)),
     }
+
+
+def about(file: Measurements, source: Source) -> dict[str, Any]:
+    """What a stranger needs to know of a source: where it was published, and what was run with what on which GPUs."""
+    rows = [item.row for item in source.rows]
+    sizes = {item.row.model.name: parameters(item.case.model).total for item in source.rows}
+    every = [parameters(item.case.model).total for item in source.rows]
+    gpus = [row.cluster.gpus for row in rows if row.cluster.gpus]
+    return {
+        "title": file.source.get("title", source.name),
+        "paper": file.source.get("paper"),
+        "repository": file.source.get("repository"),
+        "tasks": _distinct(row.task for row in rows),
+        "models": sorted(sizes, key=lambda name: sizes[name]),
+        "parameters": [min(every), max(every)] if every else None,
+        "software": _distinct(row.software.name for row in rows if row.software),
+        "gpu_types": _distinct(row.cluster.gpu for row in rows if row.cluster.gpu),
+        "gpus": [min(gpus), max(gpus)] if gpus else None,
+    }
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Each once, the most frequent first."""
+    return [name for name, _ in Counter(names).most_common()]
 
 
 def _unseen(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> dict[tuple[str, str], float]:

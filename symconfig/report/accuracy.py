@@ -6,12 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Figures = Mapping[str, Any]
+_TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
+_SOFTWARE = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-Bridge", "nemo": "NeMo", "fsdp": "PyTorch's FSDP",
+             "galvatron": "Hetu-Galvatron", "aleph-alpha in-house": "Aleph Alpha's own code"}
+_MOST_NAMES = 4  # of models, above which they are counted
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """Tables of step time, memory, out-of-memory, ranking, and models left out. Ends with a newline."""
+    """Tables of what the sources are, step time, memory, out-of-memory, ranking, and models left out. Ends with a
+    newline.
+    """
     sources = record["sources"]
     parts = (
+        _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
         _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
@@ -23,12 +30,66 @@ def markdown(record: Mapping[str, Any]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
+    """words: every column holds words; else all but the first hold numbers."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     if not lines:
         return ""
-    rule = "|---" + "|---:" * (len(headers) - 1) + "|"
+    rule = "|---" + ("|---" if words else "|---:") * (len(headers) - 1) + "|"
     return "\n".join([f"| {' | '.join(headers)} |", rule, *lines]) + "\n"
+
+
+def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
+    """In words, each source that was scored; records of before this was recorded have none."""
+    for source in sources:
+        about = source.get("about")
+        if about and source["rows"]:
+            yield source["name"], _run(about), _gpus(about), _published(about)
+
+
+def _run(about: Figures) -> str:
+    tasks = _listed([_TASKS[task] for task in about["tasks"]])
+    models = about["models"]
+    named = _listed(models) if len(models) <= _MOST_NAMES else f"{len(models)} models"
+    low, high = (_parameters(value) for value in about["parameters"])
+    size = low if low == high else f"{low} to {high}"
+    software = _listed([_SOFTWARE.get(name, name) for name in about["software"]])
+    software = f" with {software}" if software else ""
+    return f"{tasks} of {named} ({size} parameters){software}"
+
+
+def _gpus(about: Figures) -> str:
+    low, high = about["gpus"] or (None, None)
+    numbers = "" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if not about["gpu_types"]:
+        return f"{numbers} GPUs that it does not name".strip()
+    kinds = _listed(about["gpu_types"])
+    return f"{numbers} x {kinds}" if numbers else kinds
+
+
+def _published(about: Figures) -> str:
+    """Title and place; a paper before the repository of its code."""
+    places = []
+    if paper := about["paper"]:
+        number = paper.removeprefix("arXiv:")
+        places = [f"[{paper}](https://arxiv.org/abs/{number})" if number != paper else paper]
+    elif about["repository"]:
+        places = [_repository(each.strip()) for each in about["repository"].split(";")]
+    return ", ".join([about["title"], *places])
+
+
+def _repository(text: str) -> str:
+    name, blank, rest = text.partition(" ")
+    return f"[{name}](https://github.com/{name}){blank}{rest}" if name.count("/") == 1 else text
+
+
+def _parameters(value: float) -> str:
+    unit, factor = ("T", 1e12) if value >= 1e12 else ("B", 1e9) if value >= 1e9 else ("M", 1e6)
+    return f"{value / factor:.3g} {unit}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
 
 
 def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
