@@ -203,6 +203,21 @@ def test_kinds_of_work_add_up_to_the_blocks_seconds(run: Run, runs: Path) -> Non
     assert "reduce-scatter over tp" in text
 
 
+def test_waiting_for_the_host_is_a_kind_of_work(run: Run, tmp_path: Path) -> None:
+    """Many small experts: the GPU waits for the thread that launches them, and the parts still add up."""
+    experts = ("model: {name: M, num_hidden_layers: 4, hidden_size: 512, intermediate_size: 1024, vocab_size: 32000, "
+               "num_attention_heads: 8, num_key_value_heads: 8, num_experts: 64, num_experts_per_tok: 2, "
+               "moe_intermediate_size: 256}")
+    row = run_text("a", "{step_s: 1.0}", recompute="none", tp=1, dp=8)
+    start, end = row.index("model: {"), row.index("}", row.index("model: {"))
+    path = file_of(tmp_path, row.replace(row[start : end + 1], experts).replace("sequence_parallel: true, ", ""))
+    time = run("validate", path, "--explain", "a", "--json").json()["time"]
+    parts = {part["name"]: part["seconds"] for part in time["parts"]}
+    work = {each["name"]: each["forward_s"] + each["backward_s"] for each in time["work"]}
+    assert work["waiting for the host to launch kernels"] > 0.1 * parts["compute"]
+    assert sum(work.values()) == pytest.approx(parts["compute"] + parts["layer communication"])
+
+
 # --- bad input ----------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +245,18 @@ def test_a_row_that_cannot_be_predicted_is_explained_by_its_reason(run: Run, run
     outcome = run("validate", runs, "--explain", "kor-e")
     assert outcome.code == 2
     assert "is no GPU of the zoo (got abacus)" in outcome.err
+
+
+def test_a_model_that_nobody_knows_is_no_defect(run: Run, runs: Path) -> None:
+    text = runs.read_text(encoding="utf-8")
+    start, end = text.index("model: {"), text.index("}", text.index("model: {"))
+    runs.write_text(text.replace(text[start : end + 1], "model: {name: qwen3-30b-a3c}"), encoding="utf-8")
+    outcome = run("validate", runs)
+    assert outcome.code == 1
+    assert "no public model is known by this name, and the row does not state hidden_size" in outcome.out
+    outcome = run("calibrate", runs)
+    assert outcome.code == 2
+    assert "Try: Qwen3-30B-A3B" in outcome.err
 
 
 def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from symconfig.cost.framework import FRAMEWORKS, USER_BUFFERS, Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor, Level
+from symconfig.descriptor.document import nearest
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
@@ -447,6 +448,7 @@ def _model(row: Row, asked: _Asked, seq_length: int) -> ModelDescriptor:
         "source": "the measured row",
         "num_nextn_predict_layers": stated.get("mtp_num_layers", 0),
     }
+    _check_shape(fields, row.model.name)
     if fields["attention"] == "mla":
         fields["latent"] = {name: stated.get(name) for name in _LATENT}
     if "num_experts" in stated:
@@ -463,12 +465,17 @@ def _model(row: Row, asked: _Asked, seq_length: int) -> ModelDescriptor:
         if assumption.lora is None:
             raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
         fields["adapter"] = assumption.lora.model_dump(mode="json")
-    missing = [name for name in ("hidden_size", "num_hidden_layers", "vocab_size") if fields.get(name) is None]
-    if missing:
-        raise InputError(
-            [Problem("is not stated and no public model is known", field=f"model.{name}") for name in missing]
-        )
     return ModelDescriptor.model_validate(fields, strict=False)
+
+
+def _check_shape(fields: dict[str, Any], name: str) -> None:
+    """Raises InputError: what neither the row nor a public model of this name says."""
+    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    missing = [field for field in needed if fields.get(field) is None]
+    if missing:
+        what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
+        known = {item.name.lower(): item.name for item in assumptions().models}
+        raise InputError(Problem(what, field="model.name", got=name, hint=known.get(nearest(name, known) or "")))
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
+from symconfig.graph.recompute import apply
 from symconfig.solve.detail import detail
 from symconfig.solve.predict import Configuration, as_found
 
@@ -18,6 +19,7 @@ _ENDS = ("embedding", "head")
 @dataclass(frozen=True, slots=True)
 class Work:
     """Seconds of a step on one GPU, mean over the pipeline's stages. hidden_s: of a collective, behind other work.
+    Among them those for which the GPU waits for the host to launch its kernels.
 
     Without the pipeline's bubble, and without what recompute runs again.
     """
@@ -53,6 +55,14 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
                  "attention" if isinstance(work, AttentionWork) else "memory traffic" for work in block.derived.work}
         for (op, phase), value in block.work_s.items():
             add(f"{kinds[op]} {end}", phase, often * float(value[0]))
+    for block in table.blocks:
+        often = times * counts[block.derived.name]
+        # Nothing is offloaded here, so the host's link does not matter.
+        passes = block.passes([apply(block.derived, frozenset())], 1.0, 0.0)[:, 0, 0]
+        for phase, whole in zip((Phase.FORWARD, Phase.INPUT), passes, strict=False):
+            busy = sum(float(value[0]) for (_, when), value in block.work_s.items()
+                       if (when is Phase.FORWARD) is (phase is Phase.FORWARD))
+            add("waiting for the host to launch kernels", phase, often * max(0.0, float(whole) - busy))
     for block in table.blocks:
         often = times * counts[block.derived.name]
         for collective, full, exposed in zip(
