@@ -35,6 +35,8 @@ def test_a_table_for_people(run: Run, runs: Path) -> None:
     assert "is no GPU of the zoo (got abacus)" in outcome.out
     assert "korthikanti2022 *" in outcome.out
     assert "* 4 rows leave out options" in outcome.out
+    assert "too\nmuch is predicted" in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 120
 
 
 def test_json_is_the_contract(run: Run, runs: Path) -> None:

@@ -74,7 +74,8 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
             groups.append((item.case.cluster, mine))
         mine.append((source, item))
     if others:
-        remarks.append(f"{others} runs on other GPUs are left out.")
+        some = "1 run on other GPUs is" if others == 1 else f"{others} runs on other GPUs are"
+        remarks.append(f"{some} left out.")
     if not any(rows for _, rows in groups):
         where = f" on GPUs of the type of {cluster.name}" if cluster else ""
         nothing = Problem(f"no run{where} states how long a step took", file=", ".join(map(str, paths)))

@@ -177,4 +177,4 @@ def test_runs_on_other_gpus_are_counted_not_used(run: Run, measured: Path, tmp_p
     other = written(tmp_path / "other.yaml", [row(SHAPES[0], PLANS[0], 1, 3.0, gpu="h100-sxm5-80gb")])
     outcome = run("calibrate", measured, other, "--cluster", "a100-80gb")
     assert outcome.code == 0
-    assert "1 runs on other GPUs are left out" in outcome.out
+    assert "1 run on other GPUs is left out" in outcome.out
