@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -215,8 +216,14 @@ class Plan:
 
     @property
     def may_not_fit(self) -> bool:
-        """Whether the interval of the memory crosses what may be used."""
-        return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.usable_bytes
+        """Whether the interval of the memory crosses what the GPU has: of the margin a part is there to be used up."""
+        return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
+
+    @property
+    def safe_margin(self) -> float:
+        """The margin, in hundredths, under which even a plan that uses all the rest has its interval within the GPU."""
+        predicted = self.best.predicted
+        return math.ceil(100 * (1 - predicted.device_bytes / predicted.interval["device_bytes"][1])) / 100
 
     def megatron_args(self) -> list[str]:
         """The argument list of Megatron-LM's pretrain_gpt.py."""

@@ -67,8 +67,8 @@ def intervals(plan: Plan) -> list[str]:
         low, high = ranges["device_bytes"]
         said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
     if plan.may_not_fit:
-        said.append(f"**That crosses the {gib(plan.usable_bytes)} that may be used**: a wider "
-                    "`--memory-margin` is safer.")
+        said.append(f"**That crosses the {gib(plan.cluster.gpu.memory_bytes.value)} that the GPU has**: "
+                    f"`--memory-margin {plan.safe_margin:g}` leaves room for it.")
     return said
 
 

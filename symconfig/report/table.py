@@ -150,8 +150,9 @@ def footer(plan: Plan) -> str:
     if "device_bytes" in interval:
         low, high = interval["device_bytes"]
         likely = f"ikely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}"
-        lines.append(f"It may not fit: l{likely}; a wider --memory-margin is safer." if plan.may_not_fit
-                     else f"L{likely}: that fits.")
+        has = f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB that the GPU has"
+        lines.append(f"It may not fit: l{likely}, which crosses the {has}; --memory-margin {plan.safe_margin:g} leaves "
+                     "room for that." if plan.may_not_fit else f"L{likely}, within the {has}.")
     if "step_s" in interval:
         low, high = interval["step_s"]
         lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"

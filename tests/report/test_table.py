@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from symconfig.plan import Candidate, Plan, Recompute
+from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
 from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text
 from tests.sample_plans import sample_plan
@@ -104,15 +105,22 @@ def test_memory_is_held_against_what_the_margin_leaves(plan: Plan) -> None:
 
 
 def test_the_interval_of_the_memory_is_said_and_whether_it_crosses_the_limit(plan: Plan) -> None:
-    def with_high(high: float) -> str:
+    def with_high(high: float) -> Plan:
         predicted = replace(plan.best.predicted, interval={"device_bytes": (50e9, high)},
                             interval_from={"memory": "30 runs"})
-        return plain(blocks(replace(plan, best=replace(plan.best, predicted=predicted))))
+        return replace(plan, best=replace(plan.best, predicted=predicted))
 
-    usable = plan.usable_bytes
-    assert f"Likely between 46.57 and {(usable - 1) / 2**30:.2f} GiB (nine in ten of 30 runs): that fits." in with_high(
-        usable - 1)
-    assert "It may not fit: likely between" in with_high(usable + 1)
+    has = plan.cluster.gpu.memory_bytes.value
+    fits = plain(blocks(with_high(has - 1)))  # beyond the margin, which is there for that
+    assert f"Likely between 46.57 and {has / 2**30:.2f} GiB (nine in ten of 30 runs), within the" in fits
+    crossing = with_high(1.2 * has)
+    margin = crossing.safe_margin
+    text = plain(blocks(crossing))
+    assert "It may not fit: likely between" in text
+    assert f"--memory-margin {margin:g} leaves room" in text
+    factor = 1.2 * has / plan.best.predicted.device_bytes
+    assert (1 - margin) * factor <= 1 < (1 - margin + 0.01) * factor
+    assert any(f"`--memory-margin {margin:g}` leaves room" in line for line in intervals(crossing))
 
 
 def test_a_search_that_stopped_early_never_claims_to_be_optimal(plan: Plan) -> None:
