@@ -115,7 +115,19 @@ def growth() -> dict[str, list[dict[str, Any]]]:
     return {"layers": layers, "gpus": gpus}
 
 
-def measure() -> dict[str, Any]:
+def measured(truth: Path) -> dict[str, Any]:
+    """`validate` and `calibrate` over a folder of measured runs, once each; nothing where there is none."""
+    files = sorted(str(path) for path in truth.glob("*.yaml"))
+    if not files:
+        return {}
+    with tempfile.TemporaryDirectory() as cache:
+        runs = {name: run(words, cache) for name, words in (
+            ("validate", ("validate", *files)), ("calibrate", ("calibrate", *files, "--from-scratch")))}
+    return {name: {"wall_s": round(one.wall_s, 2), "cpu_s": round(one.cpu_s, 2),
+                   "peak_mib": round(one.peak_bytes / 2**20, 1)} for name, one in runs.items()}
+
+
+def measure(truth: Path) -> dict[str, Any]:
     """All figures."""
     space = (RATE_MODEL, RATE_CLUSTER, RATE_GPUS, RATE_BATCH, RATE_SEQ)
     return {
@@ -125,6 +137,7 @@ def measure() -> dict[str, Any]:
         "rate_gpt3-175b_512_a100": search(*space),
         "bounded_gpt3-175b_512_a100": search(*space, exhaustive=False),
         "growth": growth(),
+        "measured_runs": measured(truth),
     }
 
 
@@ -141,6 +154,8 @@ def show(results: dict[str, Any]) -> str:
         f"candidates, GPT-3 175B on 512 A100                  {rate['candidates']:10,}  >= 1,000,000",
         f"candidates a CPU second, the same                   {rate['candidates_per_cpu_s']:10,}  >= 1,000,000",
         f"CPU seconds, the same, with and without the bounds  {bounded['cpu_s']:5.2f}, {rate['cpu_s']:5.2f}",
+        *(f"{f'{name} over all published runs':50}  {results['measured_runs'][name]['wall_s']:8.2f} s  < {target} s"
+          for name, target in (("validate", 20), ("calibrate", 120)) if name in results["measured_runs"]),
         "", "layers  candidates    CPU s",
         *(f"{row['layers']:6}  {row['candidates']:10,}  {row['cpu_s']:7.3f}" for row in results["growth"]["layers"]),
         "", "  GPUs  candidates    CPU s",
@@ -152,8 +167,10 @@ def show(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", metavar="FILE", type=Path, help="write the figures there as JSON")
+    parser.add_argument("--truth", metavar="FOLDER", type=Path, default=Path("../shared/truth"),
+                        help="measured runs for validate and calibrate (default %(default)s)")
     arguments = parser.parse_args()
-    results = measure()
+    results = measure(arguments.truth)
     print(show(results))
     if arguments.record:
         arguments.record.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
