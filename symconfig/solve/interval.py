@@ -77,8 +77,8 @@ def interval(quantity: Quantity, framework: str, cluster: ClusterDescriptor, mod
     steps = (
         ([r for r in known if (r.framework, r.gpu, r.kind) == (framework, gpu, mine)], f"{KINDS[mine]} on {gpu} GPUs"),
         ([r for r in known if (r.gpu, r.kind) == (gpu, mine)], f"{KINDS[mine]} on {gpu} GPUs, with any framework"),
-        ([r for r in known if r.kind == mine], f"{KINDS[mine]} on other GPUs"),
-        (known, "other models on other GPUs"),
+        ([r for r in known if r.kind == mine], f"{KINDS[mine]} on any GPU"),
+        (known, "any model on any GPU"),
     )
     runs, basis = next((found for found in steps if sum(len(r.measured) for r in found[0]) >= LEAST), steps[-1])
     values = sorted(value for r in runs for value in r.measured)
