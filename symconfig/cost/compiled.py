@@ -120,7 +120,7 @@ def chunked_s(communication_s: Any, beside_s: Any, hide: Any, edge: Any) -> Any:
 
 
 def slowed_s(communication_s: Any, beside_s: Any, hide: Any, contention: Any) -> Any:
-    """s: what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer by that hides more."""
+    """s: what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer hides more."""
     return contention*np.minimum(communication_s, beside_s*hide/np.maximum(-contention*hide + 1, 1.0e-9))
 
 

@@ -44,7 +44,7 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
     folder = Path(request.config.cache.mkdir("deepspeed_extensions"))  # type: ignore[union-attr]
     env = {**os.environ, "DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(folder), "OMP_NUM_THREADS": "1",
            "HF_HUB_OFFLINE": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for lock in folder.rglob("lock"):  # a build that was killed: later ones would wait for it for ever
+    for lock in list(folder.rglob("lock")):  # a build that was killed: later ones would wait for it for ever
         shutil.rmtree(lock.parent)
     subprocess.run([sys.executable, "-c", BUILD], env=env, check=True, capture_output=True, timeout=300)
     return env
