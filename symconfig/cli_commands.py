@@ -174,7 +174,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
             raise InputError(Problem("the runs are on several types of GPU, and a profile is of one", field="--out",
                                      got=names, hint="--cluster " + measured.timed[0][0].name))
         rows = sum(len(timed) for _, timed in measured.timed)
-        progress.say(f"fitting constants to {rows} runs")
+        progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
         command = _as_command(paths, arguments)
         fitted = calibrations(measured, command, arguments.from_scratch)
     if out is not None:
@@ -227,6 +227,8 @@ def _check_profile(out: Path, force: bool) -> None:
         raise InputError(Problem("a profile is YAML", field="--out", got=out.name, need="a name that ends in .yaml"))
     if not out.parent.is_dir():
         raise InputError(Problem("there is no such folder", field="--out", got=str(out.parent)))
+    if out.is_dir():
+        raise InputError(Problem("this is a folder, a file is needed", field="--out", got=str(out)))
     if out.exists() and not force:
         raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
 

@@ -246,7 +246,7 @@ def test_a_log_is_not_measured_yaml(run: Run, tmp_path: Path) -> None:
 def test_a_row_that_cannot_be_predicted_is_explained_by_its_reason(run: Run, runs: Path) -> None:
     outcome = run("validate", runs, "--explain", "kor-e")
     assert outcome.code == 2
-    assert "is no GPU of the zoo (got abacus)" in outcome.err
+    assert "kor-e of korthikanti2022: cluster.gpu: is no GPU of the zoo (got abacus)" in outcome.err
 
 
 def test_a_model_that_nobody_knows_is_no_defect(run: Run, runs: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import nearest
@@ -62,7 +62,10 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         hint = hint or "symconfig validate --json, which lists every id"
         raise InputError(Problem("no row has this id", field="--explain", got=row_id, hint=hint))
     name, row = rows[row_id]
-    item = judge(name, row)
+    try:
+        item = judge(name, row)
+    except InputError as error:
+        raise InputError([_of_row(problem, name, row_id) for problem in error.problems]) from None
     figure, held = _compared(item)
     return Breakdown(
         name,
@@ -74,6 +77,11 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         figure,
         _stages(item),
     )
+
+
+def _of_row(problem: Problem, name: str, row_id: str) -> Problem:
+    """A problem of a row that cannot be predicted, with its place."""
+    return replace(problem, file=problem.file or f"{row_id} of {name}")
 
 
 def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:

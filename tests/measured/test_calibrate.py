@@ -153,6 +153,9 @@ def test_what_cannot_be_calibrated_is_said(run: Run, measured: Path, tmp_path: P
     assert "exists already" in many.err
     assert (tmp_path / "there.yaml").read_text(encoding="utf-8") == "mine"
     assert run("calibrate", measured, "--out", tmp_path / "profile.txt").code == 2
+    (tmp_path / "folder.yaml").mkdir()
+    folder = run("calibrate", measured, "--out", tmp_path / "folder.yaml", "--force")
+    assert "--out: this is a folder, a file is needed" in folder.err
     nowhere = run("calibrate", measured, "--cluster", "a100", "--out", tmp_path / "nowhere" / "profile.yaml")
     assert "--out: there is no such folder" in nowhere.err
     assert "--cluster: unknown cluster" in nowhere.err
