@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -75,9 +76,11 @@ def test_the_wheel_holds_neither_tests_nor_caches(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_works_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([installed.with_name("symconfig"), *words], cwd=tmp_path, capture_output=True, text=True,
-                              timeout=120, check=False)
+                              timeout=120, check=False, env=environment)
 
     assert "COMMAND" in run("--help").stdout
     doctor = run("doctor", "--json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.graph.count import parameters
@@ -32,6 +32,7 @@ def test_weight_shards_multiply_to_the_whole(name: str) -> None:
             assert parts in ({4.0 if weight.name == "expert_down_proj.bias" else 8.0} if weight.expert else {1.0, 2.0})
 
 
+@settings(deadline=None)
 @given(tp=powers, cp=powers, dp=powers, ep=powers, etp=powers)
 def test_all_ranks_together_do_the_work_of_one(tp: int, cp: int, dp: int, ep: int, etp: int) -> None:
     """Multiply-adds of a matmul on one rank, times the ranks that share it. Neither ep nor etp changes the total."""
@@ -46,6 +47,7 @@ def test_all_ranks_together_do_the_work_of_one(tp: int, cp: int, dp: int, ep: in
             assert here * tp * cp == pytest.approx(whole)
 
 
+@settings(deadline=None)
 @given(degree=st.sampled_from([1, 2, 4]), name=st.sampled_from(NAMES), scheme=st.sampled_from([PLAIN, SEQUENCE]))
 def test_more_tensor_ranks_never_need_more_weights_or_activations(degree: int, name: str, scheme: object) -> None:
     model = sample_model(name)
@@ -99,6 +101,7 @@ def test_parts_of_a_model_in_order() -> None:
 exponents = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3))
 
 
+@settings(deadline=None)
 @given(exponents, exponents)
 def test_monomials_multiply_as_numbers_do(first: dict[str, int], second: dict[str, int]) -> None:
     values = {"a": 2.0, "b": 3.0, "c": 5.0}
