@@ -19,8 +19,8 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
 from symconfig.measured.accuracy import about, record
 from symconfig.measured.calibrate import Calibration
-from symconfig.measured.cases import forget_zoo
 from symconfig.measured.read import read
+from symconfig.measured.row_cluster import forget_zoo
 from symconfig.measured.runs import calibrations, gpu_type, runs
 from symconfig.measured.score import source
 from symconfig.report.accuracy import markdown

@@ -1,0 +1,148 @@
+"""The framework of a measured row: its source's habits, with the row's kernels and overlaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from symconfig.cost.framework import FRAMEWORKS, USER_BUFFERS, Framework
+from symconfig.cost.machine import LOW_PRECISION
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.blocks.common import Kernel
+from symconfig.measured.asked import Asked
+
+# Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
+# half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
+# it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), its Triton form 1/1.3 to 1/2.5
+# (section 4.1; the upper end is taken, chosen after seeing residuals). flash-2024 is what Transformer Engine took on
+# Hopper in 2024, between version 2 and the newest: fitted to the sequences of 16k and more of nemo_2407.
+_ATTENTION: dict[str, tuple[Kernel, float]] = {
+    "flash": ("flash", 1.0),
+    "flash2": ("flash", 0.5),
+    "flash1": ("flash", 0.28),
+    "triton": ("flash", 0.38),
+    "flash-2024": ("flash", 0.75),
+    # Transformer Engine's (dot_product_attention/utils.py): cuDNN's on Hopper, elsewhere version 2 of flash attention.
+    "deterministic": ("flash", 1.0),
+    "fused-softmax": ("fused_softmax", 1.0),
+    "unfused": ("fused_softmax", 1.0),
+    "not flash": ("fused_softmax", 1.0),
+    "torch-unfused": ("torch", 1.0),
+}
+_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.77}
+_RATE_ON = {  # where it is another than Hopper's
+    "volta": _BEFORE_HOPPER_RATE,
+    "ampere": _BEFORE_HOPPER_RATE,
+    "ada": _BEFORE_HOPPER_RATE,
+    "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
+}
+_IMPLEMENTATION = (
+    "fused_linears",
+    "fused_norm",
+    "fused_activation",
+    "fused_rope",
+    "loss",
+    "copied_attention",
+    "gathered_logits",
+    "wide_norm",
+    "viewed_values",
+    "kept_outputs",
+    "fused_bias",
+    "stops_early",
+    "held_logits",
+    "deferred_gradients",
+    "logged_losses",
+    "dispatcher",
+    "fused_experts",
+)
+_FRAMEWORK = (
+    "adam_bytes",
+    "reduced_bytes",
+    "vocab_multiple",
+    "attention_rate",
+    "kept_gradient_buffers",
+    "quantised_weights",
+    "scattered_sends",
+    "fragmentation",
+    "keeps_gathered",
+    "accumulated_bytes",
+    "handover_s",
+    "stepped_bytes",
+    "reduced_bytes",
+    "all_reduced_gradients",
+    "torch_workspace",
+    "engine",
+    "graphed",
+    "microbatch_group",
+    "optimizer_instances",
+    "grouped_streams",
+)
+_SIZES = ("weight", "gradient", "optimizer")
+
+
+def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
+    """The source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
+    name = str(asked.option("attention_kernel", "flash"))
+    if name == "flash" and asked.assumption.flash:
+        name = asked.assumption.flash
+        asked.guess("flash", name, True)
+    habits = asked.assumption.habits.model_dump(exclude_none=True)
+    found = _with_habits(asked, name, habits)
+    for habit, value in habits.items():
+        without = _with_habits(asked, name, {key: habits[key] for key in habits if key != habit})
+        precise = habit == "quantised_weights" and asked.stated.get("precision") not in LOW_PRECISION
+        matters = found != without and _matters(habit, model.vocab_size, found, without, degrees)
+        asked.guess(habit, value, matters and not precise)
+    return found
+
+
+def _matters(
+    habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]
+) -> bool:
+    """Whether a habit can change the prediction at these degrees."""
+    tp, pp, replicas = degrees
+    if habit == "vocab_multiple":
+        one, other = (-(-vocab_size // multiple) * multiple for multiple in
+                      (found.vocab_multiple * tp, without.vocab_multiple * tp))
+        return one != other
+    if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
+        return tp > 1
+    if habit == "handover_s":
+        return pp > 1
+    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients"):
+        return replicas > 1
+    return tp > 1 and pp > 1 if habit == "scattered_sends" else True
+
+
+def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framework:
+    base = FRAMEWORKS[asked.assumption.framework]
+    habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
+    kernel, rate = _ATTENTION[attention]
+    rate = _RATE_ON.get(asked.cluster.gpu.architecture, {}).get(attention, rate)
+    how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
+    if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
+        how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
+    if asked.stated.get("fused_rmsnorm") is not None:
+        how["fused_norm"] = asked.stated["fused_rmsnorm"]
+    if asked.stated.get("cross_entropy_fusion"):
+        how["loss"] = "fused"
+    hide = {name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")}
+    p = asked.row.parallel
+    overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
+    if overlap.get("grad_reduce") is False:
+        hide["data"] = 0.0
+    if overlap.get("pp_p2p") is False:
+        hide["pp"] = 0.0
+    if overlap.get("tp_comm") or asked.stated.get("async_tp"):  # PyTorch cuts a product in pieces likewise
+        hide |= USER_BUFFERS
+    sizes = {name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits}
+    if asked.stated.get("fsdp_mixed_precision") == "PURE":
+        habits["reduced_bytes"] = 2.0
+    return replace(
+        base,
+        implementation=replace(base.implementation, attention=kernel, **how),
+        bytes=replace(base.bytes, **sizes),
+        hide=replace(base.hide, **hide),
+        attention_rate=rate,
+        **{name: habits[name] for name in _FRAMEWORK if name in habits},
+    )

@@ -1,0 +1,124 @@
+"""The model of a measured row: its stated shape over a public model's, over what such models share."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.measurements import Row
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.measured.asked import Asked
+from symconfig.measured.assumptions import assumptions
+
+_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_PLAIN = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "gated_mlp",
+    "tie_word_embeddings",
+    "position",
+    "norm",
+    "attention",
+)
+
+
+def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
+    """The row's shape over the public model's, over what such models share."""
+    assumption, stated = asked.assumption, row.model.model_dump(exclude_none=True)
+    zoo = next((item.zoo for item in assumptions().models if item.name == row.model.name), None)
+    fields: dict[str, Any] = _dump(zoo) if zoo else _typical(stated, seq_length)
+    own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
+    for name, value in assumption.model.items():
+        gate = name == "shared_expert_gate"
+        asked.guess(name, value, "num_experts" in stated if gate else name not in own and fields.get(name) != value)
+        if not gate:
+            fields[name] = value
+    fields |= own
+    fields |= {
+        "name": row.model.name,
+        "source": "the measured row",
+        "num_nextn_predict_layers": stated.get("mtp_num_layers", 0),
+    }
+    _check_shape(fields, row.model.name)
+    if fields["attention"] == "mla":
+        fields["latent"] = {name: stated.get(name) for name in _LATENT}
+    if "num_experts" in stated:
+        moe = fields.get("experts") or {"norm_topk_prob": True}
+        moe |= {name: stated[name] for name in _EXPERTS if name in stated}
+        moe["first_k_dense_replace"] = stated.get("first_k_dense", 0)
+        moe["shared_expert_gate"] = bool(assumption.model.get("shared_expert_gate", False))
+        fields["experts"] = moe
+    if "head_dim" not in stated and not zoo:
+        fields["head_dim"] = fields["hidden_size"] // fields["num_attention_heads"]
+    if fields.get("sliding_window_pattern") and len(fields["sliding_window_pattern"]) != fields["num_hidden_layers"]:
+        fields["sliding_window_pattern"] = None
+    if row.task == "lora":
+        if assumption.lora is None:
+            raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
+        fields["adapter"] = assumption.lora.model_dump(mode="json")
+    return ModelDescriptor.model_validate(fields, strict=False)
+
+
+def _check_shape(fields: dict[str, Any], name: str) -> None:
+    """Raises InputError: what neither the row nor a public model of this name says."""
+    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    missing = [field for field in needed if fields.get(field) is None]
+    if missing:
+        what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
+        known = {item.name.lower(): item.name for item in assumptions().models}
+        raise InputError(Problem(what, field="model.name", got=name, hint=known.get(nearest(name, known) or "")))
+
+
+def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
+    """What GPT-like (no gate: LayerNorm, biases, learned positions) and Llama-like models share."""
+    gated = stated.get("gated_mlp", True)
+    return {
+        "schema": "symconfig.model/1",
+        "model_type": "llama" if gated else "gpt2",
+        "intermediate_size": 0,
+        "num_key_value_heads": stated.get("num_attention_heads"),
+        "max_position_embeddings": seq_length,
+        "gated_mlp": gated,
+        "hidden_act": "silu" if gated else "gelu",
+        "mlp_bias": not gated,
+        "qkv_bias": not gated,
+        "attention_out_bias": not gated,
+        "norm": "rmsnorm" if gated else "layernorm",
+        "position": "rope" if gated else "learned",
+        "attention": "gqa",
+        "tie_word_embeddings": not gated,
+    }
+
+
+@cache
+def _zoo_model(name: str) -> ModelDescriptor:
+    return load_model(name)
+
+
+def _dump(name: str) -> dict[str, Any]:
+    return _zoo_model(name).model_dump(mode="json", by_alias=True)
+
+
+def _model_arguments(row: Row) -> dict[str, Any]:
+    """Fields of the model that a Megatron-LM argument list states."""
+    arguments = row.options.megatron_args
+    if not arguments:
+        return {}
+    biased = not arguments.get("disable-bias-linear")
+    return {
+        "attention_dropout": float(arguments.get("attention-dropout", 0.1)),
+        "hidden_dropout": float(arguments.get("hidden-dropout", 0.1)),
+        "qk_norm": bool(arguments.get("qk-layernorm")),
+        "mlp_bias": biased,
+        "attention_out_bias": biased,
+        "qkv_bias": biased or bool(arguments.get("add-qkv-bias")),
+    }
