@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import KEPT, SECONDS, Array
+from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import in_flight
+from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Points, Setting, stages
 from symconfig.cost.step import Cost, evaluate, total
 from symconfig.cost.table import Table

@@ -6,83 +6,30 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import CONTENTION, Framework
+from symconfig.cost.collectives import beside_another, collective_s, exposed
+from symconfig.cost.framework import Framework
 from symconfig.cost.host import host_seconds, inside_experts, is_dispatch
+from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import (
-    AttentionWork,
-    Collective,
     DerivedBlock,
-    Matmul,
     Phase,
-    Traffic,
     WeightShard,
     Workspace,
 )
-from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import Element
 from symconfig.graph.recompute import Policy
 
-Array = NDArray[np.float64]
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")
-ELEMENT_BYTES = {
-    Element.ACTIVATION: 2.0,
-    Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
-    Element.FP32: 4.0,
-    Element.MASK: 1.0,
-    Element.INDEX: 8.0,
-}
-# Per element of a step's result: of each step, and once at the end.
-MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
-ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Lattice:
-    """Numbers for every symbol: constants as numbers, degrees as arrays of one length."""
-
-    numbers: Mapping[str, float | Array]
-    points: int
-
-    def value(self, monomial: Monomial) -> Array:
-        """[points]"""
-        result = np.full(self.points, float(monomial.coefficient))
-        for name, power in monomial.powers:
-            number = self.numbers[name]
-            result = result * number**power if power > 0 else result / number ** (-power)
-        return result
-
-    def stack(self, monomials: list[Monomial]) -> Array:
-        """[len(monomials), points]; equal monomials are evaluated once."""
-        cache: dict[Monomial, Array] = {}
-        rows = []
-        for monomial in monomials:
-            if monomial not in cache:
-                cache[monomial] = self.value(monomial)
-            rows.append(cache[monomial])
-        return np.array(rows).reshape(len(rows), self.points)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptLattice(Lattice):
-    """A small lattice on which blocks are evaluated again and again: every size is evaluated once."""
-
-    known: dict[Monomial, Array] = field(default_factory=dict)
-
-    def value(self, monomial: Monomial) -> Array:
-        if monomial not in self.known:
-            self.known[monomial] = Lattice.value(self, monomial)
-        return self.known[monomial]
-
-
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")
 SECONDS = slice(PASSES.index("again"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
@@ -219,11 +166,11 @@ def _revived(policies: Sequence[Policy], held: Array) -> Array:
 
 def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
     """All costs of `block` at every point of `lattice`."""
-    work = _work_seconds(block, lattice, machine, framework)
+    work = work_seconds(block, lattice, machine, framework)
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
-    exposed = tuple(_exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
+    shown = tuple(exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
     if framework.hide.experts:
-        exposed = _beside_another(block.collectives, exposed, work, framework.hide.experts)
+        shown = beside_another(block.collectives, shown, work, framework.hide.experts)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
@@ -233,7 +180,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         block,
         work,
         host_seconds(block, lattice, machine, framework),
-        exposed,
+        shown,
         full,
         tuple(held * sizes),
         np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
@@ -266,138 +213,6 @@ def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
     if not framework.kept_gradient_buffers:
         return set()
     return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
-
-
-def _work_seconds(
-    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
-) -> dict[tuple[str, Phase], Array]:
-    result: dict[tuple[str, Phase], Array] = {}
-
-    def add(op: str, phase: Phase, seconds: Array) -> None:
-        result[op, phase] = result.get((op, phase), 0.0) + seconds
-
-    pieces = framework.hide.tp_pieces
-    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
-    matmuls = [work for work in block.work if isinstance(work, Matmul)]
-    if matmuls:
-        batch, m, n, k = (
-            lattice.stack([getattr(work, field) for work in matmuls]) for field in ("batch", "m", "n", "k")
-        )
-        low = np.array([[work.low_precision] for work in matmuls])
-        peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
-        cast = low & (machine.cast_bytes > 0)
-        element = np.where(cast, 1.0, 2.0)
-        # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second
-        # copy of the output's gradient is written in its cast. It is read and written where gradients are summed,
-        # instead of written once, unless a kernel of its own sums.
-        weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
-        fused = weight & (framework.accumulated_bytes == 0)
-        added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
-        # A product that is cut up to run beside its collective is as many small ones, one after the other.
-        cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
-        cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
-        seconds = cut * compiled.matmul_s(
-            batch,
-            m / cut,
-            n,
-            k,
-            peak,
-            np.where(cast, machine.low_efficiency, machine.efficiency),
-            machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
-            machine.compute_units,
-            machine.hbm_bytes_per_s,
-            element,
-            np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
-            added,
-            machine.launch_s * (1 + cast),  # the cast is a kernel, too
-        )
-        for index, (matmul, row) in enumerate(zip(matmuls, seconds, strict=True)):
-            add(matmul.op, matmul.phase, row)
-            if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
-                moved = framework.accumulated_bytes * batch[index] * m[index] * n[index]
-                add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
-    for work in block.work:
-        if isinstance(work, AttentionWork):
-            add(work.op, work.phase, _attention(work, lattice, machine) / framework.attention_rate)
-        elif isinstance(work, Traffic):
-            moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
-            add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
-    return result
-
-
-_CHANNELS = 128.0  # at which the attention's rates are given
-
-
-def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
-    """Two products forward; five backward, since the scores are made again.
-
-    A ring's steps leave partial results: forward each is read, rescaled and added to a sum in fp32, which is cast at
-    the end; backward the queries' gradients of the steps are added up (AttnFuncWithCPAndKVP2P in Transformer Engine's
-    context_parallel.py).
-    """
-    forward = work.phase is Phase.FORWARD
-    steps, queries = lattice.value(work.steps), lattice.value(work.queries)
-    channels = sum(float(np.max(lattice.numbers[name])) for name in work.channels) / 2
-    rate = machine.attention_flops if forward else machine.attention_backward_flops
-    result: Array = compiled.attention_s(
-        queries,
-        lattice.numbers[work.keys],
-        (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
-        2.0 if forward else 5.0,
-        rate,
-        machine.launch_s * steps,
-    )
-    each, last = MERGE_BYTES if forward else ADD_BYTES
-    merged = queries * float(np.max(lattice.numbers[work.channels[1]])) * (each * steps + last)
-    merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)
-    return result + np.where(steps > 1, merging, 0.0)
-
-
-def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """[points], before any overlap; 0 where the group has one rank."""
-    ranks = lattice.value(Monomial.of(*c.axes))
-    stride = framework.stride(c.axes, lattice.numbers)
-    amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
-    if c.kind is Kind.ALL_TO_ALL:
-        copies = lattice.numbers["num_experts_per_tok"] if "ep" in c.axes else 1.0
-        once = float("ep" in c.axes and framework.implementation.dispatcher != "alltoall")
-        seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, **machine.levels)
-    else:
-        seconds = compiled.ring_s(amount, 2.0 if c.kind is Kind.ALL_REDUCE else 1.0, ranks, stride, **machine.levels)
-    return np.where(ranks > 1, seconds * c.times, 0.0)
-
-
-def _exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
-    axis = c.axes[0]
-    # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
-    direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
-    hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
-    if c.beside is None or hide == 0.0:
-        return seconds
-    pieces = framework.hide.tp_pieces if axis == "tp" else 1
-    edge = 1 / pieces if pieces > 1 else 0.0
-    beside, slowed = work[c.beside], 0.0
-    if axis == "tp" and pieces == 1:
-        slowed = compiled.slowed_s(seconds, beside, hide, CONTENTION)
-    result: Array = compiled.chunked_s(seconds, beside + slowed, hide, edge) + slowed
-    return result
-
-
-def _beside_another(
-    collectives: tuple[Collective, ...], seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
-) -> tuple[Array, ...]:
-    """The experts' all-to-all of a microbatch's forward runs beside the work of another one's backward and vice versa
-    (Megatron-LM, overlap_moe_expert_parallel_comm): all of it together beside both passes of the layer."""
-    mine = [is_dispatch(c) for c in collectives]
-    whole = sum((t for t, yes in zip(seconds, mine, strict=True) if yes), np.zeros_like(seconds[0]))
-    left = np.maximum(compiled.exposed_s(whole, sum(work.values()), hide) / np.maximum(whole, _NOTHING_S), _TAKEN)
-    return tuple(t * left if yes else t for t, yes in zip(seconds, mine, strict=True))
-
-
-# Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
-# 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
-_TAKEN = 0.2
-_NOTHING_S = 1e-30  # keeps a share of nothing from being a division by zero
 
 
 def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: float) -> Weights:

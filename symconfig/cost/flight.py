@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import Array
+from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Points, Setting, StageShape
 
 

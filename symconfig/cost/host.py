@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, Collective, DerivedBlock, Matmul, Phase
 from symconfig.graph.layout import Kind
-
-if TYPE_CHECKING:
-    from symconfig.cost.blocks import Lattice
-
-Array = NDArray[np.float64]
 
 # Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it
 # (Transformer Engine, pytorch/csrc/extensions/gemm.cpp). Fitted by hand to runs with 8 and 16 experts a rank.

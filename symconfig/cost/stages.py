@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import KEPT, TRANSIENT, Array
+from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.table import WEIGHTS, Table
 

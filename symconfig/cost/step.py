@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import Array
 from symconfig.cost.flight import in_flight
 from symconfig.cost.framework import CONTENTION
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages, stages
 from symconfig.cost.table import Table

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import Array, BlockCost, Lattice
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.stages import Points, Setting
 from symconfig.graph import dims as d
 from symconfig.graph.derive import weight_layout

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import KEPT, SECONDS, TRANSIENT, Array, BlockCost, Lattice, evaluate
+from symconfig.cost.blocks import KEPT, SECONDS, TRANSIENT, BlockCost, evaluate
 from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.recompute import Policy, apply

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost.block_recompute import evaluate_block
-from symconfig.cost.blocks import Lattice
 from symconfig.cost.framework import element_bytes
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.stages import Points, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table

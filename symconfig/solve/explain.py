@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import ELEMENT_BYTES, BlockCost, Lattice
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.lattice import ELEMENT_BYTES, Lattice
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plan import Plan

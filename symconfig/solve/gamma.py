@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from symconfig.cost.blocks import Array
+from symconfig.cost.lattice import Array
 from symconfig.solve.found import Found
 
 GRID = tuple(2.0**power for power in range(30, -31, -1))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.blocks import SECONDS, Array, KeptLattice
+from symconfig.cost.blocks import SECONDS
 from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.lattice import Array, KeptLattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import Lattice
 from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.stages import Points
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.block_recompute import Prefix, evaluate_block
-from symconfig.cost.blocks import Array, BlockCost
+from symconfig.cost.blocks import BlockCost
 from symconfig.cost.device import device_bytes, largest_peak_bytes
 from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import element_bytes
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload, Points, Setting, Stages, distinct, stages
 from symconfig.cost.step import bound, evaluate, host_bytes

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import BlockCost, Lattice, evaluate
+from symconfig.cost.blocks import BlockCost, evaluate
 from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.blocks.experts import ROUTE_LAUNCHES

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.cost import compiled
-from symconfig.cost.blocks import Lattice, collective_s
+from symconfig.cost.collectives import collective_s
 from symconfig.cost.flops import flops_per_token
 from symconfig.cost.framework import FRAMEWORKS, MEGATRON
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence

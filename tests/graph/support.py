@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from symconfig.cost.blocks import ELEMENT_BYTES
+from symconfig.cost.lattice import ELEMENT_BYTES
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.derive import derive

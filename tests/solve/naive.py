@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.blocks import Lattice
 from symconfig.cost.flops import block_flops
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.table import Choice, block_costs
 from symconfig.descriptor.cluster import ClusterDescriptor

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cost.blocks import Lattice, evaluate
+from symconfig.cost.blocks import evaluate
 from symconfig.cost.framework import MEGATRON
+from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor import load
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models

@@ -1,0 +1,59 @@
+"""A lattice of degrees on which the graph's sizes become arrays, and the bytes of an element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.graph.monomial import Monomial
+from symconfig.graph.operator import Element
+
+Array = NDArray[np.float64]
+ELEMENT_BYTES = {
+    Element.ACTIVATION: 2.0,
+    Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
+    Element.FP32: 4.0,
+    Element.MASK: 1.0,
+    Element.INDEX: 8.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Numbers for every symbol: constants as numbers, degrees as arrays of one length."""
+
+    numbers: Mapping[str, float | Array]
+    points: int
+
+    def value(self, monomial: Monomial) -> Array:
+        """[points]"""
+        result = np.full(self.points, float(monomial.coefficient))
+        for name, power in monomial.powers:
+            number = self.numbers[name]
+            result = result * number**power if power > 0 else result / number ** (-power)
+        return result
+
+    def stack(self, monomials: list[Monomial]) -> Array:
+        """[len(monomials), points]; equal monomials are evaluated once."""
+        cache: dict[Monomial, Array] = {}
+        rows = []
+        for monomial in monomials:
+            if monomial not in cache:
+                cache[monomial] = self.value(monomial)
+            rows.append(cache[monomial])
+        return np.array(rows).reshape(len(rows), self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLattice(Lattice):
+    """A small lattice on which blocks are evaluated again and again: every size is evaluated once."""
+
+    known: dict[Monomial, Array] = field(default_factory=dict)
+
+    def value(self, monomial: Monomial) -> Array:
+        if monomial not in self.known:
+            self.known[monomial] = Lattice.value(self, monomial)
+        return self.known[monomial]

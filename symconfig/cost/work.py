@@ -1,0 +1,99 @@
+"""Seconds of a block's operators, before any collective: matmuls, attention, memory traffic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from symconfig.cost import compiled
+from symconfig.cost.framework import Framework
+from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
+from symconfig.cost.machine import Machine
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic
+from symconfig.graph.operator import Element
+
+# Per element of a step's result: of each step, and once at the end.
+MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
+ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
+_CHANNELS = 128.0  # at which the attention's rates are given
+
+
+def work_seconds(
+    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> dict[tuple[str, Phase], Array]:
+    result: dict[tuple[str, Phase], Array] = {}
+
+    def add(op: str, phase: Phase, seconds: Array) -> None:
+        result[op, phase] = result.get((op, phase), 0.0) + seconds
+
+    pieces = framework.hide.tp_pieces
+    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
+    matmuls = [work for work in block.work if isinstance(work, Matmul)]
+    if matmuls:
+        batch, m, n, k = (
+            lattice.stack([getattr(work, field) for work in matmuls]) for field in ("batch", "m", "n", "k")
+        )
+        low = np.array([[work.low_precision] for work in matmuls])
+        peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
+        cast = low & (machine.cast_bytes > 0)
+        element = np.where(cast, 1.0, 2.0)
+        # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second
+        # copy of the output's gradient is written in its cast. It is read and written where gradients are summed,
+        # instead of written once, unless a kernel of its own sums.
+        weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
+        fused = weight & (framework.accumulated_bytes == 0)
+        added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
+        # A product that is cut up to run beside its collective is as many small ones, one after the other.
+        cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
+        cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
+        seconds = cut * compiled.matmul_s(
+            batch,
+            m / cut,
+            n,
+            k,
+            peak,
+            np.where(cast, machine.low_efficiency, machine.efficiency),
+            machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
+            machine.compute_units,
+            machine.hbm_bytes_per_s,
+            element,
+            np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
+            added,
+            machine.launch_s * (1 + cast),  # the cast is a kernel, too
+        )
+        for index, (matmul, row) in enumerate(zip(matmuls, seconds, strict=True)):
+            add(matmul.op, matmul.phase, row)
+            if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
+                moved = framework.accumulated_bytes * batch[index] * m[index] * n[index]
+                add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
+    for work in block.work:
+        if isinstance(work, AttentionWork):
+            add(work.op, work.phase, _attention(work, lattice, machine) / framework.attention_rate)
+        elif isinstance(work, Traffic):
+            moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
+            add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
+    return result
+
+
+def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
+    """Two products forward; five backward, since the scores are made again.
+
+    A ring's steps leave partial results: forward each is read, rescaled and added to a sum in fp32, which is cast at
+    the end; backward the queries' gradients of the steps are added up (AttnFuncWithCPAndKVP2P in Transformer Engine's
+    context_parallel.py).
+    """
+    forward = work.phase is Phase.FORWARD
+    steps, queries = lattice.value(work.steps), lattice.value(work.queries)
+    channels = sum(float(np.max(lattice.numbers[name])) for name in work.channels) / 2
+    rate = machine.attention_flops if forward else machine.attention_backward_flops
+    result: Array = compiled.attention_s(
+        queries,
+        lattice.numbers[work.keys],
+        (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
+        2.0 if forward else 5.0,
+        rate,
+        machine.launch_s * steps,
+    )
+    each, last = MERGE_BYTES if forward else ADD_BYTES
+    merged = queries * float(np.max(lattice.numbers[work.channels[1]])) * (each * steps + last)
+    merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)
+    return result + np.where(steps > 1, merging, 0.0)
