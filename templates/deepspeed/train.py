@@ -210,6 +210,7 @@ def main() -> None:
                   f"time {seconds:.4f} s tokens/s/GPU {tokens / seconds / world:.1f} peak {peak:.3f} GiB", flush=True)
         if args.save and ((step + 1) % args.save_interval == 0 or step + 1 == args.train_iters):
             save(engine, args.save, step + 1, bool(args.lora_r), final=step + 1 == args.train_iters)
+    torch.distributed.barrier()  # a rank that leaves while another one still saves may be aborted
     torch.distributed.destroy_process_group()
 
 
