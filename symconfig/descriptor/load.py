@@ -43,11 +43,6 @@ def zoo_clusters() -> list[str]:
     return _zoo("clusters")
 
 
-def zoo_kernels() -> list[str]:
-    """Names of the GPU types whose constants come with symconfig."""
-    return _zoo("kernels")
-
-
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
     """A zoo name, a descriptor, a `config.json` or a folder with one; paths start at `base`. Raises InputError."""
     return _load_model(_find(name_or_path, "models", base), adapters=True)

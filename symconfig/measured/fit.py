@@ -49,7 +49,6 @@ class Fit:
     uncertainty: Array
     log_s: Array
     left_out_log_s: Array
-    rounds: int
 
 
 def effective_weights(groups: Sequence[str]) -> Array:
@@ -80,13 +79,13 @@ def fit(
     bounds = np.log([[p.low, p.high] for p in parameters]).T
     weights = seen * effective_weights(groups) / FORM_ERROR**2
     problem = _Problem(evaluate, measured_log_s, prior, width, bounds, weights)
-    theta, log_s, hessian, rounds = problem.solve()
+    theta, log_s, hessian = problem.solve()
     left_out = np.full(rows, np.nan)
     for fold, model in enumerate(models, 1):
         mine = np.array([name == model for name in leave_out])
         left_out[mine] = log_s[fold, mine]
     spread = np.sqrt(np.diag(np.linalg.inv(hessian[0])))
-    return Fit(np.exp(theta[0]), spread, log_s[0], left_out, rounds)
+    return Fit(np.exp(theta[0]), spread, log_s[0], left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +99,14 @@ class _Problem:
     bounds: Array
     weights: Array
 
-    def solve(self) -> tuple[Array, Array, Array, int]:
+    def solve(self) -> tuple[Array, Array, Array]:
         """theta [fits, parameters], log seconds [fits, rows], hessian of the cost [fits, parameters, parameters]."""
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
         damping = np.full(fits, 1e-2)
         log_s, slopes = self.slopes(theta)
         edge = self.edge(log_s)
-        rounds = 0
-        while rounds < ROUNDS:
-            rounds += 1
+        for _ in range(ROUNDS):
             cost = self.cost(theta, log_s, edge)
             tried = self.step(theta, log_s, slopes, edge, damping)
             tried_log_s, tried_slopes = self.slopes(tried)
@@ -124,7 +121,7 @@ class _Problem:
             damping = np.clip(np.where(better, damping / 4, damping * 8), 1e-6, 1e6)
             if settled.all():
                 break
-        return theta, log_s, self.normal(theta, log_s, slopes, edge)[0], rounds
+        return theta, log_s, self.normal(theta, log_s, slopes, edge)[0]
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
         """log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.

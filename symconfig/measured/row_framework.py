@@ -68,7 +68,6 @@ _FRAMEWORK = (
     "accumulated_bytes",
     "handover_s",
     "stepped_bytes",
-    "reduced_bytes",
     "all_reduced_gradients",
     "torch_workspace",
     "engine",

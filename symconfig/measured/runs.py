@@ -13,6 +13,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.log_row import as_row, source_of
+from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
 from symconfig.units import GIB
 
@@ -98,16 +99,9 @@ def _file(path: Path) -> tuple[list[Timed], list[str]]:
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
-    timed, skipped = [], []
-    for row in file.rows:
-        try:
-            item = judge(path.stem, row)
-        except InputError as error:
-            skipped.append(f"{path.name}: {row.id} is skipped: {str(error).splitlines()[0]}")
-            continue
-        if item.time:
-            timed.append((path.stem, item))
-    return timed, skipped
+    judged, skipped = predicted(path.stem, file)
+    remarks = [f"{path.name}: {row} is skipped: {reason}" for row, reason in skipped]
+    return [(path.stem, item) for item in judged if item.time], remarks
 
 
 def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[list[Timed], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +57,7 @@ def source(name: str, file: Measurements) -> Source:
     if not file.validated:
         nothing, skipped = scored(()), [(row.id, TARGETS) for row in file.rows]
         return Source(name, (), tuple(skipped), None, None, None, None, (), nothing, nothing)
-    judged, skipped = [], list[tuple[str, str]]()
-    for row in file.rows:
-        try:
-            judged.append(judge(name, row))
-        except InputError as problem:
-            skipped.append((row.id, str(problem).splitlines()[0]))
+    judged, skipped = predicted(name, file)
     whole = scored(judged)
     names = dict.fromkeys(item.row.sweep for item in judged if item.row.sweep)
     sweeps = (sweep(each, [item for item in judged if item.row.sweep == each]) for each in names)
@@ -81,6 +75,17 @@ def source(name: str, file: Measurements) -> Source:
     )
 
 
+def predicted(name: str, file: Measurements) -> tuple[list[Judged], list[tuple[str, str]]]:
+    """Every row with its prediction; ids of those that cannot be predicted, each with the reason."""
+    judged, skipped = list[Judged](), list[tuple[str, str]]()
+    for row in file.rows:
+        try:
+            judged.append(judge(name, row))
+        except InputError as problem:
+            skipped.append((row.id, str(problem).splitlines()[0]))
+    return judged, skipped
+
+
 def scored(judged: Sequence[Judged]) -> Scored:
     """Scores of these rows."""
     return Scored(
@@ -90,16 +95,3 @@ def scored(judged: Sequence[Judged]) -> Scored:
         error([(item.row.id, item.memory) for item in judged if item.memory]),
         oom(judged),
     )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The table of `symconfig validate`."""
-    from symconfig.report.grid import plain
-    from symconfig.report.validation import blocks
-
-    print(plain(blocks(score([Path(name) for name in arguments]))), end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

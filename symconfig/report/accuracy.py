@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from symconfig.report.format import percent
+
 Figures = Mapping[str, Any]
 _TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
 _SOFTWARE = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-Bridge", "nemo": "NeMo", "fsdp": "PyTorch's FSDP",
@@ -102,48 +104,44 @@ def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
 def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         for name, found in _parts(source, "time"):
-            yield (name, str(found["n"]), _percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
-                   _percent(found["max"]))
+            yield (name, str(found["n"]), percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
+                   percent(found["max"]))
         if source["layer"]:
             found = source["layer"]
-            yield (f"{source['name']}, single layers", str(found["n"]), _percent(found["mape"]),
-                   _signed(found["bias"]), _whole(found["within_10"]), _percent(found["max"]))
+            yield (f"{source['name']}, single layers", str(found["n"]), percent(found["mape"]),
+                   _signed(found["bias"]), _whole(found["within_10"]), percent(found["max"]))
 
 
 def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         for name, found in _parts(source, "memory"):
-            yield (name, str(found["n"]), _percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
-                   _percent(found["worst_under"]))
+            yield (name, str(found["n"]), percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
+                   percent(found["worst_under"]))
 
 
 def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         found = source["oom"]
         if found and (found["ran_out"] or found["false_oom"]):
-            recall = "" if found["recall"] is None else f"{found['found']} ({_percent(found['recall'])})"
+            recall = "" if found["recall"] is None else f"{found['found']} ({percent(found['recall'])})"
             yield (source["name"], str(found["ran_out"]), recall, str(found["ran"]),
-                   f"{found['false_oom']} ({_percent(found['false_oom_rate'])})")
+                   f"{found['false_oom']} ({percent(found['false_oom_rate'])})")
 
 
 def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         for found in source["sweeps"]:
             regret = found["regret"]
-            said = "it runs out of memory" if found["pick_ran_out"] else "-" if regret is None else _percent(regret)
-            yield (found["name"], str(found["n"]), f"{found['kendall_tau']:.2f}", said, _percent(found["median_mape"]))
+            said = "it runs out of memory" if found["pick_ran_out"] else "-" if regret is None else percent(regret)
+            yield (found["name"], str(found["n"]), f"{found['kendall_tau']:.2f}", said, percent(found["median_mape"]))
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for found in fits:
         left = found["left_out"]
         ratio = "" if left is None else f"{left / found['fitted']:.2f}"
-        yield (found["cluster"], str(found["n"]), str(found["models"]), _percent(found["fitted"]),
-               "only one model" if left is None else _percent(left), ratio)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+        yield (found["cluster"], str(found["n"]), str(found["models"]), percent(found["fitted"]),
+               "only one model" if left is None else percent(left), ratio)
 
 
 def _signed(share: float) -> str:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from symconfig.cli import main
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
 from symconfig.measured.metrics import kendall
-from symconfig.measured.score import main, score
+from symconfig.measured.score import score
 from tests.measured.support import file_of, run_text
 
 
@@ -210,7 +211,7 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
 
 def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = file_of(tmp_path, run_text("a", "{step_s: 8.8}"), run_text("b", "{step_s: 8.8}", gpu="abacus"))
-    assert main([str(path)]) == 0
+    assert main(["validate", str(path)]) == 0
     text = capsys.readouterr().out
     assert "korthikanti2022" in text
     assert "is no GPU of the zoo (got abacus)" in text
