@@ -15,6 +15,8 @@ from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 # a GPU, where most is hidden, on A100 and H100 alike; it holds for the backward of arXiv 2205.05198, table 4, too.
 CONTENTION = 0.45
 
+TransformerImpl = Literal["transformer_engine", "local"]  # Megatron-LM's --transformer-impl
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
@@ -152,6 +154,19 @@ MEGATRON = Framework(
     # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
     host_kernel_s=50e-6,
 )
+# Layers of Megatron's own modules (--transformer-impl local): PyTorch's norms, attention with its scores in memory, no
+# fused rotation, one product after the other for a rank's experts.
+MEGATRON_LOCAL = replace(
+    MEGATRON,
+    implementation=replace(
+        MEGATRON.implementation,
+        attention="torch",
+        fused_rope=False,
+    ),
+    kept_gradient_buffers=False,
+    grouped_streams=0,
+    engine=False,
+)
 DEEPSPEED = Framework(
     "deepspeed",
     Implementation(
@@ -187,6 +202,11 @@ FSDP = replace(
     copied_bytes=10.0,
 )
 FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, DEEPSPEED, FSDP)}
+
+
+def megatron(transformer_impl: TransformerImpl) -> Framework:
+    """Megatron-LM with Transformer Engine's layers or with its own."""
+    return MEGATRON if transformer_impl == "transformer_engine" else MEGATRON_LOCAL
 
 
 def element_bytes(framework: Framework, precision: str) -> Bytes:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from symconfig.cost.framework import FRAMEWORKS, Framework
+from symconfig.cost.framework import FRAMEWORKS, Framework, TransformerImpl, megatron
 from symconfig.cost.machine import LOW_PRECISION, machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -80,10 +80,12 @@ def request(
     )
 
 
-def habits(backend: str, architecture: str) -> Framework:
+def habits(
+    backend: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine"
+) -> Framework:
     """The framework as it runs on this GPU: without flash attention, Transformer Engine keeps the scores."""
-    framework = FRAMEWORKS[backend]
-    if backend == "megatron" and architecture in NO_FLASH:
+    framework = FRAMEWORKS[backend] if backend != "megatron" else megatron(transformer_impl)
+    if framework.engine and architecture in NO_FLASH:
         unfused = replace(framework.implementation, attention="fused_softmax")
         return replace(framework, implementation=unfused)
     return framework

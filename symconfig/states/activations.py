@@ -1,0 +1,89 @@
+"""Every tensor that a stage keeps for the backward of one microbatch under a plan.
+
+They are those of the blocks and policies that the cost model sums, so that their sum is its activations and its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.framework import TransformerImpl
+from symconfig.cost.stages import ENDS
+from symconfig.cost.table import Choice
+from symconfig.graph.recompute import Policy, apply
+from symconfig.plan import Candidate, Plan
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.restore import restore
+from symconfig.solve.run import habits
+from symconfig.solve.weigh import WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor on one rank.
+
+    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
+    layers) the how manieth, from 0; None for the ends. block: its kind. operator: what makes it, or "" for what enters
+    the block. needed_by: the operators whose backward reads it; none where it only waits to be recomputed from.
+    """
+
+    chunk: int
+    layer: int | None
+    block: str
+    tensor: str
+    bytes: float
+    operator: str
+    needed_by: tuple[str, ...]
+
+
+def saved(
+    plan: Plan,
+    stage: int,
+    transformer_impl: TransformerImpl = "transformer_engine",
+    candidate: Candidate | None = None,
+) -> tuple[SavedTensor, ...]:
+    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them.
+
+    candidate: of the plan; the best one if none is given.
+    """
+    found = as_run(plan, transformer_impl, candidate)
+    blocks = {block.derived.name: block for block in detail(found).table.blocks}
+    result: list[SavedTensor] = []
+    for index, chunk in enumerate(found.split.stage(stage)):
+        layers = dict.fromkeys(("layer", "mtp"), 0)
+        for kind in chunk:
+            place = "mtp" if kind == "mtp" else "layer"
+            layer = None if kind in ENDS and kind != "mtp" else layers[place]
+            policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
+            result.extend(_kept(blocks[kind], policy, index, layer))
+            layers[place] += layer is not None
+    return tuple(result)
+
+
+def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:
+    """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
+    found = restore(plan, candidate or plan.best)
+    backend, architecture = plan.job.backend, plan.cluster.gpu.architecture
+    framework = habits(backend, architecture, transformer_impl)
+    return replace(found, request=replace(found.request, framework=framework))
+
+
+def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Recomputed modules and offloaded operators of a chunk's layer."""
+    choice = found.choice
+    if found.block_layers:
+        choice = WHOLE if kind not in ENDS and layer < found.block_layers else Choice()
+    return choice.modules, choice.offload
+
+
+def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
+    for held, size, stays, moved in zip(
+        block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
+    ):
+        if stays and not moved:
+            yield SavedTensor(
+                chunk, layer, block.derived.name, held.tensor, float(size[0]), held.producer or "", held.needed_by
+            )
