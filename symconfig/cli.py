@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import json
 import os
 import sys
@@ -110,7 +111,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _render, _verify, _explain, _validate, _calibrate, _import, _doctor):
+    for add in (_plan, _render, _verify, _measure, _explain, _validate, _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -120,13 +121,11 @@ def _parser() -> _Parser:
 _Commands = Any  # argparse's class is private
 
 
-def _command(commands: _Commands, name: str, does: str, run: str) -> _Parser:
-    """A subparser whose command is the function `run` of symconfig.commands, imported when it is called."""
+def _command(commands: _Commands, name: str, does: str, run: str, module: str = "cli_commands") -> _Parser:
+    """A subparser whose command is the function `run` of this module of symconfig, imported when it is called."""
 
     def call(arguments: argparse.Namespace) -> int:
-        from symconfig import cli_commands
-
-        code: int = getattr(cli_commands, run)(arguments)
+        code: int = getattr(importlib.import_module(f"symconfig.{module}"), run)(arguments)
         return code
 
     parser: _Parser = commands.add_parser(name, help=does, description=does, allow_abbrev=False)
@@ -173,6 +172,26 @@ def _verify(commands: _Commands) -> _Parser:
     parser = _command(commands, "verify", "hold rendered files against the real frameworks", "verify")
     parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
     parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    return parser
+
+
+def _measure(commands: _Commands) -> _Parser:
+    parser = _command(commands, "measure", "run one rank of a plan, or a GPU's kernels, on one GPU and time it",
+                      "measure", "cli_measure")
+    add = parser.add_argument
+    add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
+    add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
+    add("--force", action="store_true", help="replace FILE.yaml if it exists")
+    add("--device", metavar="D", help="cuda or cpu (default: cuda); on cpu nothing is said of memory")
+    rank = parser.add_argument_group("a rank of DIR's plan: the real module, with a network that only pretends")
+    rank.add_argument("--rank", metavar="R", help="default: 0; heaviest: a rank of the stage that needs most memory")
+    rank.add_argument("--steps", metavar="N", help="optimizer steps, of which the first is a warm-up (default 3)")
+    rank.add_argument("--transformer-impl", metavar="T",
+                      help="transformer_engine or local (default: the former where it is installed)")
+    rank.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    kernels = parser.add_argument_group("the GPU's kernels")
+    kernels.add_argument("--kernels", action="store_true",
+                         help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR")
     return parser
 
 
