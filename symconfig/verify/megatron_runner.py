@@ -1,10 +1,11 @@
 """Runs Megatron's own argument checks on argument lists. A script for `python -I`, never imported by symconfig.
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
-"jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor],
-"memory_bytes", "compute_units", "transformer_engine"}]}. Writes one JSON line first ({"ready": seconds}) and
-one for every job as it ends. Each job runs in a forked child of the process that has imported Megatron:
-fresh global state for every list, and neither a crash nor a hang reaches the next one.
+"jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
+"compute_units", "transformer_engine", "rank", "task"}]}. Writes one JSON line first ({"ready": seconds}) and one for
+every job as it ends. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the
+resolved arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has
+imported Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _load_beside(name: str) -> Any:
     path = Path(__file__).with_name(f"{name}.py")
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # so that one of them can import another
     loader.exec_module(module)
     return module
 
@@ -81,7 +84,7 @@ def _explain(error: BaseException) -> str:
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
     """All that Megatron itself can say of one argument list without a GPU."""
-    os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK="0", LOCAL_RANK="0")
+    os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     shims.claim_transformer_engine(job["transformer_engine"])
     sys.argv = ["pretrain_gpt.py", *job["args"]]
@@ -98,13 +101,16 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
     phases.run("tokenizer", lambda: _tokenizer(args))
     result["num_microbatches"] = phases.run("microbatches", lambda: _microbatches(args))
-    phases.run("groups", lambda: _groups(args, job["world_size"]))
+    phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
     config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
     phases.run("ddp_config", lambda: _ddp_config(args))
     phases.run("optimizer_config", lambda: _optimizer_config(args))
     result["stages"] = phases.run("stages", lambda: _stages(config))
     result["args"] = {name: _plain(value) for name, value in vars(args).items()}
     result["config"] = {field.name: _plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
+    if job["task"] != "check":
+        task = _load_beside(f"megatron_{job['task']}")
+        result["rank"] = phases.run(job["task"], lambda: task.run(args, config, job))
 
 
 def _tokenizer(args: Any) -> None:
@@ -155,13 +161,13 @@ def _optimizer_config(args: Any) -> Any:
     return _from_args(importlib.import_module("megatron.core.optimizer").OptimizerConfig, args, {})
 
 
-def _groups(args: Any, world_size: int) -> None:
-    """Every process group of rank 0 at the full world size, over torch's fake backend."""
+def _groups(args: Any, world_size: int, rank: int) -> None:
+    """Every process group of one rank at the full world size, over torch's fake backend."""
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     state = importlib.import_module("megatron.core.parallel_state")
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     offered = {
         "virtual_pipeline_model_parallel_size": args.virtual_pipeline_model_parallel_size,
         "context_parallel_size": args.context_parallel_size,
@@ -193,6 +199,8 @@ def _stages(config: Any) -> list[list[list[int]]]:
             offered = {"vp_stage": vp_stage if virtual else None, "pp_rank": pp_rank}
             chunks.append([int(_call(offset, config, offered)), int(_call(build, config, offered))])
         stages.append(chunks)
+    state.set_pipeline_model_parallel_rank(None)  # as it was: of the process group
+    state.set_virtual_pipeline_model_parallel_rank(None)
     return stages
 
 
@@ -293,6 +301,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
+    sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
+    _load_beside("megatron_patches")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
     _warm_up()
     gc.collect()

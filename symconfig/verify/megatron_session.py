@@ -37,7 +37,10 @@ TRANSFORMER_ENGINE_NEWEST = "2.13.0"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports."""
+    """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports.
+
+    `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
+    """
 
     id: str
     args: tuple[str, ...]
@@ -47,6 +50,8 @@ class Job:
     compute_units: int = 132
     env: Mapping[str, str] = field(default_factory=dict)
     transformer_engine: str = TRANSFORMER_ENGINE_NEWEST
+    rank: int = 0
+    task: str = "check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Result:
     """What Megatron made of one list. `crash`: it ended or hung instead; then the rest is empty.
 
     args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the
-    first layer and how many follow.
+    first layer and how many follow. rank: what the job's task found of its rank.
     """
 
     id: str
@@ -73,6 +78,7 @@ class Result:
     config: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[tuple[tuple[int, int], ...], ...] = ()
     num_microbatches: int | None = None
+    rank: Mapping[str, Any] = field(default_factory=dict)
     crash: str | None = None
     last_lines: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -195,6 +201,7 @@ def _result(data: Mapping[str, Any]) -> Result:
     return Result(
         id=data["id"], phases=tuple(Phase(**phase) for phase in data["phases"]), args=data.get("args", {}),
         config=data.get("config", {}), stages=stages, num_microbatches=data.get("num_microbatches"),
+        rank=data.get("rank", {}),
         crash=data.get("crash"), last_lines=tuple(data.get("last_lines", ())), seconds=data.get("seconds", 0.0),
     )
 

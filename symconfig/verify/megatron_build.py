@@ -1,0 +1,219 @@
+"""Builds one rank as Megatron's trainer does: chunks, DistributedDataParallel, optimizer; then says what they hold.
+
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. `run` is the task of a job; `modules`
+and `build` are for other tasks too. On the meta device nothing is allocated; on a real one weights are initialised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+patches: Any = importlib.import_module("megatron_patches")
+
+KIB = 1024  # ru_maxrss is in KiB on Linux
+# Ranks within groups, by their names in megatron.core.parallel_state: get_<name>_rank.
+COORDINATES = {"tp": "tensor_model_parallel", "cp": "context_parallel", "dp": "data_parallel",
+               "pp": "pipeline_model_parallel", "ep": "expert_model_parallel", "etp": "expert_tensor_parallel",
+               "edp": "expert_data_parallel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a virtual stage."""
+
+    number: int
+    chunks: list[Any]
+    optimizer: Any
+    seconds: float
+
+
+def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The task `build`: this rank as numbers."""
+    return describe(build(args, config, job))
+
+
+def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
+    """This process's rank, with its groups made. `job["device"]`: a real device, or nothing for meta."""
+    start = time.perf_counter()
+    with placed(args, config, job) as ready:
+        chunks = _trained(args, ready)
+        optimizer = _optimizer(args, chunks)
+    return Rank(job["rank"], chunks, optimizer, time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
+    """Megatron's own layers on the job's device: the transformer config to build with, its refusals out of the way."""
+    ready = patches.local(config)
+    patches.refusals()
+    args.transformer_impl = ready.transformer_impl
+    ready.use_cpu_initialization = False
+    ready.perform_initialization = bool(job.get("device"))
+    importlib.import_module("megatron.training.global_vars").set_args(args)
+    with patches.device(job.get("device")):
+        yield ready
+
+
+def modules(args: Any, config: Any) -> list[Any]:
+    """This rank's bare GPTModels, one for each virtual stage, as `placed` yielded `config`."""
+    virtual = config.virtual_pipeline_model_parallel_size
+    state = importlib.import_module("megatron.core.parallel_state")
+    found = []
+    for place in range(virtual or 1):
+        stage = place if virtual else None
+        if virtual:
+            state.set_virtual_pipeline_model_parallel_rank(place)
+        ends = {"ignore_virtual": False, "vp_stage": stage}
+        found.append(_chunk(args, config, {
+            "pre_process": _call(state.is_pipeline_first_stage, ends),
+            "post_process": _call(state.is_pipeline_last_stage, ends), "vp_stage": stage}))
+    return found
+
+
+def _trained(args: Any, config: Any) -> list[Any]:
+    """Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
+    trainer = importlib.import_module("megatron.training.training")
+    return list(trainer.get_model(lambda **asked: _chunk(args, config, asked)))
+
+
+def _chunk(args: Any, config: Any, asked: dict[str, Any]) -> Any:
+    """One virtual stage: by Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
+    stage = asked.get("vp_stage")
+    if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
+        stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
+    try:
+        models = importlib.import_module("megatron.training.models.gpt")
+    except ModuleNotFoundError:
+        return _before_builders(args, config, asked["pre_process"], asked["post_process"], stage)
+    groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
+    described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
+    return models.GPTModelBuilder(described).build_model(
+        asked.get("pg_collection") or groups.use_mpu_process_groups(), pre_process=asked["pre_process"],
+        post_process=asked["post_process"], vp_stage=stage)
+
+
+def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
+    specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
+    model = importlib.import_module("megatron.core.models.gpt").GPTModel
+    offered = {"config": config, "use_transformer_engine": False, "normalization": args.normalization,
+               "vp_stage": stage, "num_experts": args.num_experts, "moe_grouped_gemm": False,
+               "qk_layernorm": args.qk_layernorm, "multi_latent_attention": args.multi_latent_attention,
+               "qk_l2_norm": getattr(args, "qk_l2_norm", False)}
+    single = _call(specs.get_gpt_layer_local_spec, offered)
+    spec = _call(specs.get_gpt_decoder_block_spec, offered) if args.num_experts else single
+    mtp = None
+    if getattr(args, "mtp_num_layers", None):
+        # A last stage without a decoder layer has no spec to copy (as pretrain_gpt.py says).
+        last = single if getattr(spec, "layer_specs", None) == [] else spec
+        mtp = _call(specs.get_gpt_mtp_block_spec, {**offered, "spec": last})
+    return _call(model, {
+        "config": config, "transformer_layer_spec": spec, "vocab_size": args.padded_vocab_size,
+        "max_sequence_length": args.max_position_embeddings, "pre_process": pre_process, "post_process": post_process,
+        "fp16_lm_cross_entropy": args.fp16_lm_cross_entropy, "parallel_output": True,
+        "share_embeddings_and_output_weights": not args.untie_embeddings_and_output_weights,
+        "position_embedding_type": args.position_embedding_type, "rotary_percent": args.rotary_percent,
+        "rotary_base": args.rotary_base, "rope_scaling": args.use_rope_scaling, "mtp_block_spec": mtp,
+        "vp_stage": stage})
+
+
+def _optimizer(args: Any, chunks: list[Any]) -> Any:
+    """Megatron's optimizer over the chunks, its moments allocated as before the first step."""
+    runner: Any = importlib.import_module("megatron_runner")
+    made = runner._optimizer_config(args)
+    config, overrides = made if isinstance(made, tuple) else (made, None)
+    make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
+    optimizer = _call(make, {"config": config, "model_chunks": chunks, "config_overrides": overrides,
+                             "use_gloo_process_groups": False})
+    for part in parts(optimizer):
+        if part.optimizer is not None and part.init_state_fn is not None:
+            _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
+    return optimizer
+
+
+def parts(optimizer: Any) -> list[Any]:
+    """The optimizers of dense and of expert weights."""
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
+
+def _call(function: Any, offered: dict[str, Any]) -> Any:
+    """With those of the offered arguments that this version takes."""
+    taken = inspect.signature(function).parameters
+    return function(**{name: value for name, value in offered.items() if name in taken})
+
+
+def describe(rank: Rank) -> dict[str, Any]:
+    """The rank as JSON."""
+    chunks = [_described(bare(chunk)) for chunk in rank.chunks]
+    buffers = [_buffer(place, buffer, expert) for place, chunk in enumerate(rank.chunks)
+               for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)) for buffer in held]
+    return {
+        "rank": rank.number,
+        "coordinates": coordinates(),
+        "chunks": chunks,
+        "buffers": buffers,
+        "parameters": sum(elements for chunk in chunks for _, elements, _, _ in chunk["parameters"]),
+        "gradient_buffer_bytes": sum(buffer["elements"] * buffer["element_bytes"] for buffer in buffers),
+        "optimizer_shard_bytes": sum(_shard_bytes(part) for part in parts(rank.optimizer)),
+        "layers": [chunk["layers"] for chunk in chunks],
+        "seconds": rank.seconds,
+        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+    }
+
+
+def bare(chunk: Any) -> Any:
+    """The GPTModel inside its wrappers for data parallelism and precision."""
+    while not hasattr(chunk, "decoder"):
+        chunk = chunk.module
+    return chunk
+
+
+def coordinates() -> dict[str, int]:
+    """This rank's place in each of its groups."""
+    state = importlib.import_module("megatron.core.parallel_state")
+    found = {}
+    for axis, name in COORDINATES.items():
+        getter = getattr(state, f"get_{name}_rank", None)
+        found[axis] = int(getter()) if getter is not None else 0
+    return found
+
+
+def _described(model: Any) -> dict[str, Any]:
+    mtp = getattr(model, "mtp", None)
+    return {
+        "layers": len(model.decoder.layers),
+        "mtp": len(mtp.layers) if mtp is not None else 0,
+        "parameters": [[name, weight.numel(), not getattr(weight, "allreduce", True), weight.requires_grad]
+                       for name, weight in model.named_parameters()],
+    }
+
+
+def _buffer(chunk: int, buffer: Any, expert: bool) -> dict[str, Any]:
+    return {"chunk": chunk, "expert": expert, "element_bytes": buffer.grad_data.element_size(),
+            "elements": buffer.grad_data.numel(), "unpadded": getattr(buffer, "numel_unpadded", None),
+            "buckets": len(buffer.buckets)}
+
+
+def _shard_bytes(part: Any) -> int:
+    """Main weights and moments: every tensor that the optimizer made for itself, of a weight's shape."""
+    if part.optimizer is None:  # a rank whose share of every bucket is empty
+        return 0
+    made = {id(weight): weight for group in main_weights(part) for weight in group if weight is not None}
+    for weight, state in part.optimizer.state.items():
+        made.update({id(value): value for value in state.values()
+                     if hasattr(value, "shape") and value.shape == weight.shape})
+    return sum(tensor.numel() * tensor.element_size() for tensor in made.values())
+
+
+def main_weights(part: Any) -> list[list[Any]]:
+    """Groups of the fp32 copies of 16-bit weights: this rank's share, or whole without the distributed optimizer."""
+    for name in ("shard_fp32_from_float16_groups", "fp32_from_float16_groups"):
+        if hasattr(part, name):
+            return list(getattr(part, name))
+    return []

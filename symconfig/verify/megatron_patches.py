@@ -1,0 +1,160 @@
+"""What Megatron refuses on a CPU or without Transformer Engine, and why to let it does not change a parameter.
+
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. Megatron's own `local` layers stand
+in for Transformer Engine's: the same weights, split the same way. `refusals` is for building; nothing here makes a
+forward pass right, so whoever runs one adds what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+# Settings of the transformer config that ask for kernels of Transformer Engine, Apex or a GPU; none names a weight.
+KERNELS: dict[str, Any] = {
+    "transformer_impl": "local",
+    "moe_grouped_gemm": False,  # SequentialMLP: each expert's own two weights, as the grouped ones hold them
+    "use_te_activation_func": False,
+    "gradient_accumulation_fusion": False,  # Apex's kernel adds into the gradient buffer, which is there either way
+    "tp_comm_overlap": False,  # user buffers of Transformer Engine's layers
+    "persist_layer_norm": False,
+    "fine_grained_activation_offloading": False,  # hooks for activations
+    "moe_shared_expert_overlap": False,
+    "moe_permute_fusion": False,
+    "use_fused_weighted_squared_relu": False,
+}
+
+
+def local(config: Any) -> Any:
+    """A copy of the transformer config that asks for nothing but Megatron's own layers."""
+    copied = copy.copy(config)
+    for name, value in KERNELS.items():
+        if hasattr(copied, name):
+            setattr(copied, name, value)
+    return copied
+
+
+def refusals() -> None:
+    """Let the local layers be built where they refuse a setting that only their forward pass cannot do."""
+    _norms()
+    _attention()
+
+
+def _norms() -> None:
+    """torch's norm refuses sequence parallelism, whose gradients it would not reduce, and centred weights: its weight
+    is one vector of the same length with them."""
+    module = importlib.import_module("megatron.core.transformer.torch_norm")
+    make = module.WrappedTorchNorm.__new__
+
+    def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = copy.copy(config)
+        for name in ("persist_layer_norm", "sequence_parallel", "layernorm_zero_centered_gamma",
+                     "memory_efficient_layer_norm"):
+            setattr(plain, name, False)
+        norm = make(cls, plain, *args, **kwargs)
+        for weight in norm.parameters():
+            weight.sequence_parallel = config.sequence_parallel  # as Transformer Engine's norm marks its own
+        return norm
+
+    module.WrappedTorchNorm.__new__ = staticmethod(build)
+
+
+def _attention() -> None:
+    """The local attention core has no context parallelism and no key and value sizes of its own (MLA), both of which
+    concern its products only; a learnable softmax offset is its one weight, of one number a head."""
+    module = importlib.import_module("megatron.core.transformer.dot_product_attention")
+    core = module.DotProductAttention
+    make = core.__init__
+
+    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        plain = copy.copy(config)
+        plain.context_parallel_size = 1
+        make(self, plain, *args, **{name: value for name, value in kwargs.items()
+                                    if name not in ("k_channels", "v_channels")})
+        self.config = config
+
+    core.__init__ = build
+
+
+def device(real: str | None) -> Any:
+    """New tensors on this device; without one, on meta, also those that ask for the GPU by name."""
+    import torch
+
+    if real is not None:
+        return torch.device(real)
+    _without_gpu()
+    from torch.overrides import TorchFunctionMode
+
+    class OnMeta(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if _is_gpu(kwargs.get("device")):
+                kwargs["device"] = "meta"
+            if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
+                args = (args[0], "meta", *args[2:])
+            return function(*args, **kwargs)
+
+    both = contextlib.ExitStack()
+    both.enter_context(torch.device("meta"))
+    both.enter_context(OnMeta())
+    return both
+
+
+def _is_gpu(device: Any) -> bool:
+    return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
+
+
+def _without_gpu() -> None:
+    """Weights that are told to move to the GPU stay on the meta device, and streams do nothing."""
+    import torch
+
+    torch.cuda.current_device = lambda: torch.device("meta")
+    torch.cuda.Stream = torch.cuda.Event = _Stream
+    torch.cuda.current_stream = lambda device=None: _Stream()
+    torch.cuda.stream = lambda stream: contextlib.nullcontext()
+    torch.cuda.synchronize = torch.cuda.empty_cache = _nothing
+    torch.Tensor.cuda = torch.nn.Module.cuda = _itself
+    torch.Tensor.pin_memory = _itself
+    _say_gpu()
+
+
+def _say_gpu() -> None:
+    """Tensors of meta answer as those of a GPU: the optimizers ask for the type and place of every weight. One that is
+    told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
+    import torch
+
+    kind = torch.Tensor.type
+
+    class Host(torch.Tensor):  # type: ignore[misc]
+        is_cuda = False
+
+    def type_(self: Any, *args: Any, **kwargs: Any) -> Any:
+        said = kind(self, *args, **kwargs)
+        return said.replace("torch.meta", "torch.cuda") if isinstance(said, str) else said
+
+    torch.Tensor.type = type_
+    torch.Tensor.is_cuda = property(lambda self: self.is_meta)
+    torch.Tensor.cpu = lambda self, *args: self.as_subclass(Host)
+
+
+class _Stream:
+    """Of torch.cuda: takes every call and does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self
+
+
+def _itself(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return self
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
