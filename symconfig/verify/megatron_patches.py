@@ -24,6 +24,8 @@ KERNELS: dict[str, Any] = {
     "fine_grained_activation_offloading": False,  # hooks for activations
     "moe_shared_expert_overlap": False,
     "moe_permute_fusion": False,
+    "apply_rope_fusion": False,
+    "masked_softmax_fusion": False,
     "use_fused_weighted_squared_relu": False,
 }
 
@@ -80,26 +82,27 @@ def _attention() -> None:
 
 
 def device(real: str | None) -> Any:
-    """New tensors on this device; without one, on meta, also those that ask for the GPU by name."""
+    """New tensors on this device, meta without one; where that is no GPU, also those that ask for a GPU by name."""
     import torch
 
-    if real is not None:
+    if real == "cuda":
         return torch.device(real)
-    _without_gpu()
+    place = real or "meta"
+    _without_gpu(place)
     from torch.overrides import TorchFunctionMode
 
-    class OnMeta(TorchFunctionMode):  # type: ignore[misc]
+    class InsteadOfGpu(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if _is_gpu(kwargs.get("device")):
-                kwargs["device"] = "meta"
+                kwargs["device"] = place
             if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
-                args = (args[0], "meta", *args[2:])
+                args = (args[0], place, *args[2:])
             return function(*args, **kwargs)
 
     both = contextlib.ExitStack()
-    both.enter_context(torch.device("meta"))
-    both.enter_context(OnMeta())
+    both.enter_context(torch.device(place))
+    both.enter_context(InsteadOfGpu())
     return both
 
 
@@ -107,22 +110,23 @@ def _is_gpu(device: Any) -> bool:
     return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
 
 
-def _without_gpu() -> None:
-    """Weights that are told to move to the GPU stay on the meta device, and streams do nothing."""
+def _without_gpu(place: str) -> None:
+    """Weights that are told to move to the GPU stay where they are, and streams do nothing."""
     import torch
 
-    torch.cuda.current_device = lambda: torch.device("meta")
+    torch.cuda.current_device = lambda: torch.device(place)
+    torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda device=None: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.Event = _Stream
     torch.cuda.current_stream = lambda device=None: _Stream()
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
     torch.cuda.synchronize = torch.cuda.empty_cache = _nothing
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself
     torch.Tensor.pin_memory = _itself
-    _say_gpu()
+    _say_gpu(place)
 
 
-def _say_gpu() -> None:
-    """Tensors of meta answer as those of a GPU: the optimizers ask for the type and place of every weight. One that is
+def _say_gpu(place: str) -> None:
+    """Tensors answer as those of a GPU: the optimizers ask for the type and place of every weight. One of meta that is
     told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
     import torch
 
@@ -133,9 +137,11 @@ def _say_gpu() -> None:
 
     def type_(self: Any, *args: Any, **kwargs: Any) -> Any:
         said = kind(self, *args, **kwargs)
-        return said.replace("torch.meta", "torch.cuda") if isinstance(said, str) else said
+        return "torch.cuda." + said.rpartition(".")[2] if isinstance(said, str) else said
 
     torch.Tensor.type = type_
+    if place != "meta":
+        return
     torch.Tensor.is_cuda = property(lambda self: self.is_meta)
     torch.Tensor.cpu = lambda self, *args: self.as_subclass(Host)
 

@@ -1,0 +1,262 @@
+"""Runs steps of one rank for real: a script in a process of its own, never imported by symconfig.
+
+Reads one JSON document from standard input: the folder with megatron/, a job as megatron_session has it, and how to
+run it (symconfig.measure.run.Asked). Writes JSON lines: {"doing": "…"} as it goes on, and {"result": {…}} at the end.
+The module, the schedule, the gradient buffers and the optimizer are Megatron's own; the network is worker_network's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+VERIFY = HERE.parent / "verify"
+SEED = 1234
+
+
+def _load(folder: Path, name: str) -> Any:
+    """A script by its path: neither folder is on sys.path."""
+    path = folder / f"{name}.py"
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    importlib.machinery.SourceFileLoader(name, str(path)).exec_module(module)
+    return module
+
+
+class Clock:
+    """Megatron's timers: `config.timers(name, log_level=…)` gives what is started and stopped around each pass.
+
+    On a GPU events are recorded in its stream, so nothing waits until they are read.
+    """
+
+    def __init__(self, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self.passes: dict[str, list[tuple[Any, Any]]] = {}
+
+    def __call__(self, name: str, log_level: int | None = None) -> _Timer:
+        return _Timer(self, name)
+
+    def now(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, name: str) -> list[float]:
+        """Of every pass of this name since the last call."""
+        if not self._on_gpu:
+            return [end - start for start, end in self.passes.pop(name, [])]
+        import torch
+
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) / 1e3 for start, end in self.passes.pop(name, [])]
+
+
+class _Timer:
+    def __init__(self, clock: Clock, name: str) -> None:
+        self._clock, self._name = clock, name
+
+    def start(self, barrier: bool = False) -> None:
+        self._clock.passes.setdefault(f"{self._name} started", []).append(self._clock.now())
+
+    def stop(self, barrier: bool = False) -> None:
+        started = self._clock.passes[f"{self._name} started"].pop()
+        self._clock.passes.setdefault(self._name, []).append((started, self._clock.now()))
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever Megatron prints is no answer
+
+    def say(text: str) -> None:
+        print(json.dumps({"doing": text}), file=answers)
+
+    runner = _load(VERIFY, "megatron_runner")
+    phases = runner.Phases()
+    result: dict[str, Any] = {"phases": phases.done}
+    try:
+        _measure(request, runner, phases, say, result)
+    except runner._Stop as stop:
+        traceback.print_exception(stop.__cause__)
+    print(json.dumps({"result": result}), file=answers)
+
+
+def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result: dict[str, Any]) -> None:
+    job, on_gpu = request["job"], request["device"] == "cuda"
+    say("importing Megatron")
+    phases.run("import", lambda: _import(request, job, on_gpu))
+    import torch
+
+    result["software"] = _software(on_gpu)
+    say("its arguments")
+    args, config = _resolved(job, runner, phases)
+    with contextlib.ExitStack() as stack:
+        if not on_gpu:
+            stack.enter_context(sys.modules["megatron_patches"].device("cpu"))
+        try:
+            say("building the rank")
+            rank = phases.run("build", lambda: _built(args, config, request))
+            result["states_bytes"] = torch.cuda.memory_allocated() if on_gpu else None
+            result["rank"] = sys.modules["megatron_build"].describe(rank)
+            _steps(args, rank, request, phases, say, result)
+        except BaseException as error:
+            if "out of memory" not in str(error.__cause__ or error).lower():
+                raise
+            result["out_of_memory"] = " ".join(str(error.__cause__ or error).split())
+        finally:
+            if on_gpu:
+                result["memory"] = _memory()
+
+
+def _import(request: dict[str, Any], job: dict[str, Any], on_gpu: bool) -> None:
+    os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
+    _load(HERE, "worker_network").install()
+    shims = _load(VERIFY, "megatron_shims")
+    shims.install(Path(request["source"]), compilers=on_gpu)
+    _load(VERIFY, "megatron_patches")
+    if not on_gpu:
+        shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
+    if importlib.util.find_spec("transformer_engine") is None:
+        shims.claim_transformer_engine(job["transformer_engine"])
+    if on_gpu:
+        import torch
+        import torch._dynamo
+
+        torch.cuda.set_device(0)
+        torch._dynamo.config.suppress_errors = True  # a machine without a C compiler runs the kernels one by one
+
+
+def _resolved(job: dict[str, Any], runner: Any, phases: Any) -> tuple[Any, Any]:
+    """As the trainer resolves the rendered arguments, at this rank of the whole world."""
+    arguments = importlib.import_module("megatron.training.arguments")
+    sys.argv = ["pretrain_gpt.py", *job["args"]]
+    args = phases.run("parse_args", arguments.parse_args)
+    defaults = {"tokenizer_type": runner.DEFAULT_TOKENIZER}
+    phases.run("validate_args", lambda: arguments.validate_args(args, defaults))
+    phases.run("tokenizer", lambda: runner._tokenizer(args))
+    phases.run("microbatches", lambda: runner._microbatches(args))
+    phases.run("groups", lambda: runner._groups(args, job["world_size"], job["rank"]))
+    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
+    return args, config
+
+
+def _built(args: Any, config: Any, request: dict[str, Any]) -> Any:
+    """The rank on its device, with weights as at the start of a training run."""
+    build = _load(VERIFY, "megatron_build")
+    kernels = _load(HERE, "worker_kernels")
+    if request["attention"] == "flash":
+        kernels.flash_attention()
+    args.check_for_nan_in_loss_and_grad = False  # a network that pretends promises no numbers
+    if hasattr(config, "moe_router_force_load_balancing"):
+        config.moe_router_force_load_balancing = True
+    importlib.import_module("megatron.core.tensor_parallel").model_parallel_cuda_manual_seed(SEED)
+    rank = build.build(args, config, {**request["job"], "device": request["device"],
+                                      "transformer_impl": request["transformer_impl"]})
+    kernels.fused_adam([part.optimizer for part in build.parts(rank.optimizer)])
+    return rank
+
+
+def _steps(args: Any, rank: Any, request: dict[str, Any], phases: Any, say: Any, result: dict[str, Any]) -> None:
+    clock = Clock(request["device"] == "cuda")
+    config = importlib.import_module("megatron.core.utils").get_model_config(rank.chunks[0])
+    _as_the_trainer_does(args, config, rank, clock)
+    batch = _batch(args, request["device"])
+    result["steps"] = []
+    for number in range(request["steps"]):
+        say(f"step {number + 1} of {request['steps']}")
+        result["steps"].append(phases.run(f"step {number + 1}", lambda: _step(args, rank, batch, clock, request)))
+
+
+def _as_the_trainer_does(args: Any, config: Any, rank: Any, clock: Clock) -> None:
+    """What `train` of megatron.training sets before its first step."""
+    finalize = importlib.import_module("megatron.core.distributed").finalize_model_grads
+    config.grad_scale_func = rank.optimizer.scale_loss
+    config.finalize_model_grads_func = finalize
+    config.timers = clock
+    if args.overlap_grad_reduce:
+        stops = [chunk.no_sync for chunk in rank.chunks]
+        starts = [chunk.start_grad_sync for chunk in rank.chunks]
+        config.no_sync_func = stops if len(stops) > 1 else stops[0]
+        if getattr(args, "align_grad_reduce", False):
+            config.grad_sync_func = starts if len(starts) > 1 else starts[0]
+    for chunk in rank.chunks:
+        chunk.train()
+
+
+def _batch(args: Any, device: str) -> dict[str, Any]:
+    """Random tokens of this rank's share of the sequence; every microbatch is the same."""
+    import torch
+
+    length = args.seq_length // args.context_parallel_size
+    tokens = torch.randint(0, args.vocab_size, (args.micro_batch_size, length + 1), device=device)
+    places = torch.arange(length, device=device).expand(args.micro_batch_size, length)
+    return {"input_ids": tokens[:, :-1].contiguous(), "position_ids": places, "attention_mask": None,
+            "labels": tokens[:, 1:].contiguous()}
+
+
+def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: dict[str, Any]) -> dict[str, Any]:
+    """Megatron's train_step: gradients to zero, its schedule over the microbatches, its optimizer."""
+    for chunk in rank.chunks:
+        chunk.zero_grad_buffer()
+    rank.optimizer.zero_grad()
+    schedule = importlib.import_module("megatron.core.pipeline_parallel").get_forward_backward_func()
+    several = len(rank.chunks) > 1
+    losses = schedule(
+        forward_step_func=lambda data, chunk: (chunk(**batch), _loss), data_iterator=[None] * len(rank.chunks)
+        if several else None, model=rank.chunks if several else rank.chunks[0],
+        num_microbatches=request["microbatches"], seq_length=args.seq_length, micro_batch_size=args.micro_batch_size,
+        decoder_seq_length=args.decoder_seq_length, forward_only=False)
+    timer = clock("optimizer-step")
+    timer.start()
+    _, norm, _ = rank.optimizer.step()
+    timer.stop()
+    return {"forward_s": clock.seconds("forward-compute"), "backward_s": clock.seconds("backward-compute"),
+            "optimizer_s": clock.seconds("optimizer-step"), "losses": [float(loss) for loss in losses],
+            "gradient_norm": None if norm is None else float(norm)}
+
+
+def _loss(output: Any) -> tuple[Any, Any]:
+    """Of the last stage: the mean over tokens, as pretrain_gpt.py's."""
+    loss = output.float().mean()
+    return loss, loss.detach()
+
+
+def _memory() -> dict[str, int]:
+    """Peaks since the process began, and what the driver says is in use."""
+    import torch
+
+    free, whole = torch.cuda.mem_get_info()
+    return {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved(),
+            "device_bytes": whole - free, "whole_bytes": whole}
+
+
+def _software(on_gpu: bool) -> dict[str, Any]:
+    import torch
+
+    found = {"torch": torch.__version__, "python": sys.version.split()[0],
+             "megatron": importlib.import_module("megatron.core").__version__}
+    if on_gpu:
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    with contextlib.suppress(ImportError):
+        found["transformer_engine"] = importlib.import_module("transformer_engine").__version__
+    return found
+
+
+if __name__ == "__main__":
+    main()
