@@ -5,32 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
     from symconfig.api import Problems
-    from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.measured.runs import Told
-    from symconfig.report.grid import Block
-
-
-def _say(blocks: Sequence[Block]) -> None:
-    from symconfig.report.grid import show
-
-    show(blocks, sys.stdout)
-
-
-def _note(text: str) -> None:
-    """A message beside the answer."""
-    from symconfig.report.format import clean
-
-    print(clean(text), file=sys.stderr)
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -59,7 +45,7 @@ def plan(arguments: argparse.Namespace) -> int:
     else:
         from symconfig.report.table import blocks
 
-        _say(blocks(result.plan))
+        say(blocks(result.plan))
     if out is not None:
         _wrote(out, written, arguments.json)
     return 0
@@ -76,10 +62,10 @@ def _wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
     if as_json:
-        _note(text)
+        note(text)
     else:
         sys.stdout.write("\n")
-        _say([text])
+        say([text])
 
 
 def render(arguments: argparse.Namespace) -> int:
@@ -120,7 +106,7 @@ def verify(arguments: argparse.Namespace) -> int:
         print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),
                     "checks": [asdict(check) for check in checks]})
     else:
-        _say(blocks(folder, checks))
+        say(blocks(folder, checks))
     return 0 if passed(checks) else 1
 
 
@@ -139,7 +125,7 @@ def explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(to_dict(loaded, found))
     else:
-        _say(blocks(loaded, found))
+        say(blocks(loaded, found))
     return 0
 
 
@@ -155,8 +141,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     found = api.Problems()
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
-        found.collect(lambda: _check_profile(out, arguments.force))
-    cluster = found.collect(lambda: _cluster(arguments.cluster)) if arguments.cluster is not None else None
+        found.collect(lambda: check_yaml("--out", out, arguments.force))
+    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
     paths = [path for name in arguments.files for path in found.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
@@ -179,13 +165,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
         fitted = calibrations(measured, command, arguments.from_scratch)
     if out is not None:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
-        _write_text(out, text, arguments.force)
+        write_text(out, text, arguments.force)
     if arguments.json:
         print_json(to_dict(fitted, measured.remarks))
     else:
-        _say(blocks(fitted, measured.remarks))
+        say(blocks(fitted, measured.remarks))
     if out is not None:
-        _note(f"wrote {out}")
+        note(f"wrote {out}")
     return 0
 
 
@@ -211,28 +197,6 @@ def _told(arguments: argparse.Namespace, found: Problems) -> Told:
     return Told(model, gpus, micro, batch, length, arguments.recompute)
 
 
-def _cluster(name: str) -> ClusterDescriptor:
-    """The cluster that the option names; a name that is none is the option's mistake."""
-    from symconfig.descriptor.load import load_cluster
-
-    try:
-        return load_cluster(name)
-    except InputError as error:
-        said = (replace(each, field="--cluster") if each.field == "cluster" else each for each in error.problems)
-        raise InputError(list(said)) from None
-
-
-def _check_profile(out: Path, force: bool) -> None:
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError(Problem("a profile is YAML", field="--out", got=out.name, need="a name that ends in .yaml"))
-    if not out.parent.is_dir():
-        raise InputError(Problem("there is no such folder", field="--out", got=str(out.parent)))
-    if out.is_dir():
-        raise InputError(Problem("this is a folder, a file is needed", field="--out", got=str(out)))
-    if out.exists() and not force:
-        raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
-
-
 def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
     """The command as a fitted constant names it: without folders, which are another person's."""
     words = ["symconfig calibrate", *(path.name for path in paths)]
@@ -254,26 +218,13 @@ def import_config(arguments: argparse.Namespace) -> int:
     text = descriptor_yaml(model)
     if arguments.out is not None:
         out = Path(arguments.out)
-        _write_text(out, text, arguments.force)
-        _note(f"wrote {out}")
+        write_text(out, text, arguments.force)
+        note(f"wrote {out}")
     if arguments.json:
         print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
     elif arguments.out is None:
         sys.stdout.write(text)
     return 0
-
-
-def _write_text(path: Path, text: str, force: bool) -> None:
-    """One file, whole or not at all."""
-    if path.exists() and not force:
-        raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -284,7 +235,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(health.to_dict())
     else:
-        _say(blocks(health))
+        say(blocks(health))
     return 0 if health.healthy else 1
 
 
@@ -311,7 +262,7 @@ def validate(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(validation_row.to_dict(row))
         else:
-            _say(validation_row.blocks(row))
+            say(validation_row.blocks(row))
         return 0
     scores = []
     with Progress(sys.stderr) as progress:
@@ -321,8 +272,8 @@ def validate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(validation.to_dict(scores))
     else:
-        _say(validation.blocks(scores))
+        say(validation.blocks(scores))
     if picture is not None:
         validation_plot.plot(scores, picture)
-        _note(f"wrote {picture}")
+        note(f"wrote {picture}")
     return 0 if any(item.rows for item in scores) else 1

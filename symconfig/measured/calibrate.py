@@ -100,7 +100,7 @@ def calibrate(
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
         cluster,
-        _kernels(cluster.kernels, parameters, found, command),
+        with_fitted(cluster.kernels, parameters, found, f"fitted: {command}"),
         parameters,
         _errors(judged, measured, before, found),
         len(rows),
@@ -148,11 +148,12 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
     return [Timer(what.model, cluster, configuration) for configuration in (what.configuration, *what.others)]
 
 
-def _kernels(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, command: str) -> Kernels:
+def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, source: str) -> Kernels:
+    """The constants with those that were fitted."""
     update = {
         p.name: Quantity(
             value=float(f"{value:.3g}"),
-            source=f"fitted: {command}",
+            source=source,
             uncertainty=float(f"{max(spread, LEAST_UNCERTAINTY):.2g}"),
         )
         for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)

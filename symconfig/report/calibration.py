@@ -7,7 +7,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
 from symconfig.measured.calibrate import Calibration, SourceErrors
-from symconfig.measured.fit import FORM_ERROR
+from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
 from symconfig.report.format import percent
 from symconfig.report.grid import Block, Grid
 
@@ -30,16 +30,17 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
     """For each GPU type its constants and its errors; then what was left out, and why. Fits 120 columns."""
     result: list[Block] = []
     for found in calibrations:
-        result += [_constants(found), _errors(found), _summary(found)]
+        title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
+        result += [constants(title, found.parameters, found.fit), _errors(found), _summary(found)]
     return [*result, *(["\n".join(remarks)] if remarks else [])]
 
 
-def _constants(found: Calibration) -> Grid:
+def constants(title: str, parameters: Sequence[Parameter], found: Fit) -> Grid:
+    """Fitted constants, from where they started."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _meaning(p.name, p.low, p.high, value))
-        for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+        for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
     )
-    title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
     return Grid(("constant", "start", "fitted", "+-", "is"), rows, left=(0, 4), title=title)
 
 

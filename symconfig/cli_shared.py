@@ -1,0 +1,67 @@
+"""What several commands share: printing, notes, a cluster by its option, one YAML file as output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.report.grid import Block
+
+
+def say(blocks: Sequence[Block]) -> None:
+    from symconfig.report.grid import show
+
+    show(blocks, sys.stdout)
+
+
+def note(text: str) -> None:
+    """A message beside the answer."""
+    from symconfig.report.format import clean
+
+    print(clean(text), file=sys.stderr)
+
+
+def named_cluster(name: str) -> ClusterDescriptor:
+    """The cluster that the option names; a name that is none is the option's mistake."""
+    from symconfig.descriptor.load import load_cluster
+
+    try:
+        return load_cluster(name)
+    except InputError as error:
+        said = (replace(each, field="--cluster") if each.field == "cluster" else each for each in error.problems)
+        raise InputError(list(said)) from None
+
+
+def check_yaml(field: str, out: Path, force: bool) -> None:
+    """Whether the YAML file that this option names can be written. Asked before the work, not after it."""
+    if out.suffix not in (".yaml", ".yml"):
+        raise InputError(Problem("this file is YAML", field=field, got=out.name, need="a name that ends in .yaml"))
+    if not out.parent.is_dir():
+        raise InputError(Problem("there is no such folder", field=field, got=str(out.parent)))
+    if not os.access(out.parent, os.W_OK):
+        raise InputError(Problem("this folder cannot be written to", field=field, got=str(out.parent)))
+    if out.is_dir():
+        raise InputError(Problem("this is a folder, a file is needed", field=field, got=str(out)))
+    if out.exists() and not force:
+        raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
+
+
+def write_text(path: Path, text: str, force: bool) -> None:
+    """One file, whole or not at all."""
+    if path.exists() and not force:
+        raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
