@@ -1,0 +1,99 @@
+"""Seconds of a kernel that can be trusted: warm, alone on the device, never waiting for the host, with their spread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Protocol
+
+Call = Callable[[int], object]  # the i-th run of a kernel; it takes the next set of buffers
+
+SAMPLE_S = 5e-3  # of one sample, of as many runs as that takes
+MOST_RUNS = 50  # of a sample: all of them wait in the device's queue, which holds about a thousand
+STABLE = 0.03  # two samples this close: the clock and the caches have settled
+LEAST_SAMPLES, MOST_SAMPLES = 3, 11
+_LEAD_S, _MOST_LEAD_S = 5e-4, 0.05
+_CYCLES_PER_S = 2e9  # of the fastest GPUs; a slower one waits longer, which does no harm
+
+
+class Clock(Protocol):
+    def sample(self, call: Call, runs: int) -> float:
+        """Seconds of one run, of so many back to back."""
+
+
+class HostClock:
+    """For a CPU, and for the host's own time to launch work."""
+
+    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
+        self._synchronize = synchronize
+
+    def sample(self, call: Call, runs: int) -> float:
+        self._synchronize()
+        started = time.perf_counter()
+        for run in range(runs):
+            call(run)
+        ended = time.perf_counter()
+        self._synchronize()
+        return (ended - started) / runs
+
+
+class DeviceClock:
+    """CUDA events around runs that were all queued while the device was kept busy: it never waits for the host."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._lead_s = _LEAD_S
+
+    def sample(self, call: Call, runs: int) -> float:
+        while True:
+            seconds, starved = self._once(call, runs)
+            if not starved or self._lead_s >= _MOST_LEAD_S:
+                return seconds / runs
+            self._lead_s *= 2
+
+    def _once(self, call: Call, runs: int) -> tuple[float, bool]:
+        """Seconds of all runs, and whether the device may have waited for the host among them."""
+        cuda = self._torch.cuda
+        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda._sleep(int(self._lead_s * _CYCLES_PER_S))
+        start.record()
+        queued = time.perf_counter()
+        for run in range(runs):
+            call(run)
+        end.record()
+        queued = time.perf_counter() - queued
+        late = start.query()
+        end.synchronize()
+        seconds = 1e-3 * start.elapsed_time(end)
+        return seconds, late and seconds < 2 * queued
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one run; half the interquartile range of the samples over it; how many samples."""
+
+    seconds: float
+    spread: float
+    samples: int
+
+
+def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
+    """Runs it for about `share_s`: until two samples agree, then up to MOST_SAMPLES more."""
+    clock.sample(call, 1)  # what a first run does besides: libraries loaded, memory taken, kernels compiled
+    started = now()
+    runs = max(1, min(MOST_RUNS, int(SAMPLE_S / max(clock.sample(call, 1), 1e-9))))
+    before = clock.sample(call, runs)
+    while now() - started < share_s / 3:
+        after = clock.sample(call, runs)
+        settled = abs(after - before) <= STABLE * after
+        before = after
+        if settled:
+            break
+    samples: list[float] = []
+    while len(samples) < LEAST_SAMPLES or (len(samples) < MOST_SAMPLES and now() - started < share_s):
+        samples.append(clock.sample(call, runs))
+    middle = median(samples)
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return Timing(middle, (high - low) / 2 / middle, len(samples))
