@@ -154,15 +154,24 @@ MEGATRON = Framework(
     # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
     host_kernel_s=50e-6,
 )
-# Layers of Megatron's own modules (--transformer-impl local): PyTorch's norms, attention with its scores in memory, no
-# fused rotation, one product after the other for a rank's experts.
+# Layers of Megatron-LM's own modules (--transformer-impl local): its autograd functions for linear layers and gated
+# activations, PyTorch's norms, attention with its scores in memory, eager rotation and routing.
 MEGATRON_LOCAL = replace(
     MEGATRON,
     implementation=replace(
         MEGATRON.implementation,
-        attention="torch",
+        attention="masked",
         fused_rope=False,
+        copied_attention=True,
+        viewed_values=True,
+        repeated_heads=True,
+        own_rotations=True,
+        fused_bias=False,
+        eager_routing=True,
+        sequential_experts=True,
     ),
+    # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
+    accumulated_bytes=10.0,
     kept_gradient_buffers=False,
     grouped_streams=0,
     engine=False,

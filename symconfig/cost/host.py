@@ -50,7 +50,7 @@ def host_seconds(
     result: dict[tuple[str, Phase], Array] = {}
     for work in block.work:
         turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
-        if isinstance(work, Matmul):
+        if isinstance(work, Matmul) and not framework.implementation.sequential_experts:
             turns = 1 + (turns - 1) * _NEXT_PRODUCT
         if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
             turns = turns * _LOW_PRECISION

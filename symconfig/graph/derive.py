@@ -176,6 +176,7 @@ class _Flow:
                         producer.name if producer else None,
                         tuple(names),
                         consumers,
+                        tensor.storage if layout == produced.summed() else "",
                     )
                 )
         return result

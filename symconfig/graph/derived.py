@@ -79,7 +79,10 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An activation on one rank, and who needs it: recompute.py decides from this what is kept."""
+    """An activation on one rank, and who needs it: recompute.py decides from this what is kept.
+
+    storage: the name of what it is a view of, where it lies as it was produced.
+    """
 
     tensor: str
     elements: Monomial
@@ -87,6 +90,7 @@ class Held:
     producer: str | None
     needed_by: tuple[str, ...]
     consumers: tuple[str, ...]
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

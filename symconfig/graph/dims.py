@@ -20,6 +20,7 @@ WHOLE_VOCAB = "whole_vocab_size"  # the vocabulary gathered: no axis splits it
 HEADS = "num_attention_heads"
 KV_HEADS = "num_key_value_heads"
 HEAD_DIM = "head_dim"
+ROTARY = "rotary_dim"
 QKV = "qkv_width"
 FFN = "intermediate_size"
 FFN_FUSED = "fused_intermediate_size"

@@ -53,9 +53,10 @@ class _Structure:
 def structure(model: ModelDescriptor) -> tuple[object, ...]:
     """All that its blocks depend on: sizes are symbols in them."""
     kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
+    grouped = model.num_attention_heads != model.num_key_value_heads
     last = model.layer_kinds[-1] if extra else None
     rest = (getattr(model, name) for name in type(model).model_fields if name not in _NUMBERS)
-    return (kinds, last, *rest)
+    return (kinds, last, grouped, *rest)
 
 
 def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
@@ -82,6 +83,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.HEADS: heads,
         d.KV_HEADS: kv,
         d.HEAD_DIM: width,
+        d.ROTARY: model.rotary_dim,
         d.QKV: (heads + 2 * kv) * width,
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
@@ -99,6 +101,9 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN: moe.shared_expert_intermediate_size,
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
+            "n_group": moe.n_group or 1,
+            "topk_group": moe.topk_group or 1,
+            "choices_by_group": moe.num_experts_per_tok // (moe.topk_group or 1),
         }
     if model.latent is not None:
         low = model.latent

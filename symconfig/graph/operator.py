@@ -29,11 +29,12 @@ class OpKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation."""
+    """An activation. storage: what it is a view of, with others; it stays whole while one of them is kept."""
 
     name: str
     dims: tuple[str, ...]
     element: Element = Element.ACTIVATION
+    storage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
         kept.append(stays)
         if not stays and held.needed_by:
             units.setdefault(mine, []).append(index)
+    wholes = _wholes(block)
+    for index in [index for index, stays in enumerate(kept) if stays]:
+        for other in wholes[index]:
+            kept[other] = True
+    revived = (dict.fromkeys(o for index in unit for o in wholes[index] if not kept[o]) for unit in units.values())
     moved = tuple(
         keep and bool(held.needed_by) and offload.issuperset(held.needed_by)
         for keep, held in zip(kept, block.held, strict=True)
@@ -53,7 +58,15 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
     again = frozenset(op for op, name in unit.items() if name)
     if block.stops_early:
         again -= _after_last_needed(block, unit, kept)
-    return Policy(tuple(kept), again, tuple(map(tuple, units.values())), moved)
+    return Policy(tuple(kept), again, tuple(map(tuple, revived)), moved)
+
+
+def _wholes(block: DerivedBlock) -> list[list[int]]:
+    """For each tensor, those that live as long as it: itself, and the other views of its storage."""
+    views: dict[str, list[int]] = {}
+    for index, held in enumerate(block.held):
+        views.setdefault(held.storage, []).append(index)
+    return [views[held.storage] if held.storage else [index] for index, held in enumerate(block.held)]
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:

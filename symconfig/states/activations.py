@@ -66,9 +66,25 @@ def saved(
 def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     found = restore(plan, candidate or plan.best)
-    backend, architecture = plan.job.backend, plan.cluster.gpu.architecture
-    framework = habits(backend, architecture, transformer_impl)
+    framework = habits(plan.job.backend, plan.cluster.gpu.architecture, transformer_impl)
+    if transformer_impl == "local":
+        found = _without_engine(found)
     return replace(found, request=replace(found.request, framework=framework))
+
+
+def _without_engine(found: Found) -> Found:
+    """What Megatron-LM has for Transformer Engine's modules only is left out.
+
+    It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
+    (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+    """
+    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    return replace(
+        found,
+        request=replace(found.request, seq_length=found.request.seq_length // cp),
+        choice=replace(found.choice, offload=frozenset()),
+        degrees=(tp, pp, 1, ep, etp, dp * cp, micro),
+    )
 
 
 def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:

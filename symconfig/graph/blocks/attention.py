@@ -16,19 +16,32 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
     q, k, v = _projections(ctx, x)
+    if _repeated(ctx, k):
+        q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims))
     if ctx.model.qk_norm:
         q, k = norm(ctx, "q_norm", q, d.HEAD_DIM, "qk_norm"), norm(ctx, "k_norm", k, d.HEAD_DIM, "qk_norm")
     if ctx.model.position is Position.ROPE:
         times = _turning(ctx)
-        hold_q, hold_k = ([q], [k]) if ctx.how.viewed_values else ([], [])
-        q = ctx.build.elementwise("rope_q", [q], Tensor("q_rotated", q.dims), traffic=times, holds=hold_q)
-        k = ctx.build.elementwise("rope_k", [k], Tensor("k_rotated", k.dims), traffic=times, holds=hold_k)
+        rotated, turned = Tensor("q_rotated", q.dims), Tensor("k_rotated", k.dims)
+        q = ctx.build.elementwise("rope_q", [q], rotated, traffic=times, saves=rotation(ctx, "rope_q", d.ROTARY))
+        k = ctx.build.elementwise("rope_k", [k], turned, traffic=times, saves=rotation(ctx, "rope_k", d.ROTARY))
     o = core(ctx, q, k, v, window)
-    if ctx.how.copied_attention:
-        o = ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims))
-    out = Tensor("attention_out", x.dims)
+    o, out = copied(ctx, o), Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", o, (d.HEADS, d.HEAD_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias, ("c_proj",))
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
+
+
+def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
+    """Cosines and sines that a rotation keeps, where every layer makes them again."""
+    if not ctx.how.own_rotations:
+        return []
+    return [Tensor(f"{name}.{part}", (d.SEQUENCE, channels)) for part in ("cosines", "sines")]
+
+
+def _repeated(ctx: Context, k: Tensor) -> bool:
+    """Whether keys and values are copied for each query head that shares them."""
+    grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
+    return ctx.how.repeated_heads and grouped and d.KV_HEADS in k.dims
 
 
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
@@ -47,10 +60,10 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
 
 
 def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows = (d.BATCH, d.SEQUENCE)
-    q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM))
-    k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM))
-    v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM))
+    rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.viewed_values else ""
+    q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
+    k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
+    v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
     bias = ctx.model.qkv_bias
     if not ctx.separate(("q_proj", "k_proj", "v_proj")):
         fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
@@ -76,7 +89,17 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
         return _unfused(ctx, q, k, v, sinks)
 
 
+def copied(ctx: Context, o: Tensor) -> Tensor:
+    """The core's result in the order that the projection wants."""
+    if not ctx.how.copied_attention:
+        return o
+    return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims))
+
+
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight]) -> Tensor:
+    if _repeated(ctx, k):
+        k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims))
+        v = ctx.build.elementwise("repeat_values", [v], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1])))
     expand = (*_TO_KEYS, (d.KV_HEADS, d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
     scores = ctx.build.product("scores", Use(q), Use(k, expand), (d.HEAD_DIM,), Tensor("scores", square))
@@ -97,6 +120,8 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     The fused kernel's backward is in place (megatron/fused_kernels, then common/fused_softmax of Transformer Engine).
     """
     weights = Tensor("attention_weights", scores.dims)
+    if ctx.how.attention == "masked":
+        return _masked(ctx, scores, weights, sinks)
     if ctx.how.attention == "fused_softmax":
         return ctx.build.elementwise("softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True)
     scaled = ctx.build.elementwise("scale_scores", [scores], Tensor("scaled_scores", scores.dims))
@@ -105,3 +130,18 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
     ctx.build.elementwise("softmax", [wide], normed, saves=[normed], weights=sinks)
     return ctx.build.elementwise("narrow_weights", [normed], weights)
+
+
+def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
+    """Megatron-LM's own attention without its compiled kernel (fusions/fused_softmax.py, forward_torch_softmax).
+
+    The product scales, every layer makes its mask and writes it over the scores, and PyTorch's softmax runs in their
+    precision. Sinks are one more key of each query, joined to the scores by a copy.
+    """
+    masked = Tensor("masked_scores", scores.dims)
+    mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
+    ctx.build.elementwise("mask_scores", [scores], masked, saves=[mask], in_place=True)
+    kept, times = [weights], 1
+    if sinks:
+        kept, times = [weights, Tensor("sink_weights", scores.dims[:-1])], 2
+    return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times))

@@ -11,7 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor, Norm
 from symconfig.graph import dims as d
 from symconfig.graph.operator import LAYER, Builder, Element, Tensor, Use, Weight
 
-Kernel = Literal["flash", "fused_softmax", "torch"]
+Kernel = Literal["flash", "fused_softmax", "torch", "masked"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 
@@ -20,7 +20,8 @@ class Implementation:
     """How a framework computes what the descriptor says.
 
     attention: flash; or scores, softmax and dropout as kernels of their own, with scale, mask and softmax fused into
-        one (Megatron-LM's fused softmax) or each in turn (PyTorch).
+        one (Megatron-LM's fused softmax) or each in turn (torch: PyTorch in fp32; masked: Megatron-LM's own modules, in
+        the scores' precision).
     fused_linears: query, key and value (and gate and up) are one matmul each.
     fused_norm: one kernel; else a chain of element-wise kernels in fp32 (eager PyTorch).
     fused_activation: the gate, its activation and their product are one kernel.
@@ -39,8 +40,13 @@ class Implementation:
         (Transformer Engine's fused grouped MLP); else grouped products and eager kernels between them.
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
     wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
-    viewed_values: values are a view of the projection of queries, keys and values, which so stays whole beside the
-        rotated queries and keys.
+    viewed_values: queries, keys and values are views of their projection, which so stays whole beside rotated queries
+        and keys while one of them is kept; so are the two results of a latent down projection.
+    repeated_heads: where query heads share keys and values, those are copied for each of them before the products.
+    own_rotations: every layer makes and keeps the cosines and sines of its queries' and of its keys' rotation.
+    eager_routing: PyTorch's operators choose experts and sort tokens, and each keeps what it needs; else one kernel
+        each (Megatron-LM's --moe-router-fusion and --moe-permute-fusion).
+    sequential_experts: a rank's experts run one after the other, each as a module of its own.
     weighted_experts: the router's probabilities scale each expert's activation, in the gate's own kernel where there is
         one (Megatron-LM from core 0.12, transformer/moe/experts.py), and not its output when outputs are combined.
     kept_outputs: microbatches whose logits a pipeline's buffers keep on the last stage, the current one included.
@@ -62,6 +68,10 @@ class Implementation:
     copied_attention: bool = False
     wide_norm: bool = False
     viewed_values: bool = False
+    repeated_heads: bool = False
+    own_rotations: bool = False
+    eager_routing: bool = False
+    sequential_experts: bool = False
     weighted_experts: bool = True
     kept_outputs: int = 1
     fused_bias: bool = True

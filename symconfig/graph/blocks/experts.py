@@ -7,6 +7,7 @@ from fractions import Fraction
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import Context, linear
 from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.routing import CHOICES, ROUTES, choice, sorting
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 
 # Operators that the host runs where the graph has one, forward and backward; counted in Megatron-LM (transformer/moe:
@@ -15,8 +16,6 @@ from symconfig.graph.operator import Element, Tensor, Use, Weight
 ROUTE_LAUNCHES, DISPATCH_LAUNCHES, COMBINE_LAUNCHES = (35, 12), (12, 8), (8, 5)
 BIAS_LAUNCHES = (3, 6)  # for each expert, see `_biased`
 
-ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis splits the router
-CHOICES = "num_experts_per_tok"
 ONE_LOGIT = "shared_gate_width"
 
 
@@ -27,7 +26,9 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     probabilities, indices = _router(ctx, x)
     routed = _slots(ctx, x, indices)
     with ctx.build.module("moe_experts"):
-        done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, "moe_act")
+        # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
+        recomputed = "sequential_act" if ctx.how.sequential_experts else "moe_act"
+        done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
         if moe.expert_bias and not ctx.how.fused_experts:
             done = _biased(ctx, done)
     combined = Tensor("moe_out", x.dims)
@@ -36,7 +37,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         [done, probabilities, indices],
         combined,
         loops=(*x.dims, d.SLOTS),
-        saves=[*([] if ctx.how.weighted_experts else [done]), probabilities, indices],
+        saves=[*([] if ctx.how.weighted_experts else [done]), *_kept_to_combine(ctx, probabilities, indices)],
         traffic=_sorting(ctx, 1, 1 if ctx.how.weighted_experts else 2),
         launches=COMBINE_LAUNCHES,
     )
@@ -53,7 +54,8 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     linear(ctx, "router", x, (d.HIDDEN,), (ROUTES,), [Use(logits)], moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
-    ctx.build.elementwise("route", [logits], probabilities, saves=[logits, indices], launches=ROUTE_LAUNCHES)
+    saves = [*choice(moe, rows), indices] if ctx.how.eager_routing else [logits, indices]
+    ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES)
     return probabilities, indices
 
 
@@ -65,9 +67,14 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
         [x, indices],
         routed,
         loops=(*x.dims, d.SLOTS),
+        saves=sorting(x.dims[:-1]) if ctx.how.eager_routing else [],
         traffic=_sorting(ctx, 1, 1),
         launches=DISPATCH_LAUNCHES,
     )
+
+
+def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
+    return sorting(probabilities.dims[:-1])[1:] if ctx.how.eager_routing else [probabilities, indices]
 
 
 def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:

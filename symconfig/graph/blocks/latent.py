@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import core
+from symconfig.graph.blocks.attention import copied, core, rotation
 from symconfig.graph.blocks.common import Context, linear, norm
 from symconfig.graph.operator import Tensor, Use
 
@@ -22,7 +22,9 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         low = Tensor("q_low", (*rows, Q_RANK))
         linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], ctx.model.qkv_bias)
         q_source, q_inner = norm(ctx, "q_low_norm", low, Q_RANK, "latent_norm"), Q_RANK
-    kv_low, shared = Tensor("kv_low", (*rows, KV_RANK)), Tensor("k_rope_shared", (*rows, ROPE_DIM))
+    storage = "kv_down" if ctx.how.viewed_values else ""
+    kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
+    shared = Tensor("k_rope_shared", (*rows, ROPE_DIM), storage=storage)
     linear(
         ctx,
         "kv_down_proj",
@@ -50,9 +52,11 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             (d.HEADS, KV_UP),
             [Use(k_part, (("qk_nope_head_dim", KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
         )
-        ctx.build.elementwise("rope_q", [raw], q)
-        ctx.build.elementwise("rope_k", [k_part, shared], k, loops=(d.HEADS,))
-    o = core(ctx, q, k, v, window)
+        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM))
+        ctx.build.elementwise(
+            "rope_k", [k_part, shared], k, loops=(d.HEADS,), saves=rotation(ctx, "rope_k", ROPE_DIM)
+        )
+    o = copied(ctx, core(ctx, q, k, v, window))
     out = Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", o, (d.HEADS, V_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias)
     return out

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import Context, linear, with_adapter
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Element, Tensor, Use
 
 FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
 
@@ -58,12 +58,23 @@ def mlp(
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.fused_experts and width == d.EXPERT_FFN else (1, 1)
-            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=inputs, traffic=traffic)
+            saves = [*inputs, *_slot_weights(ctx, width)]
+            turns = (d.EXPERTS,) if ctx.how.sequential_experts and d.EXPERTS in rows else ()
+            ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=saves, traffic=traffic, per=turns)
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     out = Tensor(f"{prefix}mlp_out", x.dims)
     linear(ctx, f"{prefix}down_proj", middle, (width,), (d.HIDDEN,), [Use(out)], bias, ("down_proj", "c_proj"))
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
+
+
+def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
+    """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
+    moe = ctx.model.experts
+    if moe is None or width != d.EXPERT_FFN or not ctx.how.eager_routing:
+        return []
+    element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
+    return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
