@@ -192,6 +192,11 @@ def _measure(commands: _Commands) -> _Parser:
     kernels = parser.add_argument_group("the GPU's kernels")
     kernels.add_argument("--kernels", action="store_true",
                          help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR")
+    kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
+    kernels.add_argument("--cluster", metavar="C",
+                         help="zoo name, or path of a descriptor, with the GPU's peaks (default: by the GPU's name)")
+    kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
+    kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
     return parser
 
 

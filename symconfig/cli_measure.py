@@ -15,7 +15,9 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
-    raise InputError(Problem("measures no kernels yet", field="--kernels"))
+    from symconfig.cli_kernels import kernels
+
+    return kernels(arguments)
 
 
 def _rank(arguments: argparse.Namespace) -> int:

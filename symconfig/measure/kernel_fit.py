@@ -27,7 +27,7 @@ from symconfig.measured.fit import Fit, Parameter, fit
 class FamilyErrors:
     """Relative errors of one family's n kernels: mean absolute ones, and the one that is farthest off, with its sign.
 
-    left_out: of kernels by the fit that did not see their model's.
+    left_out: of kernels by the fit that did not see their model's; None where no model asked for them.
     """
 
     family: str
@@ -36,7 +36,7 @@ class FamilyErrors:
     worst_before: float
     after: float
     worst_after: float
-    left_out: float
+    left_out: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     found = fit(evaluate, measured, parameters, families, [row.model or row.what.family for row in rows])
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, found, f"measured: {times.rig}; symconfig measure --kernels")
-    errors = tuple(_errors(name, np.array([name == each for each in families]), measured, before, found)
-                   for name in dict.fromkeys(families))
+    errors = tuple(_errors(name, rows, measured, before, found) for name in dict.fromkeys(families))
     return KernelFit(cluster, kernels, parameters, found, rows, np.exp(before), np.exp(found.log_s), errors)
 
 
@@ -147,12 +146,13 @@ def _needs(kernel: Kernel) -> tuple[str, ...]:
     return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)
 
 
-def _errors(family: str, mine: Array, measured: Array, before: Array, found: Fit) -> FamilyErrors:
-    def off(log_s: Array) -> Array:
-        result: Array = np.exp(log_s[mine] - measured[mine]) - 1
-        return result
+def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, found: Fit) -> FamilyErrors:
+    mine = [index for index, row in enumerate(rows) if row.what.family == family]
 
-    first, last, left = off(before), off(found.log_s), off(found.left_out_log_s)
-    return FamilyErrors(family, len(first), float(np.mean(np.abs(first))), float(first[np.argmax(np.abs(first))]),
-                        float(np.mean(np.abs(last))), float(last[np.argmax(np.abs(last))]),
-                        float(np.mean(np.abs(left))))
+    def off(log_s: Array) -> tuple[float, float]:
+        """The mean absolute error, and the one farthest off."""
+        share = np.exp(log_s[mine] - measured[mine]) - 1
+        return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
+
+    left_out = off(found.left_out_log_s)[0] if all(rows[index].model for index in mine) else None
+    return FamilyErrors(family, len(mine), *off(before), *off(found.log_s), left_out)

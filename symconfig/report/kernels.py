@@ -1,0 +1,140 @@
+"""What `symconfig measure --kernels` found: rates, constants, and how well those explain each family of kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from symconfig.cost.framework import MEGATRON
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import shorten
+from symconfig.measure.kernel_fit import FamilyErrors, KernelFit
+from symconfig.measure.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
+from symconfig.report.calibration import constants
+from symconfig.report.format import percent
+from symconfig.report.grid import Block, Grid
+
+_BYTES = 2  # of a 16-bit element
+_REASON = 90  # characters of a reason, which may be torch's own words
+UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
+
+
+def blocks(times: KernelTimes, found: KernelFit | None) -> list[Block]:
+    """Rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
+    result: list[Block] = [_rates(times, found)]
+    if found is not None:
+        title = f"Constants of {found.cluster.name}, from {len(found.rows)} kernels"
+        result.append(constants(title, found.parameters, found.fit))
+    return [*result, "\n".join(_remarks(times, found))]
+
+
+def _rates(times: KernelTimes, found: KernelFit | None) -> Grid:
+    errors = {each.family: each for each in found.families} if found else {}
+    rows = []
+    for family in dict.fromkeys(row.what.family for row in times.rows):
+        mine = [row for row in times.rows if row.what.family == family]
+        values = [_rate(row)[0] for row in mine]
+        best = min(values) if isinstance(mine[0].what, Launch) else max(values)
+        spread = median(row.spread for row in mine)
+        rows.append((family, str(len(mine)), f"{median(values):.4g}", f"{best:.4g}", _rate(mine[0])[1], percent(spread),
+                     *(_errors(errors.get(family)) if found else ())))
+    compared = ("before", "worst", "after", "worst", "left out") if found else ()
+    headers = ("kernels", "n", "median", "best", "", "spread", *compared)
+    return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")
+
+
+def _rate(row: Row) -> tuple[float, str]:
+    if isinstance(row.what, Product | Attention):
+        return row.what.flops / row.seconds / 1e12, "TFLOP/s"
+    if isinstance(row.what, Stream):
+        return _BYTES * row.what.moved / row.seconds / 1e9, "GB/s"
+    if isinstance(row.what, HostCopy):
+        return row.what.bytes_ / row.seconds / 1e9, "GB/s"
+    return 1e6 * row.seconds, "us"
+
+
+def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("-",) * 5
+    return (percent(errors.before), _signed(errors.worst_before), percent(errors.after), _signed(errors.worst_after),
+            "-" if errors.left_out is None else percent(errors.left_out))
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.0f} %"
+
+
+def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
+    if found is not None:
+        yield ("Before and after the fit: the model's mean and worst error, relative to the measured time; left out: "
+               "by a fit that\ndid not see the kernels of that model. Attention counts FLOP under the causal mask, "
+               "five products backward.")
+        yield ("What one GPU cannot tell, links and network, stays as the cluster has it. Single kernels do not wait "
+               "for each other\nas those of a step do: `symconfig calibrate` fits the same constants to whole runs.")
+        if times.rig.product != found.cluster.gpu.product:
+            yield (f"These are times of {times.rig.product}, held against the peaks of {found.cluster.name}: "
+                   f"{found.cluster.gpu.product}.")
+        yield from _beside(times, found.cluster)
+    unsteady = sum(row.spread > UNSTEADY for row in times.rows)
+    if unsteady:
+        yield (f"{unsteady} of {len(times.rows)} kernels took {percent(UNSTEADY)} longer or shorter from one sample to "
+               "the next: something else ran here.")
+    for reason, count in Counter(item.reason for item in times.skipped).most_common():
+        yield f"not measured: {count} kernel{'s' if count > 1 else ''}: {shorten(reason, _REASON)}"
+    yield from times.notes
+
+
+def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
+    """What was measured and is no constant of the kernels."""
+    copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
+    if copies:
+        rates = [_rate(row)[0] for row in copies]
+        yield (f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster says "
+               f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s).")
+    hosts = [row for row in times.rows if isinstance(row.what, Launch) and row.what.where == "host"]
+    if hosts:
+        yield (f"Host: {1e6 * hosts[0].seconds:.1f} us for a linear layer of torch alone; Megatron-LM's operators are "
+               f"taken as {1e6 * float(MEGATRON.host_kernel_s):.0f} us each.")
+
+
+def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
+    """schema symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
+    data: dict[str, Any] = {
+        "schema": "symconfig.kernel_fit/1",
+        "rig": times.rig.model_dump(mode="json"),
+        "cluster": found.cluster.name if found else None,
+        "constants": None,
+        "families": None,
+        "rows": [row.model_dump(mode="json", by_alias=True) for row in times.rows],
+        "skipped": [item.model_dump(mode="json", by_alias=True) for item in times.skipped],
+        "notes": list(times.notes),
+    }
+    if found is None:
+        return data
+    values = zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+    data["constants"] = {
+        p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
+        for p, value, spread in values
+    }
+    data["families"] = [
+        {"name": e.family, "n": e.n, "before": e.before, "worst_before": e.worst_before, "after": e.after,
+         "worst_after": e.worst_after, "left_out": e.left_out}
+        for e in found.families
+    ]
+    return data | {"rows": _with_model(times.rows, found)}
+
+
+def _with_model(rows: Sequence[Row], found: KernelFit) -> list[dict[str, Any]]:
+    """Each row with the model's seconds before and after; null where it has no formula for it."""
+    seconds = dict(zip((id(row) for row in found.rows), zip(found.before_s, found.after_s, strict=True), strict=True))
+    result = []
+    for row in rows:
+        before, after = seconds.get(id(row), (None, None))
+        result.append({
+            **row.model_dump(mode="json", by_alias=True),
+            "before_s": None if before is None else float(before),
+            "after_s": None if after is None else float(after),
+        })
+    return result
