@@ -13,6 +13,7 @@ from symconfig.targets import RECOMPUTE_SINCE
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
 OFFLOAD_ATTENTION = ("qkv_linear", "core_attn", "attn_proj")
 OFFLOAD_EXPERTS = ("expert_fc1", "moe_act")
+FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever --grad-reduce-in-bf16 says
 
 
 def training_args(out: Arguments, plan: Plan) -> None:
@@ -135,6 +136,8 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
         grad_reduce = True  # Megatron-FSDP switches these on by itself
         param_gather = param_gather or options.zero_stage == 3
         _fsdp(out, options.zero_stage)
+        if options.grad_bytes == 4 and out.known(FSDP_GRADIENTS):
+            out.put(FSDP_GRADIENTS, "fp32")
     if replicated and grad_reduce:
         out.put("--overlap-grad-reduce")
         if param_gather and options.zero_stage >= 1:

@@ -26,9 +26,11 @@ COORDINATES = {"tp": "tensor_model_parallel", "cp": "context_parallel", "dp": "d
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a virtual stage."""
+    """What the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a virtual stage; `held`: what
+    each of them was as built, before Megatron-FSDP puts shards in the place of its parameters."""
 
     number: int
+    held: list[dict[str, Any]]
     chunks: list[Any]
     optimizer: Any
     seconds: float
@@ -43,9 +45,9 @@ def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
     """This process's rank, with its groups made. `job["device"]`: a real device, or nothing for meta."""
     start = time.perf_counter()
     with placed(args, config, job) as ready:
-        chunks = _trained(args, ready)
+        held, chunks = _trained(args, ready)
         optimizer = _optimizer(args, chunks)
-    return Rank(job["rank"], chunks, optimizer, time.perf_counter() - start)
+    return Rank(job["rank"], held, chunks, optimizer, time.perf_counter() - start)
 
 
 @contextlib.contextmanager
@@ -55,6 +57,7 @@ def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
     patches.refusals()
     args.transformer_impl = ready.transformer_impl
     ready.use_cpu_initialization = False
+    args.init_model_with_meta_device = ready.init_model_with_meta_device = False  # already where it shall be
     ready.perform_initialization = bool(job.get("device"))
     importlib.import_module("megatron.training.global_vars").set_args(args)
     with patches.device(job.get("device")):
@@ -77,14 +80,29 @@ def modules(args: Any, config: Any) -> list[Any]:
     return found
 
 
-def _trained(args: Any, config: Any) -> list[Any]:
+def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     """Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
+    held: list[dict[str, Any]] = []
+
+    def provide(**asked: Any) -> Any:
+        model = _chunk(args, config, asked)
+        held.append(_described(model))
+        return model
+
     trainer = importlib.import_module("megatron.training.training")
-    return list(trainer.get_model(lambda **asked: _chunk(args, config, asked)))
+    return held, list(trainer.get_model(provide))
 
 
 def _chunk(args: Any, config: Any, asked: dict[str, Any]) -> Any:
-    """One virtual stage: by Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
+    """One virtual stage; what names no device goes to the GPU, or to what stands for it."""
+    import torch
+
+    with torch.device("cuda"):
+        return _model(args, config, asked)
+
+
+def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
+    """By Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
     stage = asked.get("vp_stage")
     if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
         stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
@@ -132,9 +150,21 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
     optimizer = _call(make, {"config": config, "model_chunks": chunks, "config_overrides": overrides,
                              "use_gloo_process_groups": False})
     for part in parts(optimizer):
-        if part.optimizer is not None and part.init_state_fn is not None:
-            _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
+        _moments(part, config)
     return optimizer
+
+
+def _moments(part: Any, config: Any) -> None:
+    """Both of Adam's moments for every main weight. Optimizer offload makes them in its first step, in the precision
+    and place of the weight that each of its two optimizers holds."""
+    import torch
+
+    if part.optimizer is not None and part.init_state_fn is not None:
+        _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
+    for inner in getattr(part.optimizer, "sub_optimizers", ()):
+        for group in inner.param_groups:
+            for weight in group["params"]:
+                inner.state[weight].update({name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")})
 
 
 def parts(optimizer: Any) -> list[Any]:
@@ -150,28 +180,29 @@ def _call(function: Any, offered: dict[str, Any]) -> Any:
 
 def describe(rank: Rank) -> dict[str, Any]:
     """The rank as JSON."""
-    chunks = [_described(bare(chunk)) for chunk in rank.chunks]
-    buffers = [_buffer(place, buffer, expert) for place, chunk in enumerate(rank.chunks)
-               for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)) for buffer in held]
+    buffers = [buffer for place, chunk in enumerate(rank.chunks) for buffer in _buffers(place, chunk)]
+    optimizer = [tensor for part in parts(rank.optimizer) for tensor in shard(part)]
+    optimizer += [group.main_weight_buffer.data for chunk in rank.chunks for group in _groups(chunk)
+                  if group.main_weight_buffer is not None]
     return {
         "rank": rank.number,
         "coordinates": coordinates(),
-        "chunks": chunks,
+        "chunks": rank.held,
         "buffers": buffers,
-        "parameters": sum(elements for chunk in chunks for _, elements, _, _ in chunk["parameters"]),
+        "parameters": sum(elements for chunk in rank.held for _, elements, _, _ in chunk["parameters"]),
         "gradient_buffer_bytes": sum(buffer["elements"] * buffer["element_bytes"] for buffer in buffers),
-        "optimizer_shard_bytes": sum(_shard_bytes(part) for part in parts(rank.optimizer)),
-        "layers": [chunk["layers"] for chunk in chunks],
+        "optimizer_shard_bytes": _bytes(optimizer),
+        "optimizer_host_bytes": _bytes([tensor for tensor in optimizer if not tensor.is_cuda]),
+        "layers": [chunk["layers"] for chunk in rank.held],
         "seconds": rank.seconds,
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
     }
 
 
-def bare(chunk: Any) -> Any:
-    """The GPTModel inside its wrappers for data parallelism and precision."""
-    while not hasattr(chunk, "decoder"):
-        chunk = chunk.module
-    return chunk
+def _bytes(tensors: list[Any]) -> int:
+    """Of those on this rank: a DTensor of Megatron-FSDP also knows the whole."""
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
 def coordinates() -> dict[str, int]:
@@ -194,21 +225,42 @@ def _described(model: Any) -> dict[str, Any]:
     }
 
 
-def _buffer(chunk: int, buffer: Any, expert: bool) -> dict[str, Any]:
-    return {"chunk": chunk, "expert": expert, "element_bytes": buffer.grad_data.element_size(),
-            "elements": buffer.grad_data.numel(), "unpadded": getattr(buffer, "numel_unpadded", None),
-            "buckets": len(buffer.buckets)}
+def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
+    """The gradient buffers of one chunk: those of DistributedDataParallel, or a group of Megatron-FSDP's as one."""
+    for group in _groups(chunk):
+        if (buffer := group.main_grad_buffer) is not None:
+            yield {"chunk": place, "expert": group.is_expert_param, "element_bytes": buffer.data.element_size(),
+                   "elements": buffer.data.numel(), "unpadded": sum(weight.numel() for weight in group.params),
+                   "buckets": 1}
+    if _groups(chunk):
+        return
+    for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)):
+        for buffer in held:
+            yield {"chunk": place, "expert": expert, "element_bytes": buffer.grad_data.element_size(),
+                   "elements": buffer.grad_data.numel(), "unpadded": getattr(buffer, "numel_unpadded", None),
+                   "buckets": len(buffer.buckets)}
 
 
-def _shard_bytes(part: Any) -> int:
+def _groups(chunk: Any) -> list[Any]:
+    """Megatron-FSDP's groups of parameters."""
+    whole = getattr(chunk, "param_and_grad_buffer", None)
+    return list(whole.parameter_groups) if whole is not None else []
+
+
+def shard(part: Any) -> list[Any]:
     """Main weights and moments: every tensor that the optimizer made for itself, of a weight's shape."""
-    if part.optimizer is None:  # a rank whose share of every bucket is empty
-        return 0
+    if part.optimizer is None:  # a rank without such a weight
+        return []
+    inners = getattr(part.optimizer, "sub_optimizers", [part.optimizer])
+    theirs = {id(weight) for group in part.optimizer.param_groups for weight in group["params"]}
     made = {id(weight): weight for group in main_weights(part) for weight in group if weight is not None}
-    for weight, state in part.optimizer.state.items():
-        made.update({id(value): value for value in state.values()
-                     if hasattr(value, "shape") and value.shape == weight.shape})
-    return sum(tensor.numel() * tensor.element_size() for tensor in made.values())
+    for inner in inners:
+        for group in inner.param_groups:  # optimizer offload: copies of its own
+            made.update({id(weight): weight for weight in group["params"] if id(weight) not in theirs})
+        for weight, state in inner.state.items():
+            made.update({id(value): value for value in state.values()
+                         if hasattr(value, "shape") and value.shape == weight.shape})
+    return list(made.values())
 
 
 def main_weights(part: Any) -> list[list[Any]]:

@@ -24,8 +24,6 @@ KERNELS: dict[str, Any] = {
     "fine_grained_activation_offloading": False,  # hooks for activations
     "moe_shared_expert_overlap": False,
     "moe_permute_fusion": False,
-    "apply_rope_fusion": False,
-    "masked_softmax_fusion": False,
     "use_fused_weighted_squared_relu": False,
 }
 
@@ -43,6 +41,7 @@ def refusals() -> None:
     """Let the local layers be built where they refuse a setting that only their forward pass cannot do."""
     _norms()
     _attention()
+    _fsdp()
 
 
 def _norms() -> None:
@@ -81,40 +80,50 @@ def _attention() -> None:
     core.__init__ = build
 
 
-def device(real: str | None) -> Any:
-    """New tensors on this device, meta without one; where that is no GPU, also those that ask for a GPU by name."""
+def _fsdp() -> None:
+    """Megatron-FSDP compares its shards and its random numbers with other ranks', which a fake network has not: every
+    answer would be this rank's own."""
+    for name in ("megatron_fsdp.param_and_grad_buffer", "megatron_fsdp.uneven_dtensor"):
+        with contextlib.suppress(ImportError):  # before 0.14 there is none
+            module: Any = importlib.import_module(f"megatron.core.distributed.fsdp.src.{name}")
+            module.validate_uneven_dtensor = _nothing
+    with contextlib.suppress(ImportError):
+        adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
+        adapter.FullyShardedDataParallel.sync_rng_states_across_tp_group = _nothing
+
+
+def device(name: str | None = None) -> Any:
+    """A context in which `name` is the GPU: cuda itself, or cpu in its place; meta without a name."""
     import torch
 
-    if real == "cuda":
-        return torch.device(real)
-    place = real or "meta"
-    _without_gpu(place)
+    name = name or "meta"
+    if name.startswith("cuda"):
+        return torch.device(name)
+    _stand_in(torch.device(name))
     from torch.overrides import TorchFunctionMode
 
-    class InsteadOfGpu(TorchFunctionMode):  # type: ignore[misc]
+    class Placed(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if _is_gpu(kwargs.get("device")):
-                kwargs["device"] = place
+                kwargs["device"] = name
             if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
-                args = (args[0], place, *args[2:])
+                args = (args[0], name, *args[2:])
             return function(*args, **kwargs)
 
-    both = contextlib.ExitStack()
-    both.enter_context(torch.device(place))
-    both.enter_context(InsteadOfGpu())
-    return both
+    return Placed()
 
 
 def _is_gpu(device: Any) -> bool:
     return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
 
 
-def _without_gpu(place: str) -> None:
-    """Weights that are told to move to the GPU stay where they are, and streams do nothing."""
+def _stand_in(device: Any) -> None:
+    """Weights that are told to move to the GPU are there already, and streams do nothing."""
     import torch
 
-    torch.cuda.current_device = lambda: torch.device(place)
+    if device.type != "meta":  # also where no context reaches, as in the thread of a backward pass
+        torch.cuda.current_device = lambda: device
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda device=None: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.Event = _Stream
     torch.cuda.current_stream = lambda device=None: _Stream()
@@ -122,10 +131,10 @@ def _without_gpu(place: str) -> None:
     torch.cuda.synchronize = torch.cuda.empty_cache = _nothing
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself
     torch.Tensor.pin_memory = _itself
-    _say_gpu(place)
+    _say_gpu(device)
 
 
-def _say_gpu(place: str) -> None:
+def _say_gpu(device: Any) -> None:
     """Tensors answer as those of a GPU: the optimizers ask for the type and place of every weight. One of meta that is
     told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
     import torch
@@ -140,9 +149,10 @@ def _say_gpu(place: str) -> None:
         return "torch.cuda." + said.rpartition(".")[2] if isinstance(said, str) else said
 
     torch.Tensor.type = type_
-    if place != "meta":
+    if device.type != "meta":
         return
-    torch.Tensor.is_cuda = property(lambda self: self.is_meta)
+    torch.Tensor.is_cuda = property(lambda self: self.device == device)
+    torch.Tensor.is_meta = False
     torch.Tensor.cpu = lambda self, *args: self.as_subclass(Host)
 
 
