@@ -15,6 +15,7 @@ MOST_RUNS = 50  # of a sample: all of them wait in the device's queue, which hol
 STABLE = 0.03  # two samples this close: the clock and the caches have settled
 LEAST_SAMPLES, MOST_SAMPLES = 3, 11
 _LEAD_S, _MOST_LEAD_S = 5e-4, 0.05
+_LEAD = 1.5  # over what the host took to queue the runs before
 _CYCLES_PER_S = 2e9  # of the fastest GPUs; a slower one waits longer, which does no harm
 
 
@@ -44,20 +45,22 @@ class DeviceClock:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._lead_s = _LEAD_S
+        self._queue_s = 0.0  # of the host, for one run
 
     def sample(self, call: Call, runs: int) -> float:
+        lead_s = max(_LEAD_S, _LEAD * self._queue_s * runs)
         while True:
-            seconds, starved = self._once(call, runs)
-            if not starved or self._lead_s >= _MOST_LEAD_S:
+            lead_s = min(lead_s, _MOST_LEAD_S)
+            seconds, starved = self._once(call, runs, lead_s)
+            if not starved or lead_s >= _MOST_LEAD_S:
                 return seconds / runs
-            self._lead_s *= 2
+            lead_s *= 2
 
-    def _once(self, call: Call, runs: int) -> tuple[float, bool]:
+    def _once(self, call: Call, runs: int, lead_s: float) -> tuple[float, bool]:
         """Seconds of all runs, and whether the device may have waited for the host among them."""
         cuda = self._torch.cuda
         start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-        cuda._sleep(int(self._lead_s * _CYCLES_PER_S))
+        cuda._sleep(int(lead_s * _CYCLES_PER_S))
         start.record()
         queued = time.perf_counter()
         for run in range(runs):
@@ -67,6 +70,7 @@ class DeviceClock:
         late = start.query()
         end.synchronize()
         seconds = 1e-3 * start.elapsed_time(end)
+        self._queue_s = queued / runs
         return seconds, late and seconds < 2 * queued
 
 
@@ -81,7 +85,8 @@ class Timing:
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
     """Runs it for about `share_s`: until two samples agree, then up to MOST_SAMPLES more."""
-    clock.sample(call, 1)  # what a first run does besides: libraries loaded, memory taken, kernels compiled
+    for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
+        call(run)
     started = now()
     runs = max(1, min(MOST_RUNS, int(SAMPLE_S / max(clock.sample(call, 1), 1e-9))))
     before = clock.sample(call, runs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,9 +51,12 @@ def zoo_name(product: str) -> str | None:
     return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
 
 
-def zoo_kernels(device: str) -> tuple[Asked, ...]:
-    """What the zoo's models need, on a CPU only a small sample."""
-    return asked([load_model(name) for name in zoo_models()], CPU if device == "cpu" else GPU)
+def zoo_kernels(on: Bench) -> tuple[Asked, ...]:
+    """What the zoo's models need in the 16-bit type that the device has; on a CPU only a small sample."""
+    selection = GPU if on.cuda else CPU
+    if not on.has_bf16:
+        selection = replace(selection, precisions={"fp16": selection.precisions["bf16"]})
+    return asked([load_model(name) for name in zoo_models()], selection)
 
 
 def measure_kernels(
@@ -63,7 +68,7 @@ def measure_kernels(
     if not on.cuda:
         torch.set_num_threads(1)  # where others compute, threads that wait for each other would be all that is measured
     try:
-        return _measured(on, budget_s, progress, zoo_kernels(device) if kernels is None else kernels)
+        return _measured(on, budget_s, progress, zoo_kernels(on) if kernels is None else kernels)
     finally:
         torch.set_num_threads(threads)
 
@@ -126,8 +131,10 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing,
     """Its time, or why it cannot run: too little memory, sizes or types that it does not take."""
     way: Way | None = None
     try:
-        way = make()
-        return timed(clock, way.call, share_s), way.how
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says at length why a kernel is not available
+            way = make()
+            return timed(clock, way.call, share_s), way.how
     except (RuntimeError, NotImplementedError, ImportError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         _check_alive(on, reason)

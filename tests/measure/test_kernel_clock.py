@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -35,7 +36,7 @@ class Scripted:
 
 
 def test_samples_count_from_when_two_agree() -> None:
-    clock = Scripted(9.0, 5e-3, 4e-3, 2e-3, 1.01e-3, *[1.0e-3, 1.2e-3, 1.1e-3] * 4)
+    clock = Scripted(5e-3, 4e-3, 2e-3, 1.01e-3, *[1.0e-3, 1.2e-3, 1.1e-3] * 4)
     found = timed(clock, lambda index: None, 0.2, clock.now)
     assert found.seconds == pytest.approx(1.1e-3)  # neither the first run nor those while it became faster
     assert found.samples == MOST_SAMPLES
@@ -96,8 +97,23 @@ def test_a_device_that_waited_for_its_host_is_asked_again_with_a_longer_lead() -
     assert cuda.leads[-2] < 3e-3 <= cuda.leads[-1]
     # Nothing synchronises between the first event and the last.
     assert cuda.log[-7:] == ["sleep", "record", "run", "run", "run", "record", "synchronize"]
-    clock.sample(lambda index: cuda.log.append("run"), 3)
-    assert cuda.leads[-1] == cuda.leads[-2]  # and remembers it
+
+
+def test_the_lead_follows_what_the_host_needed_and_forgets_a_slow_first_run() -> None:
+    cuda = Cuda(enough_s=0.0, run_s=1e-9)
+    clock = DeviceClock(SimpleNamespace(cuda=cuda))
+    clock.sample(lambda index: time.sleep(0.01), 1)
+    clock.sample(lambda index: None, 2)
+    clock.sample(lambda index: None, 2)
+    assert cuda.leads[1] == pytest.approx(0.03, rel=0.5)
+    assert cuda.leads[2] < 1e-3
+
+
+def test_first_runs_are_outside_every_sample() -> None:
+    calls: list[int] = []
+    clock = Scripted(1e-3)
+    timed(clock, calls.append, 0.01, clock.now)
+    assert calls == [0, 1]  # a scripted clock runs nothing
 
 
 def test_a_kernel_that_takes_longer_than_its_launch_needs_no_lead() -> None:

@@ -48,7 +48,7 @@ def test_the_whole_way_on_a_cpu_takes_seconds(tmp_path: Path) -> None:
     started = time.perf_counter()
     times = measure_kernels(torch, "cpu", 2.0, quiet)
     assert time.perf_counter() - started < 10
-    asked = {item.what for item in zoo_kernels("cpu")}
+    asked = {item.what for item in zoo_kernels(bench(torch, "cpu"))}
     assert {row.what for row in times.rows} | {item.what for item in times.skipped} == asked
     assert all(item.reason == "the budget of time was spent" for item in times.skipped)
     assert {row.what.family for row in times.rows} > {"launch", "product, bf16"}
@@ -157,6 +157,12 @@ def test_types_that_a_gpu_has_not_are_known_by_its_capability() -> None:
     amd = gpu((9, 4), hip="6.4", _scaled_mm=None)
     assert unsupported(amd, products["bf16"]) is None
     assert "NVIDIA" in str(unsupported(amd, products["fp8"]))
+
+
+def test_a_gpu_without_bf16_has_its_products_in_fp16() -> None:
+    dtypes = {item.what.dtype for item in zoo_kernels(gpu((7, 0))) if isinstance(item.what, Product)}
+    assert dtypes == {"fp16"}
+    assert {item.what.family for item in zoo_kernels(gpu((9, 0)))} >= {"product, bf16", "product, fp8", "product, fp16"}
 
 
 def test_buffers_rotate_over_twice_the_cache_and_leave_memory() -> None:
