@@ -236,3 +236,20 @@ def test_published_times_are_explained_better_after_the_fit(path: Path) -> None:
 
 def _cluster(times: KernelTimes) -> ClusterDescriptor:
     return load_cluster(times.cluster) if times.cluster else load_cluster(str(PUBLISHED / "clusters" / "cpu.yaml"))
+
+
+class TwoSets(Bench):
+    """Without a GPU to ask for its memory."""
+
+    def sets(self, bytes_each: float) -> int:
+        return 2
+
+
+def test_low_precision_products_are_what_the_gpus_library_takes() -> None:
+    """torch's own checks of layout, types and scales, on tensors of a GPU that have no memory."""
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+    product = Product(dtype="fp8", layout="input-gradient", m=48, n=32, k=64)
+    with fake.FakeTensorMode():
+        (make,) = ways(TwoSets(torch, "cuda", 0), product)
+        result: Any = make().call(1)
+    assert (tuple(result.shape), result.dtype, result.device.type) == ((48, 32), torch.bfloat16, "cuda")
