@@ -25,14 +25,19 @@ OVERRUN = 1.5  # of the budget, after which what is left is not measured
 _WARM_UP_S = 0.5  # until clocks have risen
 FREE = 0.9  # of the memory: where less is, somebody else may be on the GPU
 INSTALL = "python -m pip install torch"
+LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
 
 
 def import_torch() -> Any:
-    """Raises InputError where it is not installed."""
+    """Raises InputError where it is not installed, or too old."""
     try:
         import torch
     except ImportError as error:
         raise InputError(Problem(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL)) from None
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
+        need = ".".join(map(str, LEAST_TORCH))
+        raise InputError(Problem("this torch is too old", field="--kernels", got=str(torch.__version__),
+                                 need=f"{need} or newer", hint=f"{INSTALL} --upgrade"))
     return torch
 
 
@@ -135,7 +140,7 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing,
             warnings.simplefilter("ignore")  # torch says at length why a kernel is not available
             way = make()
             return timed(clock, way.call, share_s), way.how
-    except (RuntimeError, NotImplementedError, ImportError) as error:
+    except (RuntimeError, NotImplementedError, ImportError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         _check_alive(on, reason)
         return reason

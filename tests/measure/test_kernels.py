@@ -213,6 +213,12 @@ def test_without_torch_the_command_that_installs_it_is_named(monkeypatch: pytest
         module.import_torch()
 
 
+def test_an_old_torch_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.4.1+cu124")
+    with pytest.raises(InputError, match=r"too old \(got 2.4.1\+cu124, need 2.5 or newer\)"):
+        module.import_torch()
+
+
 def test_a_device_that_is_not_here_or_not_known_is_bad_input() -> None:
     none = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False), __version__="2.13.0+cpu")
     with pytest.raises(InputError, match="--device cpu"):
