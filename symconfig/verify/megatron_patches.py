@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -82,14 +83,16 @@ def _attention() -> None:
 
 def _fsdp() -> None:
     """Megatron-FSDP compares its shards and its random numbers with other ranks', which a fake network has not: every
-    answer would be this rank's own."""
+    answer would be this rank's own. And it makes its device's name from a number, where `device` may give another."""
     for name in ("megatron_fsdp.param_and_grad_buffer", "megatron_fsdp.uneven_dtensor"):
         with contextlib.suppress(ImportError):  # before 0.14 there is none
             module: Any = importlib.import_module(f"megatron.core.distributed.fsdp.src.{name}")
             module.validate_uneven_dtensor = _nothing
     with contextlib.suppress(ImportError):
         adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
-        adapter.FullyShardedDataParallel.sync_rng_states_across_tp_group = _nothing
+        whole = adapter.FullyShardedDataParallel
+        whole.sync_rng_states_across_tp_group = _nothing
+        whole.__init__ = functools.partialmethod(whole.__init__, device=importlib.import_module("torch").device("cuda"))
 
 
 def device(name: str | None = None) -> Any:
@@ -122,8 +125,7 @@ def _stand_in(device: Any) -> None:
     """Weights that are told to move to the GPU are there already, and streams do nothing."""
     import torch
 
-    if device.type != "meta":  # also where no context reaches, as in the thread of a backward pass
-        torch.cuda.current_device = lambda: device
+    torch.cuda.current_device = lambda: device
     torch.cuda.get_rng_state = torch.cuda.random.get_rng_state = lambda device=None: torch.get_rng_state()
     torch.cuda.Stream = torch.cuda.Event = _Stream
     torch.cuda.current_stream = lambda device=None: _Stream()
