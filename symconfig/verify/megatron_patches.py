@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -92,7 +91,22 @@ def _fsdp() -> None:
         adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
         whole = adapter.FullyShardedDataParallel
         whole.sync_rng_states_across_tp_group = _nothing
-        whole.__init__ = functools.partialmethod(whole.__init__, device=importlib.import_module("torch").device("cuda"))
+        whole.__init__ = _numbered(whole.__init__)
+
+
+def _numbered(make: Callable[..., None]) -> Callable[..., None]:
+    """The function, with the GPU as a number while it runs."""
+    import torch
+
+    def build(*args: Any, **kwargs: Any) -> None:
+        current = torch.cuda.current_device
+        torch.cuda.current_device = lambda: 0
+        try:
+            make(*args, **kwargs)
+        finally:
+            torch.cuda.current_device = current
+
+    return build
 
 
 def device(name: str | None = None) -> Any:
