@@ -1,0 +1,132 @@
+"""What a forward pass of Megatron's modules needs beside a GPU: each is stood in for so that the same tensors are kept.
+
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. See `prepare` for the list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import types
+from typing import Any
+
+import torch
+
+# Settings that ask for kernels of Transformer Engine or Apex in the forward; torch's own operators run instead.
+KERNELS: dict[str, Any] = {
+    "masked_softmax_fusion": False,
+    "apply_rope_fusion": False,
+    "moe_router_fusion": False,
+    "cross_entropy_fusion_impl": "native",
+}
+
+
+def prepare(config: Any) -> None:
+    """Within megatron_build.placed, before the modules are built."""
+    for name, value in KERNELS.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
+    _rng()
+    _fp8()
+    _positions()
+    _dropout()
+    _rms_norm()
+    _attention()
+    _routing()
+
+
+def _rng() -> None:
+    """The states of a GPU's random generator, which every dropout forks and every recompute restores."""
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    state = torch.zeros(16, dtype=torch.uint8, device="cpu")
+    random._get_cuda_rng_state = lambda *args, **kwargs: state
+    random._set_cuda_rng_state = lambda *args, **kwargs: None
+    torch.cuda.get_rng_state = lambda *args, **kwargs: state
+    torch.cuda.manual_seed = lambda seed: None
+    random.model_parallel_cuda_manual_seed(1234)
+
+
+def _fp8() -> None:
+    """CheckpointWithoutOutput asks Transformer Engine whether fp8 is on, whether or not it is wanted: it is not."""
+    random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
+    random.activation_recompute_forward = lambda **asked: contextlib.nullcontext()
+
+
+def _positions() -> None:
+    """Which positions a context parallel rank takes is copied from pinned memory; here it takes as many, the first."""
+    def own(positions: Any, dim: int, group: Any) -> Any:
+        return positions.narrow(dim, 0, positions.size(dim) // group.size()).clone()
+
+    for name in ("rotary_pos_embedding", "yarn_rotary_pos_embedding"):
+        module: Any = importlib.import_module(f"megatron.core.models.common.embeddings.{name}")
+        module.get_pos_emb_on_this_cp_rank = own
+
+
+def _dropout() -> None:
+    """A GPU's dropout keeps a mask of one byte an element; off it, the mask has the tensor's type."""
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        return torch.native_dropout(input, p, True)[0] if training and p else input
+
+    torch.nn.functional.dropout = dropout
+
+
+class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """torch's fused kernel for GPUs: keeps its input and one fp32 number a token."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Any, weight: Any) -> Any:
+        ctx.save_for_backward(input, input.new_empty(*input.shape[:-1], 1, dtype=torch.float32), weight)
+        return torch.empty_like(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        input, _, weight = ctx.saved_tensors
+        return torch.empty_like(input), torch.empty_like(weight)
+
+
+def _rms_norm() -> None:
+    torch.nn.functional.rms_norm = lambda input, shape, weight=None, eps=None: _RmsNorm.apply(input, weight)
+
+
+def _attention() -> None:
+    """The local attention core takes its output's width from the model's kv channels, MLA's values have their own."""
+    core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
+    make = core.__init__
+
+    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, config, *args, **kwargs)
+        if (channels := kwargs.get("v_channels")) is not None:
+            self.hidden_size_per_partition = channels * self.num_attention_heads_per_partition
+
+    core.__init__ = build
+
+
+def balanced(tokens: int, experts: int, chosen: int) -> Any:
+    """A routing map [tokens, experts] of real booleans in which every expert has its share of the tokens."""
+    with torch.device("cpu"):
+        first = torch.arange(tokens * chosen) % experts
+        return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)
+
+
+def _routing() -> None:
+    """What the router chose has no values here, and how many tokens each expert gets is read from it: the dispatcher's
+    own code counts a balanced choice instead, which every rank is claimed to have made. All else is the real map's."""
+    dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    kind = dispatcher.MoEAlltoAllTokenDispatcher
+    count, gather = kind.preprocess, dispatcher.gather_from_sequence_parallel_region
+
+    def preprocess(self: Any, routing_map: Any) -> Any:
+        return count(self, balanced(routing_map.size(0), routing_map.size(1), self.config.moe_router_topk))
+
+    def gathered(tensor: Any, group: Any = None, **asked: Any) -> Any:
+        if tensor.device.type == "cpu":
+            return tensor.repeat(group.size())
+        return gather(tensor, group=group, **asked)
+
+    def on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and isinstance(tensor, torch.Tensor) else tensor
+
+    kind.preprocess = preprocess
+    dispatcher.gather_from_sequence_parallel_region = gathered
+    dispatcher.maybe_move_tensor_to_cpu = on_host

@@ -1,0 +1,234 @@
+"""Records what autograd keeps of one microbatch's forward through every chunk of a rank: Megatron's modules, no memory.
+
+Loaded by path in a forked child of megatron_runner, never imported by symconfig. `run` is the task of a job. The
+tensors are on the meta device: each has its shape, its type and its storage's identity and size, and no data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import re
+import resource
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+runner: Any = importlib.import_module("megatron_runner")
+build: Any = runner._load_beside("megatron_build")
+stand_ins: Any = runner._load_beside("megatron_stand_ins")
+
+META = torch.device("meta")
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
+
+
+def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The task `trace`: {"rank", "coordinates", "saved", "saved_bytes", …}."""
+    start = time.perf_counter()
+    with build.placed(args, config, job) as ready:
+        stand_ins.prepare(ready)
+        chunks = [_in_precision(args, ready, chunk) for chunk in build.modules(args, ready)]
+        saved = [record for place, chunk in enumerate(chunks) for record in trace(args, ready, chunk, place)]
+    return {
+        "rank": job["rank"],
+        "coordinates": build.coordinates(),
+        "saved": saved,
+        "saved_bytes": sum(record["bytes"] for record in saved if not record["shared"]),
+        "shared_bytes": sum(record["bytes"] for record in saved if record["shared"]),
+        "seconds": time.perf_counter() - start,
+        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * build.KIB,
+    }
+
+
+def _in_precision(args: Any, config: Any, model: Any) -> Any:
+    """As the trainer wraps it: 16-bit weights, an fp32 loss."""
+    if not (args.bf16 or args.fp16):
+        return model
+    return importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
+
+
+def trace(args: Any, config: Any, chunk: Any, place: int) -> list[dict[str, Any]]:
+    """Each distinct storage that the backward of one microbatch of the chunk would read.
+
+    shared: the next microbatch reads the same storage (a table of positions), so that it is held once.
+    """
+    recorder = Recorder(build.bare(chunk))
+    graphs, microbatches = [], []
+    for _ in range(2):
+        with torch.device("cpu"), recorder.listening():  # the default where Megatron runs, too
+            end = _forward(args, config, chunk)
+        graphs.append(end)  # alive, so that no storage's number is given twice
+        microbatches.append(recorder.kept(end))
+    first, second = microbatches
+    return [{"chunk": place, **record, "shared": storage in second} for storage, record in first.items()]
+
+
+def _forward(args: Any, config: Any, chunk: Any) -> Any:
+    """One microbatch as pretrain_gpt.py passes it: tokens to the ends, the stage before's output to the others."""
+    model = build.bare(chunk)
+    sequence = args.seq_length // config.context_parallel_size
+    tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
+    mask = None
+    if getattr(args, "create_attention_mask_in_dataloader", True):
+        mask = torch.zeros(args.micro_batch_size, 1, sequence, sequence, dtype=torch.bool, device=META)
+    if not model.pre_process:
+        split = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        received = torch.empty(sequence // split, args.micro_batch_size, config.hidden_size,
+                               dtype=torch.float32 if config.fp32_residual_connection else config.params_dtype,
+                               requires_grad=True, device=META)
+        model.set_input_tensor(received)
+    loss_mask = torch.ones(args.micro_batch_size, sequence, device=META)
+    offered = {"labels": tokens, "loss_mask": loss_mask}
+    taken = inspect.signature(type(model).forward).parameters
+    output = chunk(tokens, tokens, mask, **{name: value for name, value in offered.items() if name in taken})
+    if not model.post_process:
+        return output
+    return torch.sum(output.view(-1).float() * loss_mask.view(-1))  # its loss function
+
+
+@dataclass(slots=True)
+class Made:
+    """Where a storage came from: the operator and the innermost module that was running."""
+
+    op: str
+    module: str
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Kept:
+    """What autograd holds instead of a tensor; it dies with the graph's node."""
+
+    tensor: Any
+    module: str
+    line: str
+
+
+@dataclass
+class Recorder:
+    """Hears every operator, every module and every tensor that autograd saves while one chunk runs."""
+
+    model: Any
+    names: dict[Any, str] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)
+    made: dict[int, Made] = field(default_factory=dict)
+    packed: list[Any] = field(default_factory=list)
+    owned: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.names = {module: name for name, module in self.model.named_modules()}
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            self.owned.add(_storage(tensor)._cdata)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        saving: Any = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda kept: kept.tensor)
+        try:
+            with saving, Operators(self._note):
+                yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: Any, inputs: Any) -> None:
+        self.running.append(self.names.get(module) or self._inside())
+
+    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
+        self.running.pop()
+
+    def _inside(self) -> str:
+        """A module that is not in the chunk's tree counts as the one that called it."""
+        return self.running[-1] if self.running else ""
+
+    def _note(self, op: str, tensor: Any) -> None:
+        self.made[_storage(tensor)._cdata] = Made(op, self._inside())
+
+    def _pack(self, tensor: Any) -> Kept:
+        kept = Kept(tensor, self._inside(), _line())
+        self.packed.append(weakref.ref(kept))
+        return kept
+
+    def kept(self, end: Any) -> dict[int, dict[str, Any]]:
+        """By storage, what has been saved since the last call and is still needed at the end of the forward."""
+        found: dict[int, dict[str, Any]] = {}
+        packed = [kept for reference in self.packed if (kept := reference()) is not None]
+        self.packed.clear()
+        for kept in (*packed, *_attributes(end)):
+            storage = _storage(kept.tensor)
+            if kept.tensor.device.type != "meta" or storage._cdata in self.owned or not storage.nbytes():
+                continue
+            record = found.get(storage._cdata)
+            if record is None:
+                made = self.made.get(storage._cdata, Made("", ""))
+                module = made.module or kept.module
+                layer = LAYER.search(module)
+                record = found[storage._cdata] = {
+                    "bytes": storage.nbytes(), "shape": list(kept.tensor.shape),
+                    "dtype": str(kept.tensor.dtype).removeprefix("torch."), "module": module, "op": made.op,
+                    "layer": int(layer[1]) if layer else None, "needed_by": []}
+            reader = f"{kept.module} {kept.line}".strip()
+            if reader not in record["needed_by"]:
+                record["needed_by"].append(reader)
+        return found
+
+
+class Operators(TorchDispatchMode):  # type: ignore[misc]
+    """Tells of every storage that an operator makes, not of views and of what is written in place."""
+
+    def __init__(self, heard: Callable[[str, Any], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        given = {_storage(value)._cdata for value in _tensors((*args, *(kwargs or {}).values()))}
+        for tensor in _tensors(output if isinstance(output, tuple | list) else (output,)):
+            if _storage(tensor)._cdata not in given:
+                self._heard(str(func), tensor)
+        return output
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
+
+
+def _storage(tensor: Any) -> Any:
+    return tensor.untyped_storage()
+
+
+def _line() -> str:
+    """The line of Megatron that runs, or of this folder's stand-ins."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "/megatron/" in path or path == stand_ins.__file__:
+            return f"{'/'.join(path.split('/')[-2:])}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _attributes(end: Any) -> Iterator[Kept]:
+    """Tensors that custom functions keep as plain attributes of their context, which no hook of autograd's sees."""
+    waiting, seen = [end.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for name, value in getattr(node, "__dict__", {}).items():
+            for tensor in _tensors((value,)):
+                yield Kept(tensor, "", f"{node.name()}.{name}")
+        waiting.extend(following for following, _ in node.next_functions)
