@@ -7,6 +7,7 @@ tensors are on the meta device: each has its shape, its type and its storage's i
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import inspect
 import re
@@ -60,11 +61,11 @@ def trace(args: Any, config: Any, chunk: Any, place: int) -> list[dict[str, Any]
     shared: the next microbatch reads the same storage (a table of positions), so that it is held once.
     """
     recorder = Recorder(build.bare(chunk))
-    graphs, microbatches = [], []
+    microbatches = []
     for _ in range(2):
         with torch.device("cpu"), recorder.listening():  # the default where Megatron runs, too
             end = _forward(args, config, chunk)
-        graphs.append(end)  # alive, so that no storage's number is given twice
+        gc.collect()  # what waits in a cycle of Python's is not kept by autograd
         microbatches.append(recorder.kept(end))
     first, second = microbatches
     return [{"chunk": place, **record, "shared": storage in second} for storage, record in first.items()]
@@ -119,12 +120,10 @@ class Recorder:
     running: list[str] = field(default_factory=list)
     made: dict[int, Made] = field(default_factory=dict)
     packed: list[Any] = field(default_factory=list)
-    owned: set[int] = field(default_factory=set)
+    alive: list[Any] = field(default_factory=list)  # so that no storage's number is given twice
 
     def __post_init__(self) -> None:
         self.names = {module: name for name, module in self.model.named_modules()}
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
-            self.owned.add(_storage(tensor)._cdata)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -160,14 +159,17 @@ class Recorder:
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
         """By storage, what has been saved since the last call and is still needed at the end of the forward."""
         found: dict[int, dict[str, Any]] = {}
+        # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.
+        owned = {_storage(tensor)._cdata for tensor in (*self.model.parameters(), *self.model.buffers())}
         packed = [kept for reference in self.packed if (kept := reference()) is not None]
         self.packed.clear()
         for kept in (*packed, *_attributes(end)):
             storage = _storage(kept.tensor)
-            if kept.tensor.device.type != "meta" or storage._cdata in self.owned or not storage.nbytes():
+            if kept.tensor.device.type != "meta" or storage._cdata in owned or not storage.nbytes():
                 continue
             record = found.get(storage._cdata)
             if record is None:
+                self.alive.append(storage)
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
                 layer = LAYER.search(module)
