@@ -7,15 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.report.format import seconds
+from symconfig.report.format import count, seconds
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
     from symconfig.verify.checks import Check
 
+
 def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
-    """One row a check, then the count."""
+    """One row a check, one a pair of numbers where a check compared some, then the count."""
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
     said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
-    return [Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}"), f"{said}."]
+    grids = [Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}"), *_numbers(checks)]
+    return [*grids, f"{said}."]
+
+
+def _numbers(checks: Sequence[Check]) -> list[Grid]:
+    """symconfig's numbers beside the framework's own; the name of a check stands in its first row."""
+    rows = tuple(
+        ("" if place else check.name, f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what, count(pair.ours),
+         count(pair.real), f"{pair.ours - pair.real:+,.0f}" if pair.ours != pair.real else "0")
+        for check in checks for place, pair in enumerate(check.compared)
+    )
+    headers = ("built and compared", "of it", "symconfig", "framework", "difference")
+    return [Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")] if rows else []

@@ -27,6 +27,16 @@ TIMEOUT_S = 120.0  # of one framework's run; a parser run takes 3 to 6 s
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """One number of symconfig's beside the framework's own."""
+
+    what: str
+    ours: float
+    real: float
+    unit: Literal["count", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """What one check found. `detail`: what was held against what, or what is wrong, or how to make it possible."""
 
@@ -34,6 +44,7 @@ class Check:
     status: Status
     detail: str
     seconds: float
+    compared: tuple[Compared, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.status:7} {self.name}: {self.detail}"
