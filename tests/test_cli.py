@@ -245,15 +245,17 @@ def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.Monke
     from symconfig.verify import checks
 
     found = [checks.Check("arguments", "passed", "all known", 0.1), checks.Check("parser", "skipped", "no torch", 0.0)]
-    monkeypatch.setattr(checks, "verify", lambda folder, megatron=None, progress=None: found)
+    monkeypatch.setattr(checks, "verify", lambda folder, **asked: found)
     outcome = run("verify", tmp_path)
     assert outcome.code == 0
     assert "1 passed, 1 skipped" in outcome.out
-    found.append(checks.Check("launch.sh", "failed", "SC2086", 0.2))
+    found.append(checks.Check("launch.sh", "failed", "SC2086", 0.2, (checks.Compared("layers", 8, 7, "count"),)))
     outcome = run("verify", tmp_path, "--json")
     assert outcome.code == 1
     assert outcome.json()["passed"] is False
-    assert outcome.json()["checks"][2] == {"name": "launch.sh", "status": "failed", "detail": "SC2086", "seconds": 0.2}
+    assert outcome.json()["checks"][2] == {
+        "name": "launch.sh", "status": "failed", "detail": "SC2086", "seconds": 0.2,
+        "compared": [{"what": "layers", "ours": 8, "real": 7, "unit": "count"}]}
 
 
 def test_verify_needs_a_folder_with_a_plan(run: Run, tmp_path: Path) -> None:
