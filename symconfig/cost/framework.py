@@ -161,6 +161,7 @@ MEGATRON_LOCAL = replace(
     implementation=replace(
         MEGATRON.implementation,
         attention="masked",
+        norms_in_linears=False,
         fused_rope=False,
         copied_attention=True,
         viewed_values=True,
@@ -180,6 +181,7 @@ DEEPSPEED = Framework(
     "deepspeed",
     Implementation(
         fused_linears=False,
+        norms_in_linears=False,
         fused_norm=False,
         fused_activation=False,
         fused_rope=False,

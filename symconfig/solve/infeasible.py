@@ -11,7 +11,7 @@ from symconfig.solve.found import Weighed
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, request
 from symconfig.solve.space import blockers
-from symconfig.solve.weigh import HOST_SHARE
+from symconfig.solve.weigh import HOST_SHARE, recompute_choices
 from symconfig.units import GIB
 
 
@@ -41,7 +41,15 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:
     """Not a single candidate: which rules took the points."""
     pins = parse(job.pins)
-    reasons = blockers(request(model, cluster, job, precisions(cluster, job, pins)[0], pins))
+    asked = request(model, cluster, job, precisions(cluster, job, pins)[0], pins)
+    if not recompute_choices(asked):
+        return Problem(
+            "leaves nothing to recompute that this model has on this target",
+            field="pins.recompute",
+            got=job.pins.get("recompute"),
+            need="none, full, or selective of " + (", ".join(asked.limits.modules) or "nothing"),
+        )
+    reasons = blockers(asked)
     if not reasons:
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]

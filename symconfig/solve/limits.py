@@ -278,6 +278,8 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
         return model.experts is not None
     if module == "shared_experts":
         return model.experts is not None and model.experts.shared_expert_intermediate_size > 0
+    if module == "layernorm":  # else Transformer Engine's linear layers take their norms in
+        return model.experts is not None or model.attention is Attention.MLA
     if module == "mla_up_proj":
         return model.attention is Attention.MLA
     return module != "mlp" or not all(model.moe_layers)

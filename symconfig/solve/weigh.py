@@ -121,7 +121,7 @@ def _pieces(request: Request, machine: Machine, scheme: Scheme, refused: Refused
     if not grid.shape[1]:
         return
     of_kind = derived(request.model, request.framework.implementation, scheme)
-    choices = _choices(request)
+    choices = recompute_choices(request)
     if not choices:
         return
     resolved = resolve(of_kind, choices)
@@ -155,7 +155,7 @@ def _pieces(request: Request, machine: Machine, scheme: Scheme, refused: Refused
             )
 
 
-def _choices(request: Request) -> list[Choice]:
+def recompute_choices(request: Request) -> list[Choice]:
     """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []

@@ -39,23 +39,39 @@ def test_core_attention_keeps_its_inputs_and_the_output_that_the_projection_need
     assert {"q", "k", "v", "attention_heads"} <= kept(unfused, "core_attn")
 
 
-def test_layer_norms_discard_their_outputs() -> None:
-    derived = block(DENSE, "dense", SEQUENCE)
+def test_layer_norms_of_their_own_discard_their_outputs() -> None:
+    derived = block(DENSE, "dense", SEQUENCE, norms_in_linears=False)
     norms = {"input_norm", "mlp_norm"}
     assert lost(derived, "layernorm") == norms | {f"{name}.statistics" for name in norms}
     assert again(derived, "layernorm") == norms
     assert {"layer_in", "attention_residual"} <= kept(derived, "layernorm")
 
 
+def test_norms_that_linear_layers_take_in_cannot_be_recomputed_alone() -> None:
+    """Megatron's layers have a norm of their own before a router and before latent down projections only: elsewhere
+    TELayerNormColumnParallelLinear keeps the norm's result (gpt_layer_specs.py; transformer_layer.py asks for
+    IdentityOp; Transformer Engine, layernorm_linear.py saves ln_out)."""
+    norms = {"input_norm", "mlp_norm"}
+    for model, kind, own in ((DENSE, "dense", set()), (MOE, "moe", {"mlp_norm"}), (LATENT, "dense", {"input_norm"}),
+                             (LATENT, "moe", norms)):
+        derived = block(model, kind, SEQUENCE)
+        assert again(derived, "layernorm") == own
+        assert lost(derived, "layernorm") & norms == own
+
+
 def test_mlp_keeps_its_input_only() -> None:
     derived = block(DENSE, "dense", SEQUENCE)
-    assert lost(derived, "mlp") == {"gate", "up", "mlp_hidden"}
-    assert again(derived, "mlp") == {"gate_up_proj", "activation", "down_proj"}
-    assert "mlp_norm" in kept(derived, "mlp")
+    assert lost(derived, "mlp") == {"gate", "up", "mlp_hidden", "mlp_norm", "mlp_norm.statistics"}
+    assert again(derived, "mlp") == {"mlp_norm", "gate_up_proj", "activation", "down_proj"}
+    assert "attention_residual" in kept(derived, "mlp")
+    apart = block(DENSE, "dense", SEQUENCE, norms_in_linears=False)
+    assert lost(apart, "mlp") == {"gate", "up", "mlp_hidden"}
+    assert again(apart, "mlp") == {"gate_up_proj", "activation", "down_proj"}
+    assert "mlp_norm" in kept(apart, "mlp")
 
 
 def test_norms_and_mlp_together_keep_neither_the_norms_output() -> None:
-    derived = block(DENSE, "dense", SEQUENCE)
+    derived = block(DENSE, "dense", SEQUENCE, norms_in_linears=False)
     assert lost(derived, "mlp", "layernorm") == lost(derived, "mlp") | lost(derived, "layernorm")
 
 
@@ -83,10 +99,14 @@ def test_the_shared_expert_alone() -> None:
 
 def test_latent_up_projection_keeps_the_low_rank_tensors() -> None:
     """DeepSeek-V3 (arXiv 2412.19437, section 3.2.3) recomputes norms and up-projections and keeps no output of them."""
-    derived = block(LATENT, "dense", SEQUENCE)
-    assert {"q", "k", "v"} <= lost(derived, "mla_up_proj")
-    assert {"q_low_norm", "kv_low_norm"} <= kept(derived, "mla_up_proj")
-    assert again(derived, "mla_up_proj") == {"q_up_proj", "kv_up_proj", "rope_q", "rope_k"}
+    apart = block(LATENT, "dense", SEQUENCE, norms_in_linears=False)
+    assert {"q", "k", "v"} <= lost(apart, "mla_up_proj")
+    assert {"q_low_norm", "kv_low_norm"} <= kept(apart, "mla_up_proj")
+    assert again(apart, "mla_up_proj") == {"q_up_proj", "kv_up_proj", "rope_q", "rope_k"}
+    within = block(LATENT, "dense", SEQUENCE)
+    assert {"q", "k", "v", "q_low_norm", "kv_low_norm"} <= lost(within, "mla_up_proj")
+    assert {"q_low", "kv_low"} <= kept(within, "mla_up_proj")
+    assert again(within, "mla_up_proj") == again(apart, "mla_up_proj") | {"q_low_norm", "kv_low_norm"}
 
 
 @pytest.mark.parametrize(("model", "kind"), [(DENSE, "dense"), (MOE, "moe"), (LATENT, "moe"), (LATENT, "dense")])

@@ -105,3 +105,10 @@ def test_auto_says_when_no_size_fits() -> None:
     problem = refusal(MODEL, tight(MODEL, 0.101), job("auto", 8, 4096))
     assert problem.field == "gpus"
     assert problem.hint
+
+
+def test_a_pin_of_modules_that_the_model_does_not_have_names_those_that_it_has() -> None:
+    """The norms of dense layers are part of Transformer Engine's linear ones, which recompute none alone."""
+    problem = refusal(MODEL, sample_cluster("a100-80gb"), job(1, 4, pins={"recompute": "selective:layernorm"}))
+    assert problem.field == "pins.recompute"
+    assert problem.need == "none, full, or selective of core_attn, mlp"

@@ -13,6 +13,7 @@ from symconfig.graph.operator import LAYER, Builder, Element, Tensor, Use, Weigh
 
 Kernel = Literal["flash", "fused_softmax", "torch", "masked"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
+IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Implementation:
         one (Megatron-LM's fused softmax) or each in turn (torch: PyTorch in fp32; masked: Megatron-LM's own modules, in
         the scores' precision).
     fused_linears: query, key and value (and gate and up) are one matmul each.
+    norms_in_linears: a norm before a linear layer is one module with it, and recomputed only where that is (Transformer
+        Engine's LayerNormLinear, which keeps the norm's result); not before a router or a latent down projection.
     fused_norm: one kernel; else a chain of element-wise kernels in fp32 (eager PyTorch).
     fused_activation: the gate, its activation and their product are one kernel.
     fused_rope: one kernel turns a query or key; else PyTorch negates, concatenates, multiplies twice and adds.
@@ -59,6 +62,7 @@ class Implementation:
 
     attention: Kernel = "flash"
     fused_linears: bool = True
+    norms_in_linears: bool = True
     fused_norm: bool = True
     fused_activation: bool = True
     fused_rope: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import copied, core, rotation
-from symconfig.graph.blocks.common import Context, linear, norm
+from symconfig.graph.blocks.common import IN_LINEAR, Context, linear, norm
 from symconfig.graph.operator import Tensor, Use
 
 Q_RANK, KV_RANK, KV_DOWN = "q_lora_rank", "kv_lora_rank", "kv_down_width"
@@ -21,7 +21,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     if latent.q_lora_rank is not None:
         low = Tensor("q_low", (*rows, Q_RANK))
         linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], ctx.model.qkv_bias)
-        q_source, q_inner = norm(ctx, "q_low_norm", low, Q_RANK, "latent_norm"), Q_RANK
+        q_source, q_inner = low, Q_RANK
     storage = "kv_down" if ctx.how.viewed_values else ""
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, ROPE_DIM), storage=storage)
@@ -34,7 +34,8 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         [Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
         ctx.model.qkv_bias,
     )
-    kv_low = norm(ctx, "kv_low_norm", kv_low, KV_RANK, "latent_norm")
+    if not ctx.how.norms_in_linears:
+        q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
     q, k, v = (
         Tensor("q", (*rows, d.HEADS, QK_DIM)),
         Tensor("k", (*rows, d.HEADS, QK_DIM)),
@@ -42,6 +43,8 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     )
     k_part = Tensor("k_nope", (*rows, d.HEADS, "qk_nope_head_dim"))
     with ctx.build.module("mla_up_proj"):
+        if ctx.how.norms_in_linears:
+            q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)
         raw = Tensor("q_unrotated", q.dims)
         linear(ctx, "q_up_proj", q_source, (q_inner,), (d.HEADS, QK_DIM), [Use(raw)])
         linear(
@@ -60,3 +63,10 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     out = Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", o, (d.HEADS, V_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias)
     return out
+
+
+def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, module: str) -> tuple[Tensor, Tensor]:
+    """What the up projections read: low-rank queries, where there are any, and low-rank keys and values."""
+    if Q_RANK in q_source.dims:
+        q_source = norm(ctx, "q_low_norm", q_source, Q_RANK, module)
+    return q_source, norm(ctx, "kv_low_norm", kv_low, KV_RANK, module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.model import Attention
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import attention
-from symconfig.graph.blocks.common import Context, linear, norm, residual
+from symconfig.graph.blocks.common import IN_LINEAR, Context, linear, norm, residual
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.latent import latent_attention
@@ -27,23 +27,33 @@ def layer(ctx: Context, kind: str) -> Block:
 def _body(ctx: Context, x: Tensor, kind: str) -> Tensor:
     attend = latent_attention if ctx.model.attention is Attention.MLA else attention
     after = ctx.model.norm_after_sublayer
-    normed = norm(ctx, "input_norm", x)
+    alone = ctx.model.attention is Attention.MLA or not ctx.how.norms_in_linears
+    normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
     attended = attend(ctx, normed, kind.endswith("_window"))
     if after:
         attended = norm(ctx, "post_attention_norm", attended, module="post_norm")
     stream = x if ctx.model.parallel_residual else residual(ctx, "attention_residual", x, attended)
-    normed = norm(ctx, "mlp_norm", stream)
-    if kind.startswith("moe"):
-        with ctx.build.module("moe"):
-            done = experts(ctx, normed)
-    else:
-        with ctx.build.module("mlp"):
-            done = mlp(ctx, normed)
+    done = _experts(ctx, stream) if kind.startswith("moe") else _mlp(ctx, stream)
     if after:
         done = norm(ctx, "post_mlp_norm", done, module="post_norm")
     if ctx.model.parallel_residual:
         done = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM))
     return residual(ctx, "mlp_residual", stream, done)
+
+
+def _experts(ctx: Context, stream: Tensor) -> Tensor:
+    normed = norm(ctx, "mlp_norm", stream)
+    with ctx.build.module("moe"):
+        return experts(ctx, normed)
+
+
+def _mlp(ctx: Context, stream: Tensor) -> Tensor:
+    if not ctx.how.norms_in_linears:
+        normed = norm(ctx, "mlp_norm", stream)
+        with ctx.build.module("mlp"):
+            return mlp(ctx, normed)
+    with ctx.build.module("mlp"):
+        return mlp(ctx, norm(ctx, "mlp_norm", stream, module=IN_LINEAR))
 
 
 def mtp(ctx: Context, kind: str) -> Block:
@@ -53,7 +63,8 @@ def mtp(ctx: Context, kind: str) -> Block:
     """
     hidden, embedded = Tensor("mtp_hidden", _STREAM), Tensor("mtp_embedded", _STREAM)
     with ctx.build.module(LAYER):
-        a, b = norm(ctx, "mtp_hidden_norm", hidden), norm(ctx, "mtp_embedding_norm", embedded)
+        a = norm(ctx, "mtp_hidden_norm", hidden, module="mtp_norm")
+        b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
         joined = ctx.build.elementwise("mtp_concat", [a, b], Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width")))
         x = Tensor("layer_in", _STREAM)
         linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.HIDDEN,), [Use(x)])
