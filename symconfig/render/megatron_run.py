@@ -67,7 +67,9 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     if precision == "nvfp4" and out.needs("precision", "--fp4-format", "it has no FP4", precision):
         out.put("--fp4-format", "e2m1")
         out.put("--fp4-recipe", "nvfp4")
-    if best.options.grad_bytes == 2 and precision != "fp16":
+    if precision == "fp16" and best.options.grad_bytes == 4:
+        out.put("--accumulate-allreduce-grads-in-fp32")  # as it does with bf16 by itself
+    elif precision != "fp16" and best.options.grad_bytes == 2:
         out.put("--grad-reduce-in-bf16")
 
 

@@ -220,3 +220,16 @@ def test_only_modules_that_the_layers_have_are_offloaded(model: str, recompute: 
     start = args.index("--offload-modules") + 1
     assert args[start:start + len(modules)] == modules
     assert args[start + len(modules)].startswith("--")
+
+
+@pytest.mark.parametrize(("overrides", "flag"), [
+    ({"precision": "fp16"}, "--accumulate-allreduce-grads-in-fp32"),
+    ({"precision": "fp16", "grad_bytes": 2}, None),
+    ({"precision": "bf16"}, None),
+    ({"precision": "bf16", "grad_bytes": 2}, "--grad-reduce-in-bf16"),
+    ({"zero_stage": 3, "pp": 1}, "--megatron-fsdp-main-grads-dtype"),
+])
+def test_gradients_have_the_plan_s_bytes(overrides: dict[str, Any], flag: str | None) -> None:
+    given = megatron.arguments(sample_plan("llama2-13b", "h100", **overrides))
+    ours = {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16", "--megatron-fsdp-main-grads-dtype"}
+    assert ours & set(given) == ({flag} if flag else set())
