@@ -71,8 +71,8 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return tuple(with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))  # type: ignore[return-value]
     result = []
     for name, tensor, heads in (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS)):
-        linear(ctx, name, x, (d.HIDDEN,), (heads, d.HEAD_DIM), [Use(tensor)], bias)
-        result.append(with_adapter(ctx, name, tensor))
+        linear(ctx, name, x, (d.HIDDEN,), (heads, d.HEAD_DIM), [Use(tensor)], bias, ("c_attn",))
+        result.append(with_adapter(ctx, name, tensor, ("c_attn",)))
     return result[0], result[1], result[2]
 
 
