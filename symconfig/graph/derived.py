@@ -95,10 +95,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class WeightShard:
-    """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
-
-    dims: of one such weight, without those over which there are many of it.
-    """
+    """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`."""
 
     name: str
     elements: Monomial
@@ -108,7 +105,6 @@ class WeightShard:
     expert: bool
     data_axes: tuple[str, ...]
     other_axes: tuple[str, ...]
-    dims: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

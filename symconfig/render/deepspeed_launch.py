@@ -51,6 +51,7 @@ def launch_files(plan: Plan, configs: Mapping[str, str]) -> Files:
         File("train.py", _script("train.py"), True),
         File("sequences.py", _script("sequences.py")),
         File("saving.py", _script("saving.py")),
+        File("states.py", _script("states.py")),
         File("launch.sh", env.get_template("launch.sh.j2").render(context), True),
         File("sbatch.sh", env.get_template("sbatch.sh.j2").render(context), True),
         File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan))),

@@ -21,6 +21,7 @@ import transformers
 from deepspeed.accelerator import get_accelerator
 from saving import save
 from sequences import IGNORE, Sequences
+from states import held, report
 from transformers.integrations import HfDeepSpeedConfig
 
 
@@ -53,6 +54,7 @@ def arguments() -> argparse.Namespace:
     add("--load", help="folder of checkpoints to resume from")
     add("--seed", type=int, default=1234)
     add("--log-interval", type=int, default=1)
+    add("--report-states", help="file for the bytes that each rank's parameters, gradients and optimizer state take")
     args = parser.parse_args()
     if not args.model and not args.model_config:
         parser.error("--model or --model-config is needed")
@@ -199,6 +201,7 @@ def main() -> None:
             ids, labels = sequences.batch((number * data_ranks + data_rank) * micro, micro)
             loss = loss_of(engine, ids, labels, cp, rank % cp)
             engine.backward(loss)
+            moments = {"before the optimizer": held(engine)} if args.report_states else {}
             engine.step()
             total += loss.detach().float() / accumulate
         get_accelerator().synchronize()
@@ -209,6 +212,8 @@ def main() -> None:
             peak = get_accelerator().max_memory_allocated() / 2**30
             print(f"step {step + 1} loss {total.item() / world:.6f} lr {rate:.3e} "
                   f"time {seconds:.4f} s tokens/s/GPU {tokens / seconds / world:.1f} peak {peak:.3f} GiB", flush=True)
+        if args.report_states and step + 1 == args.train_iters:
+            report(args.report_states, {**moments, "between steps": held(engine)})
         if args.save and ((step + 1) % args.save_interval == 0 or step + 1 == args.train_iters):
             save(engine, args.save, step + 1, bool(args.lora_r), final=step + 1 == args.train_iters)
     torch.distributed.barrier()  # a rank that leaves while another one still saves may be aborted
