@@ -183,6 +183,8 @@ def _measure(commands: _Commands) -> _Parser:
     add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
     add("--force", action="store_true", help="replace FILE.yaml if it exists")
     add("--device", metavar="D", help="cuda or cpu (default: cuda); on cpu nothing is said of memory")
+    add("--cluster", metavar="C",
+        help="zoo name, or path of a descriptor, with this GPU (default: DIR's; with --kernels by the GPU's name)")
     rank = parser.add_argument_group("a rank of DIR's plan: the real module, with a network that only pretends")
     rank.add_argument("--rank", metavar="R", help="default: 0; heaviest: a rank of the stage that needs most memory")
     rank.add_argument("--steps", metavar="N", help="optimizer steps, of which the first is a warm-up (default 3)")
@@ -193,8 +195,6 @@ def _measure(commands: _Commands) -> _Parser:
     kernels.add_argument("--kernels", action="store_true",
                          help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR")
     kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
-    kernels.add_argument("--cluster", metavar="C",
-                         help="zoo name, or path of a descriptor, with the GPU's peaks (default: by the GPU's name)")
     kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
     kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
     return parser

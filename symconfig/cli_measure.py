@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from symconfig.errors import InputError, Problem
+from symconfig.cli import print_json
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, write_text
+from symconfig.errors import FailedError, InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.measure.measure import Measurement
+    from symconfig.measure.rank import Run
+    from symconfig.plan import Plan
 
 
 def measure(arguments: argparse.Namespace) -> int:
@@ -21,4 +32,76 @@ def _kernels(arguments: argparse.Namespace) -> int:
 
 
 def _rank(arguments: argparse.Namespace) -> int:
-    raise InputError(Problem("measures no rank yet", field="DIR"))
+    """Exit 1: no GPU here (it says what would run), not enough memory, or Megatron failed."""
+    from symconfig.measure.measure import measure as run_rank
+    from symconfig.measure.measure import ready
+    from symconfig.report.progress import Progress
+
+    plan, run = _asked(arguments)
+    folder, out = Path(arguments.folder), Path(arguments.out) if arguments.out is not None else None
+    source = ready(plan, Path(arguments.megatron) if arguments.megatron else None)
+    with Progress(sys.stderr) as progress:
+        found = run_rank(folder, plan, run, source, progress.say)
+    if found.taken.no_gpu is not None:
+        return _no_gpu(found, arguments.json)
+    if (failed := found.failed) is not None:
+        raise FailedError(Problem(f"Megatron {source.version} {failed}", file=arguments.folder))
+    _show(found, arguments.json)
+    if out is not None:
+        _write(found, out, arguments.force)
+    return 0 if found.fits else 1
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run]:
+    """The plan and the rank, or every option that is wrong."""
+    from symconfig import api
+    from symconfig.measure.rank import STEPS, choose
+    from symconfig.plan import Plan
+
+    found = api.Problems()
+    if arguments.folder is None:
+        found.add(Problem("needs the folder of a plan", field="DIR", hint="symconfig plan ... --out DIR"))
+    if arguments.out is not None:
+        found.collect(lambda: check_yaml("--out", Path(arguments.out), arguments.force))
+    device = arguments.device or "cuda"
+    if arguments.out is not None and device == "cpu":
+        found.add(Problem("the seconds of a CPU are no measurement of a plan's GPU", field="--out", hint="--json"))
+    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    loaded = found.collect(lambda: Plan.load(Path(arguments.folder))) if arguments.folder is not None else None
+    if loaded is None:
+        raise InputError(found.all)
+    plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
+    run = found.collect(lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS),
+                                       arguments.transformer_impl, device))
+    if found.all or run is None:
+        raise InputError(found.all)
+    return plan, run
+
+
+def _no_gpu(found: Measurement, as_json: bool) -> int:
+    from symconfig.report.measure import to_dict, would_run
+
+    if as_json:
+        print_json(to_dict(found))
+    else:
+        say(would_run(found))
+    note(f"error: nothing is measured: {found.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, which runs a "
+         "small plan to show that it runs.")
+    return FailedError.exit_code
+
+
+def _show(found: Measurement, as_json: bool) -> None:
+    from symconfig.report.measure import blocks, to_dict
+
+    if as_json:
+        print_json(to_dict(found))
+    else:
+        say(blocks(found))
+
+
+def _write(found: Measurement, out: Path, force: bool) -> None:
+    from symconfig.descriptor.write import measurements_yaml
+    from symconfig.measure.rows import document
+
+    write_text(out, measurements_yaml(document(found)), force)
+    note(f"wrote {out}")

@@ -55,3 +55,9 @@ class InfeasibleError(SymconfigError):
     """The input is right, but no plan fits: exit code 1."""
 
     exit_code = 1
+
+
+class FailedError(SymconfigError):
+    """The input is right, but what was asked for failed or cannot be had here: exit code 1."""
+
+    exit_code = 1

@@ -23,3 +23,11 @@ RECOMPUTE_SINCE = {
 }
 # Megatron-LM pads the vocabulary to a multiple of this times tp (--make-vocab-size-divisible-by, its default).
 MEGATRON_VOCAB_MULTIPLE = 128
+
+
+def megatron_release(version: str) -> tuple[int, int]:
+    """core_v0.13.0 -> (0, 13); dev is newer than any."""
+    if not version.startswith("core_v"):
+        return (99, 0)
+    major, minor = version.removeprefix("core_v").split(".")[:2]
+    return int(major), int(minor)

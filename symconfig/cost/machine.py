@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,3 +129,10 @@ def _levels(cluster: ClusterDescriptor, link: Number, network: Number) -> dict[s
         result[f"level{index}_latency_s"] = level.latency_s.value
         result[f"level{index}_mesh"] = 1.0 if level.mesh else 0.0
     return result
+
+
+def without_network(machine: Machine) -> Machine:
+    """The same GPU where no message takes any time: what is left is its own work."""
+    ideal = {"bytes_per_s": 1e30, "latency_s": 0.0}
+    levels = {name: ideal.get(name.partition("_")[2], value) for name, value in machine.levels.items()}
+    return replace(machine, levels=levels)

@@ -115,6 +115,12 @@ class Stages:
         """Some of the points."""
         return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
 
+    def only(self, stage: int) -> Stages:
+        """One of the stage shapes, as the only one."""
+        whole = ("embedding", "boundary", "replicated")
+        return Stages(*(getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
+                        for name in Stages.__slots__))
+
     @property
     def communication(self) -> Array:
         return self.forward_comm + self.backward_comm

@@ -109,7 +109,11 @@ class MeasuredOptions(Strict):
 
 
 class Measured(Strict):
-    """What a source prints. `oom`: the run ended out of memory."""
+    """What a source prints. `oom`: the run ended out of memory.
+
+    stage_*_ms: one GPU's own work without a network: a microbatch forward and backward through its pipeline `stage`
+    (from 0), and one optimizer step.
+    """
 
     step_s: Positive | None = None
     tokens_per_s_per_gpu: Positive | None = None
@@ -121,6 +125,10 @@ class Measured(Strict):
     hfu: Positive | None = None
     layer_forward_ms: Positive | None = None
     layer_backward_ms: Positive | None = None
+    stage: Count | None = None
+    stage_forward_ms: Positive | None = None
+    stage_backward_ms: Positive | None = None
+    stage_optimizer_ms: Positive | None = None
     peak_allocated_gib: Positive | None = None
     peak_reserved_gib: Positive | None = None
     allocated_after_step_gib: Positive | None = None

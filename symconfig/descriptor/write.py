@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.descriptor.measurements import Measurements
 from symconfig.descriptor.model import ModelDescriptor
 
 _WIDTH = 116
@@ -39,6 +40,11 @@ def cluster_yaml(cluster: ClusterDescriptor) -> str:
 def kernels_yaml(kernels: Kernels) -> str:
     """The constants of a GPU type as a file that clusters can name."""
     return _dump({"schema": "symconfig.kernels/1", **kernels.model_dump(mode="json", exclude_none=True)})
+
+
+def measurements_yaml(file: Measurements) -> str:
+    """What is stated, row by row."""
+    return _dump(file.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True))
 
 
 def _dump(fields: dict[str, Any]) -> str:

@@ -329,6 +329,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 expert,
                 data,
                 tuple(axis for axis in summed if axis not in data),
+                tuple(dim for dim in weight.dims if dim != d.EXPERTS),
             )
         )
     return result

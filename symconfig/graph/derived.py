@@ -95,7 +95,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class WeightShard:
-    """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`."""
+    """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
+
+    dims: of one such weight, without those over which there are many of it.
+    """
 
     name: str
     elements: Monomial
@@ -105,6 +108,7 @@ class WeightShard:
     expert: bool
     data_axes: tuple[str, ...]
     other_axes: tuple[str, ...]
+    dims: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

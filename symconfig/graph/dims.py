@@ -32,9 +32,10 @@ EXPERT_FFN_FUSED = "fused_moe_intermediate_size"
 SLOTS = "slots"
 RANK = "adapter_rank"
 POSITIONS = "max_position_embeddings"
+MTP_COLUMNS = "mtp_columns"  # the hidden size as a multi-token-prediction layer's projection gives it
 
 # Dims that tensor parallelism may split, widest meaning first; expert width is split by etp instead.
-TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN)
+TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN, MTP_COLUMNS)
 EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 
 # Replicas of an expert: what is left of a stage's ranks on the expert grid.

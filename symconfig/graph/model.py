@@ -89,6 +89,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.FFN_FUSED: 2 * model.intermediate_size,
         d.POSITIONS: model.max_position_embeddings,
         "mtp_width": 2 * model.hidden_size,
+        d.MTP_COLUMNS: model.hidden_size,
     }
     if model.experts is not None:
         moe = model.experts

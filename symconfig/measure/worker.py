@@ -1,8 +1,9 @@
 """Runs steps of one rank for real: a script in a process of its own, never imported by symconfig.
 
-Reads one JSON document from standard input: the folder with megatron/, a job as megatron_session has it, and how to
-run it (symconfig.measure.run.Asked). Writes JSON lines: {"doing": "…"} as it goes on, and {"result": {…}} at the end.
-The module, the schedule, the gradient buffers and the optimizer are Megatron's own; the network is worker_network's.
+Reads one JSON document from standard input: {"source": folder with megatron/, "job": as megatron_session has it,
+"device", "steps", "microbatches", "attention", "transformer_impl"}. Writes JSON lines: {"doing": "…"} as it goes on,
+and {"result": {…}} at the end. The module, the schedule, the gradient buffers and the optimizer are Megatron's own;
+the network is worker_network's.
 """
 
 from __future__ import annotations
@@ -99,10 +100,14 @@ def main() -> None:
 
 def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result: dict[str, Any]) -> None:
     job, on_gpu = request["job"], request["device"] == "cuda"
-    say("importing Megatron")
-    phases.run("import", lambda: _import(request, job, on_gpu))
     import torch
 
+    if on_gpu and not torch.cuda.is_available():
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for a CPU only"
+        result["no_gpu"] = f"PyTorch {torch.__version__}, built {built}, finds no GPU"
+        return
+    say("importing Megatron")
+    phases.run("import", lambda: _import(request, job, on_gpu))
     result["software"] = _software(on_gpu)
     say("its arguments")
     args, config = _resolved(job, runner, phases)
@@ -114,6 +119,7 @@ def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result
             rank = phases.run("build", lambda: _built(args, config, request))
             result["states_bytes"] = torch.cuda.memory_allocated() if on_gpu else None
             result["rank"] = sys.modules["megatron_build"].describe(rank)
+            result["args"] = _ran(args, request["transformer_impl"], runner)
             _steps(args, rank, request, phases, say, result)
         except BaseException as error:
             if "out of memory" not in str(error.__cause__ or error).lower():
@@ -227,7 +233,7 @@ def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: di
     _, norm, _ = rank.optimizer.step()
     timer.stop()
     return {"forward_s": clock.seconds("forward-compute"), "backward_s": clock.seconds("backward-compute"),
-            "optimizer_s": clock.seconds("optimizer-step"), "losses": [float(loss) for loss in losses],
+            "optimizer_s": sum(clock.seconds("optimizer-step")), "losses": [float(loss) for loss in losses],
             "gradient_norm": None if norm is None else float(norm)}
 
 
@@ -235,6 +241,14 @@ def _loss(output: Any) -> tuple[Any, Any]:
     """Of the last stage: the mean over tokens, as pretrain_gpt.py's."""
     loss = output.float().mean()
     return loss, loss.detach()
+
+
+def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
+    """The namespace as a log prints it, with what the local layers do instead of what was asked for."""
+    instead = sys.modules["megatron_patches"].KERNELS if impl == "local" else {}
+    found = {name: runner._plain(instead.get(name, value)) for name, value in vars(args).items()}
+    return {name: value if isinstance(value, bool | int | float | None) else str(value)
+            for name, value in found.items()}
 
 
 def _memory() -> dict[str, int]:
@@ -252,7 +266,9 @@ def _software(on_gpu: bool) -> dict[str, Any]:
     found = {"torch": torch.__version__, "python": sys.version.split()[0],
              "megatron": importlib.import_module("megatron.core").__version__}
     if on_gpu:
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        gpu = torch.cuda.get_device_properties(0)
+        found |= {"cuda": torch.version.cuda, "gpu": gpu.name, "capability": [gpu.major, gpu.minor],
+                  "compute_units": gpu.multi_processor_count}
     with contextlib.suppress(ImportError):
         found["transformer_engine"] = importlib.import_module("transformer_engine").__version__
     return found

@@ -22,9 +22,8 @@ def _forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any = 
     from torch.nn.functional import scaled_dot_product_attention
 
     q, k, v = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-    if k.shape[1] != q.shape[1]:
-        k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], dim=1) for tensor in (k, v))
-    found = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale)
+    grouped = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
+    found = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, **grouped)
     return found.permute(2, 0, 1, 3).flatten(2)
 
 

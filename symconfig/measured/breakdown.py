@@ -71,7 +71,7 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         name,
         item,
         _stated(item),
-        parts(item.prediction.predicted.time, item.time[1] if item.time else None),
+        parts(item.time_parts, item.time[1] if item.time else None),
         work(item.case.model, item.case.cluster, item.case.configuration),
         parts(held, item.memory[1] if item.memory else None),
         figure,
@@ -102,7 +102,8 @@ def _compared(item: Judged) -> tuple[str, dict[str, float]]:
     stage = compared_stage(item.row, prediction)
     held = {name: values[stage] for name, values in prediction.stage_parts.items()}
     which = {"last": "last", 0: "first", "max": "fullest", None: "fullest"}[measured.memory_rank]
-    where = "" if len(peaks) == 1 else f" of the {which} stage"
+    which = f"the {which} stage" if measured.stage is None else f"stage {measured.stage}"
+    where = "" if len(peaks) == 1 else f" of {which}"
     if item.memory is None:
         return f"all that the device holds{where}", dict(prediction.predicted.memory)
     if measured.peak_allocated_gib is not None:

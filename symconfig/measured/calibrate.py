@@ -10,7 +10,7 @@ import numpy as np
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
-from symconfig.measured.judge import Judged
+from symconfig.measured.judge import Judged, timed_stage
 from symconfig.solve.predict import Timer
 
 # What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.
@@ -145,7 +145,8 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
     """Of every configuration of which the row's source ran the best one."""
     what = item.case
     cluster = what.cluster.model_copy(update={"kernels": kernels})
-    return [Timer(what.model, cluster, configuration) for configuration in (what.configuration, *what.others)]
+    stage = timed_stage(item.row)
+    return [Timer(what.model, cluster, configuration, stage) for configuration in (what.configuration, *what.others)]
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, source: str) -> Kernels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -10,7 +11,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.cases import Case, case
 from symconfig.measured.flops import tokens_per_s_per_gpu
-from symconfig.solve.predict import Prediction, predict
+from symconfig.solve.alone import alone
+from symconfig.solve.predict import Prediction, as_found, predict
 from symconfig.units import GIB, MIB
 
 ACTIVE = ("activations", "logits and loss", "working set")  # parts of memory beside the model's states
@@ -18,10 +20,12 @@ ACTIVE = ("activations", "logits and loss", "working set")  # parts of memory be
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A row with its prediction. time: seconds a step predicted and measured; memory: bytes predicted and measured.
+    """A row with its prediction. time: seconds a step predicted and measured, or of a step what one stage's GPU works
+    by itself; memory: bytes predicted and measured.
 
     layers: seconds of one layer's passes, predicted and measured. oom: whether the run is predicted to run out of
-    memory, at no margin. time_from: the stated figure that the measured seconds come from.
+    memory, at no margin. time_parts: of the predicted seconds. time_from: the stated figure that the measured seconds
+    come from.
     """
 
     row: Row
@@ -30,6 +34,7 @@ class Judged:
     time: tuple[float, float] | None
     memory: tuple[float, float] | None
     oom: bool
+    time_parts: Mapping[str, float]
     layers: tuple[tuple[float, float], ...] = ()
     time_from: str | None = None
 
@@ -49,13 +54,15 @@ def judge(
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
     what, prediction = _tuned(what, limit)
-    stated = _seconds(row, what)
-    time = None if stated is None else (prediction.predicted.step_s, stated[1])
+    stated = _stage_seconds(row, what) or _seconds(row, what)
+    parts = _time_parts(row, what, prediction)
+    seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
+    time = None if stated is None else (seconds, stated[1])
     memory, layers = _memory(row, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
         raise InputError(Problem("states no time, rate, memory or out-of-memory that is predicted", field="measured"))
     oom = prediction.predicted.device_bytes > limit
-    return Judged(row, what, prediction, time, memory, oom, layers, stated[0] if stated else None)
+    return Judged(row, what, prediction, time, memory, oom, parts, layers, stated[0] if stated else None)
 
 
 def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
@@ -66,6 +73,35 @@ def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
         if tried.predicted.device_bytes <= limit and tried.predicted.step_s < prediction.predicted.step_s:
             what, prediction = replace(what, configuration=other), tried
     return what, prediction
+
+
+def timed_stage(row: Row) -> int | None:
+    """The pipeline stage that the seconds are of, where they are one GPU's own work and not of a step."""
+    return row.measured.stage if row.measured.stage_forward_ms is not None else None
+
+
+def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, float]:
+    """What the prediction of the row's seconds is the sum of."""
+    stage = timed_stage(row)
+    if stage is None:
+        return prediction.predicted.time
+    mine = alone(as_found(what.model, what.cluster, what.configuration), stage)
+    passes = {"forward passes": mine.forward_s, "backward passes": mine.backward_s}
+    parts = {name: float((mine.num_microbatches * each)[0]) for name, each in passes.items()}
+    return parts | {"optimizer": float(mine.optimizer_s[0])}
+
+
+def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
+    """Of a step, what the GPU of one stage does by itself: its microbatches and its optimizer."""
+    measured, c = row.measured, what.configuration
+    stage = timed_stage(row)
+    if stage is None:
+        return None
+    if stage >= c.pp:
+        raise InputError(Problem("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}"))
+    passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
+    times = c.global_batch // (c.dp * c.micro)
+    return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
@@ -101,6 +137,8 @@ def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]
 def compared_stage(row: Row, prediction: Prediction) -> int:
     """The pipeline stage whose memory was measured: that of the rank which printed it, else the fullest."""
     peaks = prediction.stage_bytes
+    if row.measured.stage is not None:
+        return min(row.measured.stage, len(peaks) - 1)
     if row.measured.memory_rank == "last":
         return len(peaks) - 1
     return 0 if row.measured.memory_rank == 0 else peaks.index(max(peaks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from symconfig.cost.framework import FRAMEWORKS, USER_BUFFERS, Framework
+from symconfig.cost.framework import FRAMEWORKS, MEGATRON, USER_BUFFERS, Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Kernel
@@ -46,6 +46,10 @@ _IMPLEMENTATION = (
     "gathered_logits",
     "wide_norm",
     "viewed_values",
+    "repeated_heads",
+    "own_rotations",
+    "eager_routing",
+    "sequential_experts",
     "kept_outputs",
     "fused_bias",
     "stops_early",
@@ -77,6 +81,19 @@ _FRAMEWORK = (
     "grouped_streams",
 )
 _SIZES = ("weight", "gradient", "optimizer")
+
+
+def attention_of(name: str, architecture: str) -> tuple[Kernel, float]:
+    """A spelling of a kernel: its implementation, and its rate on this GPU over the newest flash kernel's."""
+    kernel, rate = _ATTENTION[name]
+    return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
+
+
+def as_options(framework: Framework) -> dict[str, Any]:
+    """What sets a framework apart from Megatron's usual habits, as options of a row; its attention goes by name."""
+    kinds = ((_IMPLEMENTATION, framework.implementation, MEGATRON.implementation), (_FRAMEWORK, framework, MEGATRON))
+    return {name: getattr(mine, name) for names, mine, usual in kinds for name in names
+            if name != "attention_rate" and getattr(mine, name) != getattr(usual, name)}
 
 
 def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
@@ -116,8 +133,7 @@ def _matters(
 def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framework:
     base = FRAMEWORKS[asked.assumption.framework]
     habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
-    kernel, rate = _ATTENTION[attention]
-    rate = _RATE_ON.get(asked.cluster.gpu.architecture, {}).get(attention, rate)
+    kernel, rate = attention_of(attention, asked.cluster.gpu.architecture)
     how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
         how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}

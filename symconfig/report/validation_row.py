@@ -20,6 +20,7 @@ _FROM = {
     "step_s": "", "tokens_per_s_per_gpu": "from its tokens/s per GPU", "tokens_per_s": "from its tokens/s",
     "samples_per_s_per_gpu": "from its samples/s per GPU", "tflops_per_gpu": "from its model TFLOP/s, as it counts",
     "mfu": "from its MFU, as it counts", "hardware_tflops_per_gpu": "from its hardware TFLOP/s, as it counts",
+    "stage_forward_ms": "one GPU's own work, without a network",
     "hfu": "from its hardware utilisation, as it counts",
 }
 

@@ -14,7 +14,7 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph.operator import DISCARDING, LAYER
-from symconfig.targets import AUTOEP_MODELS, AUTOTP_MODELS, RECOMPUTE_SINCE
+from symconfig.targets import AUTOEP_MODELS, AUTOTP_MODELS, RECOMPUTE_SINCE, megatron_release
 
 Ints = NDArray[np.int64]
 
@@ -251,8 +251,8 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
             modules=(), block_recompute=False, activation_offload=False, refusals=_DEEPSPEED, interleaved=(),
             fsdp_alone=False,
         )
-    number = _number(version)
-    there = (name for name, since in RECOMPUTE_SINCE.items() if number >= _number(since))
+    number = megatron_release(version)
+    there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     modules = tuple(name for name in there if _applies(name, model))
     layouts = number >= ((0, 14) if model.num_nextn_predict_layers else (0, 13))
     refusals = _MEGATRON + tuple(refusal for until, refusal in _MEGATRON_UNTIL if number < until)
@@ -263,14 +263,6 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
         modules=modules, block_recompute=True, activation_offload=number >= (0, 16), refusals=refusals,
         interleaved=_INTERLEAVED, fsdp_alone=True,
     )
-
-
-def _number(version: str) -> tuple[int, int]:
-    """core_v0.13.0 -> (0, 13); dev is newer than any."""
-    if not version.startswith("core_v"):
-        return (99, 0)
-    major, minor = version.removeprefix("core_v").split(".")[:2]
-    return int(major), int(minor)
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:

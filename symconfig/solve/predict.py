@@ -20,6 +20,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
 from symconfig.plan import Predicted
+from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
 from symconfig.solve.detail import detail, sizes
 from symconfig.solve.found import Found
@@ -94,10 +95,15 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
 
 
 class Timer:
-    """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once."""
+    """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once.
 
-    def __init__(self, model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> None:
-        self._cluster = cluster
+    stage: of a whole step only the work of this stage's own GPUs, without a network.
+    """
+
+    def __init__(
+        self, model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration, stage: int | None = None
+    ) -> None:
+        self._cluster, self._stage = cluster, stage
         self._found = as_found(model, cluster, configuration)
         self._sizes: KeptLattice | None = None
 
@@ -107,6 +113,8 @@ class Timer:
             plain = sizes(self._found, n)
             self._sizes = KeptLattice(plain.numbers, plain.points)
         found = replace(self._found, machine=machine(self._cluster, self._found.request.precision, constants))
+        if self._stage is not None:
+            return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
         return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0], n)
 
 

@@ -7,6 +7,7 @@ and `build` are for other tasks too. On the meta device nothing is allocated; on
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import inspect
 import resource
@@ -52,8 +53,10 @@ def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
-    """Megatron's own layers on the job's device: the transformer config to build with, its refusals out of the way."""
-    ready = patches.local(config)
+    """Layers on the job's device: the transformer config to build with, its refusals out of the way. They are
+    Megatron's own, unless `job["transformer_impl"]` asks for Transformer Engine's, which only a GPU runs."""
+    local = job.get("transformer_impl", "local") == "local"
+    ready = patches.local(config) if local else copy.copy(config)
     patches.refusals()
     args.transformer_impl = ready.transformer_impl
     ready.use_cpu_initialization = False
@@ -120,11 +123,14 @@ def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
 def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
     specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     model = importlib.import_module("megatron.core.models.gpt").GPTModel
-    offered = {"config": config, "use_transformer_engine": False, "normalization": args.normalization,
-               "vp_stage": stage, "num_experts": args.num_experts, "moe_grouped_gemm": False,
+    engine = args.transformer_impl == "transformer_engine"
+    offered = {"config": config, "use_transformer_engine": engine, "normalization": args.normalization,
+               "vp_stage": stage, "num_experts": args.num_experts,
+               "moe_grouped_gemm": engine and getattr(args, "moe_grouped_gemm", False),
                "qk_layernorm": args.qk_layernorm, "multi_latent_attention": args.multi_latent_attention,
                "qk_l2_norm": getattr(args, "qk_l2_norm", False)}
-    single = _call(specs.get_gpt_layer_local_spec, offered)
+    layer = specs.get_gpt_layer_with_transformer_engine_spec if engine else specs.get_gpt_layer_local_spec
+    single = _call(layer, offered)
     spec = _call(specs.get_gpt_decoder_block_spec, offered) if args.num_experts else single
     mtp = None
     if getattr(args, "mtp_num_layers", None):

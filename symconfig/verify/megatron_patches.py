@@ -24,6 +24,8 @@ KERNELS: dict[str, Any] = {
     "fine_grained_activation_offloading": False,  # hooks for activations
     "moe_shared_expert_overlap": False,
     "moe_permute_fusion": False,
+    "apply_rope_fusion": False,
+    "masked_softmax_fusion": False,
     "use_fused_weighted_squared_relu": False,
 }
 
@@ -41,6 +43,7 @@ def refusals() -> None:
     """Let the local layers be built where they refuse a setting that only their forward pass cannot do."""
     _norms()
     _attention()
+    _down_projections()
     _fsdp()
 
 
@@ -78,6 +81,31 @@ def _attention() -> None:
         self.config = config
 
     core.__init__ = build
+
+
+def _down_projections() -> None:
+    """Latent attention's products into the latent are whole on every tensor-parallel rank under Transformer Engine
+    (parallel_mode duplicated); Megatron's own layers would split them where they are not told of a group of one."""
+    module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    split = importlib.import_module("megatron.core.tensor_parallel").ColumnParallelLinear
+    make = module.build_module
+
+    def build(spec: Any, *args: Any, **kwargs: Any) -> Any:
+        if spec is split and kwargs.get("tp_comm_buffer_name") in ("q_down_proj", "kv_down_proj"):
+            kwargs["tp_group"] = _Alone()
+        return make(spec, *args, **kwargs)
+
+    module.build_module = build
+
+
+class _Alone:
+    """A process group of this rank only."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
 
 
 def _fsdp() -> None:
@@ -126,6 +154,8 @@ def device(name: str | None = None) -> Any:
                 kwargs["device"] = name
             if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
                 args = (args[0], name, *args[2:])
+            if function is torch.device and args and _is_gpu(args[0]):
+                args = (name,)
             return function(*args, **kwargs)
 
     return Placed()

@@ -1,0 +1,69 @@
+"""What one GPU of a plan is expected to hold and to take by itself, with the layers that are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from symconfig.cost.device import device_bytes, reserved_bytes
+from symconfig.cost.framework import Framework, TransformerImpl
+from symconfig.cost.table import Choice
+from symconfig.measured.row_framework import attention_of
+from symconfig.plan import Plan
+from symconfig.solve.alone import alone
+from symconfig.solve.found import Found
+from symconfig.solve.restore import restore
+from symconfig.solve.run import habits
+
+Attention = Literal["flash", "unfused"]
+STATES = ("weights", "gradients", "optimizer state")
+# torch's scaled_dot_product_attention is version 2 of flash attention (ATen/native/transformers/cuda/flash_attn).
+TORCH_FLASH = "flash2"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network in them.
+
+    memory: bytes by part at the peak; states_bytes: weights, gradients and optimizer state, which stay.
+    """
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    memory: Mapping[str, float]
+    states_bytes: float
+    peak_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+
+
+def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention) -> Expected:
+    """The rank of this stage with the plan's own layers, or with Megatron's local ones."""
+    found = as_run(plan, impl, attention)
+    mine = alone(found, stage)
+    peak, framework = sum(mine.memory.values()), found.request.framework
+    return Expected(
+        float(mine.forward_s[0]), float(mine.backward_s[0]), float(mine.optimizer_s[0]), mine.memory,
+        sum(mine.memory[name] for name in STATES), peak, reserved_bytes(peak, framework),
+        device_bytes(peak, found.machine, framework),
+    )
+
+
+def as_run(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
+    """The plan's candidate as these layers run it. Megatron's own offload no activations."""
+    found = restore(plan, plan.best)
+    if impl == "transformer_engine":
+        return found
+    framework = _local(plan.cluster.gpu.architecture, attention)
+    return replace(found, request=replace(found.request, framework=framework), choice=Choice(found.choice.modules))
+
+
+def _local(architecture: str, attention: Attention) -> Framework:
+    framework = habits("megatron", architecture, "local")
+    if attention == "unfused":
+        return framework
+    kernel, rate = attention_of(TORCH_FLASH, architecture)
+    fused = replace(framework.implementation, attention=kernel, repeated_heads=False)
+    return replace(framework, implementation=fused, attention_rate=rate)

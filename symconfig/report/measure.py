@@ -1,0 +1,136 @@
+"""What `symconfig measure` found of a rank, beside what was expected; or what it would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from symconfig.plan import Plan
+from symconfig.report.format import gib, milliseconds
+from symconfig.report.grid import Block, Grid
+from symconfig.solve.candidate import degrees, tidy
+
+if TYPE_CHECKING:
+    from symconfig.measure.measure import Measurement
+    from symconfig.measure.predict import Expected
+    from symconfig.measure.rank import Run
+
+LEFT_OUT = ("Left out on both sides: collectives, sends between stages, waiting for other ranks, data, NCCL's buffers. "
+            "What a collective would bring is a copy on the GPU.")
+_LAYERS = {
+    "transformer_engine": ("Transformer Engine's layers, as planned.",),
+    "local": (
+        "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
+        "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own.",
+        "Their attention is PyTorch's scaled_dot_product_attention, and Adam PyTorch's fused one.",
+    ),
+}
+
+
+def where(plan: Plan, run: Run) -> str:
+    """Which rank, and how much of a step."""
+    stage, pp = plan.best.stages[run.stage], plan.best.parallel.pp
+    kinds = [kind for chunk in stage.chunks for kind in chunk]
+    ends = [kind for kind in ("embedding", "mtp", "head") if kind in kinds]
+    layers = f"{len(kinds) - sum(kinds.count(kind) for kind in ends)} layers"
+    chunks = f" in {len(stage.chunks)} chunks" if len(stage.chunks) > 1 else ""
+    what = " and ".join([layers + chunks, *(f"the {kind}" for kind in ends)])
+    return (f"Rank {run.rank} of {plan.best.parallel.world_size} ({degrees(plan.best)}): pipeline stage {run.stage} of "
+            f"{pp} (from 0), {what}. Steps: {run.steps}, the first a warm-up, of {run.microbatches} microbatches; the "
+            f"plan has {run.planned}.")
+
+
+def would_run(found: Measurement) -> list[Block]:
+    """What would run where a GPU is."""
+    plan, run, hope = found.plan, found.run, found.expected
+    rows = tuple((name, unit, said) for name, unit, said, _, _ in _rows(found))
+    gpu = plan.cluster.gpu.memory_bytes.value
+    needs = (f"It needs {gib(hope.device_bytes)} GiB of a GPU; one of {plan.cluster.name} has {gib(gpu)} GiB. The same "
+             f"command runs it there, with PyTorch for CUDA and Megatron {found.megatron}.")
+    return [where(plan, run), *_LAYERS[run.impl], Grid(("rank", "", "predicted"), rows, left=(0, 1)), needs, LEFT_OUT]
+
+
+def blocks(found: Measurement) -> list[Block]:
+    """Predicted beside measured."""
+    plan, run, taken = found.plan, found.run, found.taken
+    told = taken.software
+    names = {"gpu": "", "megatron": "Megatron ", "torch": "PyTorch ", "transformer_engine": "Transformer Engine "}
+    on = ", ".join(f"{word}{told[name]}" for name, word in names.items() if name in told)
+    shown: list[Block] = [where(plan, run), f"On {'' if 'gpu' in told else 'a CPU: '}{on}.", *_LAYERS[run.impl]]
+    if plan.model.experts is not None:
+        shown.append("Tokens are routed at random and evenly (--moe-router-force-load-balancing).")
+    headers = ("rank", "", "predicted", "measured", "predicted/measured")
+    shown.append(Grid(headers, tuple(_rows(found)), left=(0, 1)))
+    return [*shown, *_remarks(found), LEFT_OUT]
+
+
+def _rows(found: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
+    """Name, unit, predicted, measured, ratio."""
+    hope, passes, memory = found.expected, found.passes, found.taken.memory
+    times = (("forward of a microbatch", hope.forward_s, passes.forward_s if passes else None),
+             ("backward of a microbatch", hope.backward_s, passes.backward_s if passes else None),
+             ("optimizer step", hope.optimizer_s, passes.optimizer_s if passes else None))
+    for name, said, real in times:
+        yield name, "ms", milliseconds(said), "" if real is None else milliseconds(real), _ratio(found, said, real)
+    sizes = (("weights, gradients, optimizer state", hope.states_bytes, found.taken.states_bytes),
+             ("peak allocated", hope.peak_bytes, memory.allocated_bytes if memory else None),
+             ("peak reserved", hope.reserved_bytes, memory.reserved_bytes if memory else None),
+             ("in use on the device", hope.device_bytes, memory.device_bytes if memory else None))
+    for name, said, size in sizes:
+        yield name, "GiB", gib(said), "" if size is None else gib(size), _ratio(found, said, size)
+
+
+def _ratio(found: Measurement, said: float, real: float | None) -> str:
+    """Of a GPU: a CPU's seconds are no ratio of it."""
+    return f"{said / real:.3f}" if real and found.run.device == "cuda" else ""
+
+
+def _remarks(found: Measurement) -> Iterator[str]:
+    """What a person must know to read the numbers."""
+    taken = found.taken
+    if found.run.device == "cpu":
+        yield (f"The prediction is of {found.plan.cluster.name}'s GPU and the seconds are of this CPU: they show that "
+               "the rank runs, not how fast. Memory is not measured on a CPU.")
+    if found.other_gpu is not None:
+        yield f"The prediction is of {found.plan.cluster.name}'s GPU, and this is {found.other_gpu}: see --cluster."
+    if taken.no_gpu is not None:
+        yield f"Nothing is measured: {taken.no_gpu}."
+    if taken.out_of_memory is not None:
+        yield f"It does not fit on this GPU: {taken.out_of_memory}"
+    if not found.finite:
+        yield "Some loss or gradient is not a number, so that the GPU may have run faster or slower than it does."
+
+
+def to_dict(found: Measurement) -> dict[str, Any]:
+    """As JSON: seconds, bytes."""
+    taken, run, passes = found.taken, found.run, found.passes
+    memory = taken.memory
+    return {
+        "schema": "symconfig.measure/1",
+        "model": found.plan.model.name, "cluster": found.plan.cluster.name,
+        "rank": run.rank, "stage": run.stage, "microbatches": run.microbatches, "planned_microbatches": run.planned,
+        "device": run.device, "transformer_impl": run.impl, "attention": run.attention,
+        "software": {"megatron": found.megatron, **taken.software},
+        "predicted": _expected(found.expected),
+        "measured": {
+            "forward_s": passes.forward_s if passes else None,
+            "backward_s": passes.backward_s if passes else None,
+            "optimizer_s": passes.optimizer_s if passes else None,
+            "states_bytes": taken.states_bytes,
+            "peak_bytes": memory.allocated_bytes if memory else None,
+            "reserved_bytes": memory.reserved_bytes if memory else None,
+            "device_bytes": memory.device_bytes if memory else None,
+            "out_of_memory": taken.out_of_memory,
+            "parameters": taken.parameters,
+        },
+        "steps": [{"forward_s": list(step.forward_s), "backward_s": list(step.backward_s),
+                   "optimizer_s": step.optimizer_s, "losses": list(step.losses) if found.finite else None,
+                   "gradient_norm": step.gradient_norm if found.finite else None} for step in taken.steps],
+        "remarks": list(_remarks(found)),
+    }
+
+
+def _expected(hope: Expected) -> dict[str, Any]:
+    names = ("forward_s", "backward_s", "optimizer_s", "states_bytes", "peak_bytes", "reserved_bytes", "device_bytes")
+    memory = {name: tidy(value) for name, value in hope.memory.items()}
+    return {name: tidy(getattr(hope, name)) for name in names} | {"memory": memory}

@@ -1,0 +1,61 @@
+"""One pipeline stage's own work: what a GPU does in a step when no message takes any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from symconfig.cost.blocks import SECONDS
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.machine import without_network
+from symconfig.cost.step import evaluate
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.weigh import prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Seconds [n]: a microbatch's passes through all chunks of the stage, what runs again with the backward one; the
+    optimizer over the stage's share of the parameters. No collective is in them, and what the host's link adds is.
+
+    memory: bytes of the stage at its peak, by part.
+    """
+
+    forward_s: Array
+    backward_s: Array
+    optimizer_s: Array
+    num_microbatches: Array
+    memory: dict[str, float]
+
+    @property
+    def step_s(self) -> Array:
+        """All that the stage's GPUs do in a step, without waiting for anything."""
+        result: Array = self.num_microbatches * (self.forward_s + self.backward_s) + self.optimizer_s
+        return result
+
+
+def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
+    """The stage of a candidate. known: as for `detail`."""
+    parts = detail(replace(found, machine=without_network(found.machine)), known)
+    sums, setting = parts.sums.only(stage), replace(parts.setting, stages=(parts.setting.stages[stage],))
+    forward = (sums.forward + sums.forward_comm)[0, 0]
+    backward = (sums.backward + sums.backward_comm)[0, 0]
+    if found.block_layers:
+        backward = backward + _again(found, parts, stage)
+    return Alone(
+        forward,
+        backward,
+        np.broadcast_to(evaluate(sums, parts.points, setting).time["optimizer"], (1, 1, forward.size))[0, 0],
+        parts.points.num_microbatches,
+        {name: float(part[stage, 0, 0, 0]) for name, part in parts.cost.memory.items()},
+    )
+
+
+def _again(found: Found, parts: Detail, stage: int) -> Array:
+    """[n]: what full recompute of the first layers of every chunk adds to no recompute."""
+    repeated = np.array(prefix(found.split, stage, parts.table.kinds)[found.block_layers], dtype=np.float64)
+    change = parts.table.passes[SECONDS].sum(axis=0)
+    result: Array = repeated @ (change[1] - change[0])
+    return result

@@ -1,0 +1,47 @@
+"""Where a rank lies in its framework's grids. One file owns them: both are the framework's orders of axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.cost.framework import Framework
+from symconfig.errors import InputError, Problem
+from symconfig.plan import Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """A rank's place in its group along each axis; on the expert grid along etp, ep and edp."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+    etp: int
+    ep: int
+    edp: int
+
+
+def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordinates:
+    """Of a global rank. Raises InputError for one that the plan does not have."""
+    if not 0 <= rank < parallel.world_size:
+        raise InputError(Problem("the plan has no such rank", field="rank", got=str(rank),
+                                 need=f"0 to {parallel.world_size - 1}"))
+    # Both grids have the stages outermost.
+    dense = _places(parallel, framework.dense_grid, rank)
+    expert = _places(parallel, framework.expert_grid, rank)
+    return Coordinates(**{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
+                       **{axis: expert[axis] for axis in ("etp", "ep", "edp")})
+
+
+def first_rank(parallel: Parallel, stage: int) -> int:
+    """The lowest rank of a pipeline stage."""
+    return stage * (parallel.world_size // parallel.pp)
+
+
+def _places(parallel: Parallel, grid: tuple[str, ...], rank: int) -> dict[str, int]:
+    """Along each axis of a grid, innermost first."""
+    found = {}
+    for axis in grid:
+        rank, found[axis] = divmod(rank, getattr(parallel, axis))
+    return found

@@ -1,0 +1,168 @@
+"""What one rank of a plan holds under Megatron-LM: parameters, gradient buffers, its share of the optimizer state.
+
+Whole numbers, of core_v0.19.2 and, as far as versions differ, of the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from symconfig.cost.framework import MEGATRON, TransformerImpl
+from symconfig.cost.stages import layers
+from symconfig.plan import Parallel, Plan
+from symconfig.states.buffers import Bucket, Piece, bucket_size, buckets
+from symconfig.states.grid import Coordinates, coordinates
+from symconfig.states.inventory import Parameter, chunk_parameters
+from symconfig.targets import megatron_release
+
+WEIGHT_BYTES = 2  # bf16 or fp16; what is computed in lower precision is cast for it
+MAIN_BYTES = 4  # the fp32 copy that is updated
+MOMENTS_BYTES = 8  # Adam's two, in fp32
+
+# From here on the experts' parameters are reduced over the expert grid where etp is not tp, too; before, only with
+# ep above 1 (tensor_parallel/layers.py, the attribute allreduce).
+EXPERT_GRID_BY_ETP = (0, 19)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One virtual stage. layers: transformer layers; mtp: layers that predict further tokens."""
+
+    layers: int
+    mtp: int
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One gradient buffer. elements: with padding; unpadded: without the padding of its buckets' ends.
+
+    owned: elements of parameters that this rank updates: those in its share of each bucket, or all.
+    """
+
+    chunk: int
+    expert: bool
+    element_bytes: int
+    elements: int
+    unpadded: int
+    buckets: int
+    owned: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStates:
+    """Everything that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
+
+    rank: int
+    coordinates: Coordinates
+    chunks: tuple[Chunk, ...]
+    buffers: tuple[Buffer, ...]
+    weight_bytes: int
+    optimizer_shard_bytes: int
+    optimizer_host_bytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(parameter.elements for chunk in self.chunks for parameter in chunk.parameters)
+
+    @property
+    def gradient_buffer_bytes(self) -> int:
+        return sum(buffer.elements * buffer.element_bytes for buffer in self.buffers)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Transformer layers of each chunk."""
+        return tuple(chunk.layers for chunk in self.chunks)
+
+
+def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "transformer_engine") -> RankStates:
+    """Of one global rank. transformer_impl: whose layers; their order of registration decides where buckets end."""
+    here = coordinates(_degrees(plan), MEGATRON, rank)
+    chunks = _chunks(plan, here.pp, transformer_impl)
+    laid = [buffer for index, chunk in enumerate(chunks) for buffer in _laid(plan, here, index, chunk)]
+    gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
+    buffers = tuple(
+        Buffer(buffer.chunk, buffer.expert, gradient, buffer.buckets[-1].end,
+               sum(bucket.filled - bucket.start for bucket in buffer.buckets), len(buffer.buckets),
+               sum(size for _, size in buffer.owned))
+        for buffer in laid
+    )
+    # The distributed optimizer keeps weights in a buffer that is cut as the gradients' is.
+    elements = sum(buffer.elements for buffer in buffers) if sharded else sum(
+        parameter.elements for chunk in chunks for parameter in chunk.parameters)
+    owned = sum(buffer.owned for buffer in buffers)
+    away = sum(_away(laid, expert, plan.best.options.optimizer_offload) for expert in (False, True))
+    state = MAIN_BYTES + MOMENTS_BYTES
+    return RankStates(rank, here, chunks, buffers, elements * WEIGHT_BYTES, owned * state, away * state)
+
+
+def _degrees(plan: Plan) -> Parallel:
+    """As Megatron has them: the expert grid of a model without experts is cut as the dense one."""
+    parallel = plan.best.parallel
+    return parallel if plan.model.experts else replace(parallel, etp=parallel.tp)
+
+
+def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[Chunk, ...]:
+    parallel = plan.best.parallel
+    by_etp = megatron_release(plan.best.target.version) >= EXPERT_GRID_BY_ETP and parallel.etp != parallel.tp
+    on_expert_grid = parallel.ep > 1 or by_etp
+    kinds = plan.best.stages[stage].chunks
+    return tuple(
+        Chunk(count, chunk.count("mtp"),
+              tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters))
+        for count, chunk, parameters in zip(layers(kinds), kinds, chunk_parameters(plan, stage, transformer_impl),
+                                            strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A buffer with its parameters in it. owned: of each parameter the elements that this rank updates."""
+
+    chunk: int
+    expert: bool
+    buckets: tuple[Bucket, ...]
+    owned: tuple[tuple[Parameter, int], ...]
+
+
+def _laid(plan: Plan, here: Coordinates, index: int, chunk: Chunk) -> Iterator[_Laid]:
+    """The chunk's buffers: one for the parameters that all data-parallel ranks share, one for the experts'."""
+    parallel, options = plan.best.parallel, plan.best.options
+    replicas = parallel.dp * parallel.cp
+    # Only the first stage's first chunk is reduced in pieces: nothing waits for the others.
+    in_pieces = replicas > 1 and options.overlap.grad_reduce and here.pp == 0 and index == 0
+    size = bucket_size(replicas) if in_pieces else None
+    sharded = options.zero_stage == 1
+    for expert in (False, True):
+        mine = [parameter for parameter in chunk.parameters if parameter.trainable and parameter.expert == expert]
+        if not mine:
+            continue
+        ranks, rank = (parallel.edp, here.edp) if expert else (replicas, here.cp + parallel.cp * here.dp)
+        found = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
+        shard = (ranks, rank) if sharded else (1, 0)
+        parts = [part for bucket in found for part in bucket.shard(*shard)]
+        yield _Laid(index, expert, found, tuple(zip(reversed(mine), parts, strict=True)))
+
+
+def _away(laid: Sequence[_Laid], expert: bool, fraction: float) -> int:
+    """Elements whose state is in host memory, of one of the two optimizers."""
+    owned = [pair for buffer in laid if buffer.expert == expert for pair in buffer.owned]
+    # What has weight decay comes before vectors, which have none.
+    ordered = sorted(owned, key=lambda pair: pair[0].vector)
+    return offloaded([size for _, size in ordered], fraction)
+
+
+def offloaded(shards: Sequence[int], fraction: float) -> int:
+    """Elements of the first whole shards that make up a fraction of all.
+
+    cpu_offloading/hybrid_optimizer.py, _get_sub_optimizer_param_groups.
+    """
+    threshold = fraction * sum(shards)
+    away = 0
+    for size in shards:
+        if away >= threshold:
+            break
+        away += size
+    return away

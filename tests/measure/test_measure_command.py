@@ -1,0 +1,108 @@
+"""`symconfig measure DIR`: what a person reads without a GPU, with wrong options, and when the process dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.measure import measure as room
+from symconfig.measure import session
+from symconfig.measure.rank import choose
+from symconfig.measure.session import Taken
+from symconfig.verify.megatron_session import Job
+from symconfig.verify.megatron_source import MegatronSource
+from tests.cli_support import Run, run
+from tests.measure.support import answered, small_folder
+
+__all__ = ["run"]
+NO_GPU = Taken(no_gpu="PyTorch 2.13.0, built for CUDA 13.0, finds no GPU")
+HERE = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small plan, with Megatron said to be there and no GPU."""
+    small_folder(tmp_path / "out", tp=1, pp=2, dp=2)
+    monkeypatch.setattr(room, "ready", lambda plan, named: HERE)
+    monkeypatch.setattr(room, "take", lambda *args: NO_GPU)
+    return tmp_path / "out"
+
+
+def test_without_a_gpu_it_says_what_would_run(run: Run, folder: Path) -> None:
+    ended = run("measure", folder, "--rank", "3")
+    assert ended.code == 1
+    assert "Rank 3 of 4 (pp 2, dp 2, micro-batch 1): pipeline stage 1 of 2 (from 0), 2 layers and the head" in ended.out
+    assert "GiB of a GPU" in ended.out
+    assert ended.err.startswith("error: nothing is measured: PyTorch 2.13.0, built for CUDA 13.0, finds no GPU.")
+
+
+def test_without_a_gpu_the_json_has_the_prediction(run: Run, folder: Path) -> None:
+    ended = run("measure", folder, "--json")
+    assert ended.code == 1
+    answer = ended.json()
+    assert answer["schema"] == "symconfig.measure/1"
+    assert answer["measured"]["peak_bytes"] is None
+    assert answer["predicted"]["peak_bytes"] > 0
+    assert answer["remarks"] == ["Nothing is measured: PyTorch 2.13.0, built for CUDA 13.0, finds no GPU."]
+
+
+def test_a_gpus_answer_is_shown_beside_the_prediction_and_written(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from symconfig.plan import Plan
+
+    args: dict[str, Any] = {"num_layers": 4, "hidden_size": 64, "bf16": True, "transformer_impl": "local"}
+    taken = answered(Plan.load(folder), args).taken
+    monkeypatch.setattr(room, "take", lambda *rest: taken)
+    ended = run("measure", folder, "--out", tmp_path / "mine.yaml")
+    assert ended.code == 0
+    assert "NVIDIA A100, PyTorch 2.13.0" in ended.out
+    assert "0.909" in ended.out  # predicted over measured
+    assert (tmp_path / "mine.yaml").read_text().startswith("schema: symconfig.measurements/1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rank", "4"], "--rank: the plan has no such rank (got 4, need 0 to 3, or heaviest)."),
+        (["--steps", "0"], "--steps: out of range (got 0"),
+        (["--device", "cpu", "--out", "mine.yaml"], "--out: the seconds of a CPU are no measurement of a plan's GPU."),
+        (["--out", "mine.txt"], "--out: this file is YAML"),
+        (["--transformer-impl", "te"], "--transformer-impl: wrong value (got te"),
+    ],
+)
+def test_wrong_options_end_with_2(run: Run, folder: Path, words: list[str], said: str) -> None:
+    ended = run("measure", folder, *words)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_no_folder_and_no_plan(run: Run, tmp_path: Path) -> None:
+    assert run("measure").err.startswith("error: DIR: needs the folder of a plan.")
+    assert "there is no plan.json in this folder" in run("measure", tmp_path).err
+
+
+def test_a_process_that_dies_is_told_with_its_last_lines(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("import sys\nprint('{\"doing\": \"building the rank\"}')\nprint('no room', file=sys.stderr)\n"
+                      "sys.stdin.read()\nsys.exit(3)\n")
+    monkeypatch.setattr(session, "WORKER", worker)
+    monkeypatch.setattr(room, "take", session.take)
+    ended = run("measure", folder)
+    assert ended.code == 1
+    assert "ended with status 3 while building the rank; its last lines: no room" in ended.err
+
+
+def test_a_process_that_hangs_is_ended(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from symconfig.plan import Plan
+
+    worker = tmp_path / "worker.py"
+    worker.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(session, "WORKER", worker)
+    plan = Plan.load(folder)
+    taken = session.take(HERE, Job("x", (), 4), choose(plan, "0", "3", None, "cpu"), lambda text: None, silence_s=1.0)
+    assert taken.crash == "said nothing for 1 s while starting"

@@ -1,0 +1,60 @@
+"""The network that pretends: each rank hears what this one says."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig.measure
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def network() -> Any:
+    path = Path(symconfig.measure.__file__).with_name("worker_network.py")
+    module = types.ModuleType("worker_network")
+    importlib.machinery.SourceFileLoader("worker_network", str(path)).exec_module(module)
+    return module
+
+
+def test_a_gather_repeats_this_ranks_part(network: Any) -> None:
+    whole = torch.full((6, 2), float("nan"))
+    network.gather(whole, torch.tensor([[1.0, 2.0], [3.0, 4.0]])).wait()
+    assert whole.view(3, 2, 2).tolist() == [[[1.0, 2.0], [3.0, 4.0]]] * 3
+
+
+def test_a_gather_of_a_shard_of_weights_leaves_the_others_alone(network: Any) -> None:
+    weights = torch.arange(6.0)
+    network.gather(weights, weights[2:4])
+    assert weights.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("sent", "asked"), [(4, 4), (3, 8), (5, 2), (0, 3)])
+def test_an_exchange_fills_all_that_is_asked_for(network: Any, sent: int, asked: int) -> None:
+    output = torch.full((asked, 2), float("nan"))
+    network.exchange(output, torch.ones(sent, 2))
+    assert torch.isfinite(output).all()
+
+
+def test_what_a_neighbour_sends_is_noise(network: Any) -> None:
+    tensor = torch.zeros(1000, requires_grad=True)
+    network.receive(tensor).wait()
+    assert 0.8 < float(tensor.detach().std()) < 1.2
+
+
+def test_install_reaches_both_of_torchs_names(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as real
+    from torch.distributed import distributed_c10d
+
+    for module in (real, distributed_c10d):
+        for name in dir(module):
+            if callable(getattr(module, name, None)):
+                monkeypatch.setattr(module, name, getattr(module, name))
+    network.install()
+    assert real.all_reduce is distributed_c10d.all_reduce is network.keep
+    assert real.irecv is network.receive
