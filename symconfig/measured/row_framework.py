@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from symconfig.cost.framework import FRAMEWORKS, MEGATRON, USER_BUFFERS, Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.blocks.common import Kernel
+from symconfig.graph.blocks.common import Implementation, Kernel
 from symconfig.measured.asked import Asked
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
@@ -36,29 +36,7 @@ _RATE_ON = {  # where it is another than Hopper's
     "ada": _BEFORE_HOPPER_RATE,
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
-_IMPLEMENTATION = (
-    "fused_linears",
-    "fused_norm",
-    "fused_activation",
-    "fused_rope",
-    "loss",
-    "copied_attention",
-    "gathered_logits",
-    "wide_norm",
-    "viewed_values",
-    "repeated_heads",
-    "own_rotations",
-    "eager_routing",
-    "sequential_experts",
-    "kept_outputs",
-    "fused_bias",
-    "stops_early",
-    "held_logits",
-    "deferred_gradients",
-    "logged_losses",
-    "dispatcher",
-    "fused_experts",
-)
+_IMPLEMENTATION = tuple(item.name for item in fields(Implementation) if item.name != "attention")
 _FRAMEWORK = (
     "adam_bytes",
     "reduced_bytes",
