@@ -35,8 +35,8 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     with build.placed(args, config, job) as ready:
         stand_ins.prepare(ready)
-        chunks = [_in_precision(args, ready, chunk) for chunk in build.modules(args, ready)]
-        saved = [record for place, chunk in enumerate(chunks) for record in trace(args, ready, chunk, place)]
+        models = build.modules(args, ready)
+        saved = [record for place, model in enumerate(models) for record in trace(args, ready, model, place)]
     return {
         "rank": job["rank"],
         "coordinates": build.coordinates(),
@@ -55,25 +55,24 @@ def _in_precision(args: Any, config: Any, model: Any) -> Any:
     return importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
 
 
-def trace(args: Any, config: Any, chunk: Any, place: int) -> list[dict[str, Any]]:
+def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
     """Each distinct storage that the backward of one microbatch of the chunk would read.
 
     shared: the next microbatch reads the same storage (a table of positions), so that it is held once.
     """
-    recorder = Recorder(build.bare(chunk))
+    recorder, chunk = Recorder(model), _in_precision(args, config, model)
     microbatches = []
     for _ in range(2):
         with torch.device("cpu"), recorder.listening():  # the default where Megatron runs, too
-            end = _forward(args, config, chunk)
+            end = _forward(args, config, model, chunk)
         gc.collect()  # what waits in a cycle of Python's is not kept by autograd
         microbatches.append(recorder.kept(end))
     first, second = microbatches
     return [{"chunk": place, **record, "shared": storage in second} for storage, record in first.items()]
 
 
-def _forward(args: Any, config: Any, chunk: Any) -> Any:
+def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
     """One microbatch as pretrain_gpt.py passes it: tokens to the ends, the stage before's output to the others."""
-    model = build.bare(chunk)
     sequence = args.seq_length // config.context_parallel_size
     tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
     mask = None
@@ -172,7 +171,7 @@ class Recorder:
                 self.alive.append(storage)
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
-                layer = LAYER.search(module)
+                layer = LAYER.search(kept.module) or LAYER.search(module)  # what enters a layer is the layer's
                 record = found[storage._cdata] = {
                     "bytes": storage.nbytes(), "shape": list(kept.tensor.shape),
                     "dtype": str(kept.tensor.dtype).removeprefix("torch."), "module": module, "op": made.op,
