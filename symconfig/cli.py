@@ -171,6 +171,8 @@ def _render(commands: _Commands) -> _Parser:
 def _verify(commands: _Commands) -> _Parser:
     parser = _command(commands, "verify", "hold rendered files against the real frameworks", "verify")
     parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
+    parser.add_argument("--build", action="store_true",
+                        help="let Megatron build ranks of the plan, and compare what they hold with the plan")
     parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
     return parser
 

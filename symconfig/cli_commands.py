@@ -101,7 +101,8 @@ def verify(arguments: argparse.Namespace) -> int:
         what = "this is no folder" if folder.exists() else "there is no such folder"
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
     with Progress(sys.stderr) as progress:
-        checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, progress=progress.say)
+        checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, progress=progress.say,
+                     build=arguments.build)
     if arguments.json:
         print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),
                     "checks": [asdict(check) for check in checks]})

@@ -52,11 +52,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person asked for. `megatron`: a Megatron-LM checkout; `progress` hears what is being run."""
+    """What the person asked for. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
+
+    `build`: the framework's own code shall also build ranks of the plan.
+    """
 
     megatron: Path | None = None
     timeout_s: float = TIMEOUT_S
     progress: Callable[[str], None] = lambda text: None
+    build: bool = False
 
 
 class Framework(Protocol):
@@ -100,12 +104,18 @@ def verify(
     megatron: Path | None = None,
     timeout_s: float = TIMEOUT_S,
     progress: Callable[[str], None] = lambda text: None,
+    build: bool = False,
 ) -> list[Check]:
-    """Run every check that applies to `folder`. Raises InputError when it holds no plan, or `megatron` no Megatron."""
+    """Run every check that applies to `folder`. Raises InputError when it holds no plan, or `megatron` no Megatron,
+    or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
     plan = _as_rendered(Plan.load(folder), folder)
-    options = Options(megatron, timeout_s, progress)
+    options = Options(megatron, timeout_s, progress, build)
+    if build and plan.best.target.backend != "megatron":
+        raise InputError(Problem("builds ranks of Megatron-LM only", file=str(folder), field="--build",
+                                 got=f"files for {plan.best.target.backend}",
+                                 hint="symconfig render DIR/plan.json --target megatron --out NEW"))
     found: list[Check] = []
     for name, module in frameworks().items():
         if module.applies(plan):

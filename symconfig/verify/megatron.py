@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import flags
-from symconfig.verify import megatron_agreement, megatron_rules, megatron_sameness, megatron_session, megatron_source
+from symconfig.verify import (
+    megatron_agreement,
+    megatron_rank,
+    megatron_rules,
+    megatron_sameness,
+    megatron_session,
+    megatron_source,
+)
 from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.megatron_arguments import FILE, ArgumentList, read
-from symconfig.verify.megatron_session import Result
+from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.shell import dry_run
 
@@ -43,13 +51,20 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     rendered = Rendered(plan, read(folder), dry_run(folder, "launch.sh", options.timeout_s).exported)
     yield from offline(rendered)
     if (reason := unfit(source, plan)) is not None:
+        if options.build:
+            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field="--build"))
         yield Check("Megatron's own checks", "skipped", reason, 0.0)
         return
     if source is None:  # unfit has said so
         return
+    jobs = _jobs({"": rendered}, source, options.build)
+    said = iter([f"rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})" for place, job in enumerate(jobs)])
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
-    result = run({"": rendered}, source, options.timeout_s)[""]
-    yield from online(rendered, result, source)
+    next(said)
+    results = megatron_session.run(source, jobs, options.timeout_s,
+                                   heard=lambda _: options.progress(f"Megatron builds {next(said, 'nothing more')}"))
+    yield from online(rendered, results[""], source)
+    yield from built(rendered, results, jobs, source)
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
@@ -97,15 +112,41 @@ def run(
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
     """Every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
-    jobs = [megatron_session.job(id, item.plan, item.args, item.env, source) for id, item in rendered.items()]
-    return megatron_session.run(source, jobs, timeout_s, workers, heard)
+    return megatron_session.run(source, _jobs(rendered, source, build=False), timeout_s, workers, heard)
+
+
+def _jobs(rendered: Mapping[str, Rendered], source: MegatronSource, build: bool) -> list[Job]:
+    """Each list's own job under its id, and with `build` one for each of its plan's ranks behind it."""
+    jobs: list[Job] = []
+    for id, item in rendered.items():
+        jobs.append(megatron_session.job(id, item.plan, item.args, item.env, source))
+        if build:
+            jobs.extend(megatron_rank.jobs(jobs[-1], item.plan))
+    return jobs
+
+
+def built(
+    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource
+) -> Iterator[Check]:
+    """One check for each rank that was built; `jobs` begins with that of the arguments themselves."""
+    place = _place(rendered.plan, source)
+    first, *others = jobs
+    if others and not results[first.id].ok:
+        yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
+        return
+    for job in others:
+        yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
+
+
+def _place(plan: Plan, source: MegatronSource) -> str:
+    """Which Megatron judges."""
+    return f"Megatron {source.version}" + ("" if _release_fits(source, plan) else f" (the plan is for {_wanted(plan)})")
 
 
 def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterator[Check]:
     """What Megatron's run says, and what it resolved against model and plan."""
     plan = rendered.plan
-    other = "" if _release_fits(source, plan) else f" (the plan is for {_wanted(plan)})"
-    place = f"Megatron {source.version}{other}"
+    place = _place(plan, source)
     if result.crash is not None:
         yield Check(place, "failed", str(result.error), result.seconds)
         return
@@ -137,8 +178,9 @@ def check_many(
     timeout_s: float = 60.0,
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
+    build: bool = False,
 ) -> dict[str, list[Check]]:
-    """Many argument lists at once, for `make verify-all`; the same checks as a folder's, but for the scripts."""
+    """Many argument lists at once; the same checks as a folder's, but for the scripts."""
     found = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}
     for id, item in rendered.items():
@@ -147,8 +189,10 @@ def check_many(
         else:
             found[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
-        for id, result in run(judged, source, timeout_s, workers, heard).items():
-            found[id].extend(online(judged[id], result, source))
+        jobs = {id: _jobs({id: item}, source, build) for id, item in judged.items()}
+        results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s, workers,
+                                       heard)
+        for id, item in judged.items():
+            found[id].extend(online(item, results[id], source))
+            found[id].extend(built(item, results, jobs[id], source))
     return found
-
-

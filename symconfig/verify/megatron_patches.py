@@ -41,10 +41,20 @@ def local(config: Any) -> Any:
 
 def refusals() -> None:
     """Let the local layers be built where they refuse a setting that only their forward pass cannot do."""
+    _absent()
     _norms()
     _attention()
     _down_projections()
     _fsdp()
+
+
+def _absent() -> None:
+    """Some versions ask of a layer whether it is Transformer Engine's without a thought of its absence: none is."""
+    for name in ("transformer.attention", "transformer.multi_latent_attention", "distributed.fsdp.mcore_fsdp_adapter"):
+        with contextlib.suppress(ImportError):
+            module: Any = importlib.import_module(f"megatron.core.{name}")
+            if getattr(module, "TELinear", module) is None:
+                module.TELinear = type("TELinear", (), {})
 
 
 def _norms() -> None:
