@@ -189,9 +189,12 @@ class _Flow:
         return tensor.element
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
-        """A tensor gathered over tp or cp is kept as its shard and gathered again; any other change is kept as used."""
+        """A tensor gathered over tp or cp is kept as its shard and gathered again, a slice is a view of the whole; any
+        other change is kept as used."""
         again = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
         changed = list(moves(produced, used, d.elements(())))
+        if not changed and set(produced.places) < set(used.places):
+            return produced
         if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= again for move in changed):
             return produced
         return used

@@ -33,6 +33,7 @@ SLOTS = "slots"
 RANK = "adapter_rank"
 POSITIONS = "max_position_embeddings"
 MTP_COLUMNS = "mtp_columns"  # the hidden size as a multi-token-prediction layer's projection gives it
+GATHERED = "gathered"  # a loop of one turn: the operator's tensors are whole along tp
 
 # Dims that tensor parallelism may split, widest meaning first; expert width is split by etp instead.
 TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN, MTP_COLUMNS)
@@ -42,6 +43,7 @@ EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 EDP = Monomial.of("tp", "cp", "dp") / Monomial.of("ep", "etp")
 
 _SIZES = {
+    GATHERED: Monomial(),
     BATCH: Monomial.of("micro_batch", "dp"),
     SEQUENCE: Monomial.of("seq_length"),
     KEYS: Monomial.of("seq_length"),

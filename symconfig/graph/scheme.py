@@ -41,7 +41,7 @@ class Scheme:
         axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(loops, (d.SEQUENCE,))
         if split:
             axes["tp"] = split
-        elif self.sequence_parallel and d.WHOLE_VOCAB not in loops:
+        elif self.sequence_parallel and not loops & {d.WHOLE_VOCAB, d.GATHERED}:
             axes["tp"] = _present(loops, (d.SEQUENCE,))
         if d.SLOTS in loops:
             axes.update(self._expert_axes(loops))

@@ -67,7 +67,11 @@ def mtp(ctx: Context, kind: str) -> Block:
         b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
         joined = ctx.build.elementwise("mtp_concat", [a, b], Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width")))
         x = Tensor("layer_in", _STREAM)
-        linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(x, ((d.HIDDEN, d.MTP_COLUMNS),))])
+        columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
+        linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
+        ctx.build.elementwise(
+            "mtp_gather", [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))], x, loops=(d.GATHERED,), traffic=(0, 0)
+        )
         out = _body(ctx, x, kind)
         out = norm(ctx, "mtp_final_norm", out, module="final_norm")
     loss = logits_and_loss(ctx, out, shared=True)
