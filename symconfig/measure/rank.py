@@ -49,7 +49,12 @@ def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> 
     if chosen == "local" and (problem := _beyond_local(plan)):
         raise InputError(problem)
     return Run(number, stage, microbatches(plan, stage), plan.best.batch.num_microbatches, int(steps),
-               device, chosen, "flash")  # type: ignore[arg-type]
+               device, chosen, _attention(plan))  # type: ignore[arg-type]
+
+
+def _attention(plan: Plan) -> Attention:
+    """PyTorch's flash attention has neither a window nor sinks: Megatron's own then runs as it is."""
+    return "unfused" if plan.model.sliding_window is not None or plan.model.attention_sinks else "flash"
 
 
 def default_impl(device: str) -> TransformerImpl:

@@ -42,7 +42,8 @@ def row(found: Measurement) -> Row:
         memory=(Memory(run.rank, max_allocated=float(found.taken.memory.allocated_bytes)),),
         arguments=found.taken.args, config={}, degrees={}, vocab_size=None, out_of_memory=None, remarks=())
     habits = as_options(as_run(plan, run.impl, run.attention).request.framework)
-    attention = {"attention_kernel": TORCH_FLASH} if run.impl == "local" else {}
+    own = {"flash": TORCH_FLASH, "unfused": "masked"}[run.attention]
+    attention = {"attention_kernel": own} if run.impl == "local" else {}
     options = MeasuredOptions.model_validate(habits | attention)
     made = as_row(log, plan.cluster, plan.model, gpus=plan.best.parallel.world_size, options=options)
     return made.model_copy(update={"measured": measured(found)})

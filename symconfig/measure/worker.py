@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 import types
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,13 @@ def _built(args: Any, config: Any, request: dict[str, Any]) -> Any:
     """The rank on its device, with weights as at the start of a training run."""
     build = _load(VERIFY, "megatron_build")
     kernels = _load(HERE, "worker_kernels")
-    if request["attention"] == "flash":
-        kernels.flash_attention()
+    if request["transformer_impl"] == "local":
+        stand_ins = _load(VERIFY, "megatron_stand_ins")
+        stand_ins.without_fp8()
+        for name, value in stand_ins.KERNELS.items():
+            setattr(config, name, value)
+        if request["attention"] == "flash":
+            kernels.flash_attention()
     args.check_for_nan_in_loss_and_grad = False  # a network that pretends promises no numbers
     if hasattr(config, "moe_router_force_load_balancing"):
         config.moe_router_force_load_balancing = True
@@ -245,7 +251,8 @@ def _loss(output: Any) -> tuple[Any, Any]:
 
 def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
     """The namespace as a log prints it, with what the local layers do instead of what was asked for."""
-    instead = sys.modules["megatron_patches"].KERNELS if impl == "local" else {}
+    kernels = (sys.modules[name].KERNELS for name in ("megatron_patches", "megatron_stand_ins"))
+    instead = dict(ChainMap(*kernels)) if impl == "local" else {}
     found = {name: runner._plain(instead.get(name, value)) for name, value in vars(args).items()}
     return {name: value if isinstance(value, bool | int | float | None) else str(value)
             for name, value in found.items()}

@@ -28,6 +28,7 @@ _ATTENTION: dict[str, tuple[Kernel, float]] = {
     "unfused": ("fused_softmax", 1.0),
     "not flash": ("fused_softmax", 1.0),
     "torch-unfused": ("torch", 1.0),
+    "masked": ("masked", 1.0),
 }
 _BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.77}
 _RATE_ON = {  # where it is another than Hopper's

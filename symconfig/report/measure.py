@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 LEFT_OUT = ("Left out on both sides: collectives, sends between stages, waiting for other ranks, data, NCCL's buffers. "
             "What a collective would bring is a copy on the GPU.")
-_LAYERS = {
-    "transformer_engine": ("Transformer Engine's layers, as planned.",),
-    "local": (
-        "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
-        "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own.",
-        "Their attention is PyTorch's scaled_dot_product_attention, and Adam PyTorch's fused one.",
-    ),
+_LOCAL = (
+    "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
+    "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own. "
+)
+_ENDS = {"embedding": "the embedding", "mtp": "the MTP block", "head": "the head"}
+_ATTENTION = {
+    "flash": "Their attention is PyTorch's scaled_dot_product_attention, and Adam PyTorch's fused one.",
+    "unfused": "Their attention keeps its scores in memory, and Adam is PyTorch's fused one.",
 }
 
 
@@ -31,13 +32,18 @@ def where(plan: Plan, run: Run) -> str:
     """Which rank, and how much of a step."""
     stage, pp = plan.best.stages[run.stage], plan.best.parallel.pp
     kinds = [kind for chunk in stage.chunks for kind in chunk]
-    ends = [kind for kind in ("embedding", "mtp", "head") if kind in kinds]
-    layers = f"{len(kinds) - sum(kinds.count(kind) for kind in ends)} layers"
+    layers = f"{sum(kind not in _ENDS for kind in kinds)} layers"
     chunks = f" in {len(stage.chunks)} chunks" if len(stage.chunks) > 1 else ""
-    what = " and ".join([layers + chunks, *(f"the {kind}" for kind in ends)])
+    what = ", ".join([layers + chunks, *(name for kind, name in _ENDS.items() if kind in kinds)])
     return (f"Rank {run.rank} of {plan.best.parallel.world_size} ({degrees(plan.best)}): pipeline stage {run.stage} of "
             f"{pp} (from 0), {what}. Steps: {run.steps}, the first a warm-up, of {run.microbatches} microbatches; the "
             f"plan has {run.planned}.")
+
+
+def _layers(run: Run) -> str:
+    if run.impl == "transformer_engine":
+        return "Transformer Engine's layers, as planned."
+    return _LOCAL + _ATTENTION[run.attention]
 
 
 def would_run(found: Measurement) -> list[Block]:
@@ -47,7 +53,7 @@ def would_run(found: Measurement) -> list[Block]:
     gpu = plan.cluster.gpu.memory_bytes.value
     needs = (f"It needs {gib(hope.device_bytes)} GiB of a GPU; one of {plan.cluster.name} has {gib(gpu)} GiB. The same "
              f"command runs it there, with PyTorch for CUDA and Megatron {found.megatron}.")
-    return [where(plan, run), *_LAYERS[run.impl], Grid(("rank", "", "predicted"), rows, left=(0, 1)), needs, LEFT_OUT]
+    return [where(plan, run), _layers(run), Grid(("rank", "", "predicted"), rows, left=(0, 1)), needs, LEFT_OUT]
 
 
 def blocks(found: Measurement) -> list[Block]:
@@ -56,7 +62,7 @@ def blocks(found: Measurement) -> list[Block]:
     told = taken.software
     names = {"gpu": "", "megatron": "Megatron ", "torch": "PyTorch ", "transformer_engine": "Transformer Engine "}
     on = ", ".join(f"{word}{told[name]}" for name, word in names.items() if name in told)
-    shown: list[Block] = [where(plan, run), f"On {'' if 'gpu' in told else 'a CPU: '}{on}.", *_LAYERS[run.impl]]
+    shown: list[Block] = [where(plan, run), f"On {'' if 'gpu' in told else 'a CPU: '}{on}.", _layers(run)]
     if plan.model.experts is not None:
         shown.append("Tokens are routed at random and evenly (--moe-router-force-load-balancing).")
     headers = ("rank", "", "predicted", "measured", "predicted/measured")

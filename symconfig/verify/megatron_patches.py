@@ -24,8 +24,6 @@ KERNELS: dict[str, Any] = {
     "fine_grained_activation_offloading": False,  # hooks for activations
     "moe_shared_expert_overlap": False,
     "moe_permute_fusion": False,
-    "apply_rope_fusion": False,
-    "masked_softmax_fusion": False,
     "use_fused_weighted_squared_relu": False,
 }
 

@@ -27,7 +27,7 @@ def prepare(config: Any) -> None:
         if hasattr(config, name):
             setattr(config, name, value)
     _rng()
-    _fp8()
+    without_fp8()
     _positions()
     _dropout()
     _rms_norm()
@@ -46,11 +46,11 @@ def _rng() -> None:
     random.model_parallel_cuda_manual_seed(1234)
 
 
-def _fp8() -> None:
+def without_fp8() -> None:
     """CheckpointWithoutOutput asks Transformer Engine whether fp8 is on, whether or not it is wanted: it is not."""
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
-    random.activation_recompute_forward = lambda **asked: contextlib.nullcontext()
+    random.activation_recompute_forward = random.fp8_autocast = lambda **asked: contextlib.nullcontext()
 
 
 def _positions() -> None:

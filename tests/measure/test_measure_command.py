@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_gpu_it_says_what_would_run(run: Run, folder: Path) -> None:
     ended = run("measure", folder, "--rank", "3")
     assert ended.code == 1
-    assert "Rank 3 of 4 (pp 2, dp 2, micro-batch 1): pipeline stage 1 of 2 (from 0), 2 layers and the head" in ended.out
+    assert "Rank 3 of 4 (pp 2, dp 2, micro-batch 1): pipeline stage 1 of 2 (from 0), 2 layers, the head" in ended.out
     assert "GiB of a GPU" in ended.out
     assert ended.err.startswith("error: nothing is measured: PyTorch 2.13.0, built for CUDA 13.0, finds no GPU.")
 

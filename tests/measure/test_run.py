@@ -18,6 +18,7 @@ from symconfig.measured.cases import case
 from symconfig.measured.read import read
 from symconfig.measured.runs import runs
 from symconfig.measured.score import source
+from symconfig.plan import Recompute
 from symconfig.report.grid import plain
 from symconfig.report.measure import blocks, to_dict
 from symconfig.solve.detail import detail
@@ -29,10 +30,11 @@ from tests.verify import megatron_support
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
-    """The last stage of two chunks: sequence-parallel, so that every kind of collective is in it."""
+    """The last stage of two chunks: sequence-parallel, so that every kind of collective is in it, with recompute."""
     megatron = megatron_support.source()
     folder = tmp_path_factory.mktemp("plan") / "out"
-    plan = small_folder(folder, tp=2, pp=2, vpp=2, dp=2, sequence_parallel=True)
+    again = Recompute("selective", ("layernorm", "mlp"))
+    plan = small_folder(folder, tp=2, pp=2, vpp=2, dp=2, sequence_parallel=True, recompute=again)
     return measure(folder, plan, choose(plan, "7", "3", "local", "cpu"), megatron)
 
 
@@ -53,7 +55,7 @@ def test_three_steps_run_with_finite_losses(ran: Measurement) -> None:
 
 def test_the_table_says_what_a_cpu_shows_and_what_is_left_out(ran: Measurement) -> None:
     text = plain(blocks(ran))
-    assert "pipeline stage 1 of 2 (from 0), 2 layers in 2 chunks and the head" in text
+    assert "pipeline stage 1 of 2 (from 0), 2 layers in 2 chunks, the head" in text
     assert "the seconds are of this CPU" in text
     assert "Left out on both sides: collectives" in text
     assert to_dict(ran)["measured"]["peak_bytes"] is None
