@@ -102,7 +102,7 @@ def verify(arguments: argparse.Namespace) -> int:
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
     with Progress(sys.stderr) as progress:
         checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, progress=progress.say,
-                     build=arguments.build)
+                     build=arguments.build, trace=arguments.trace)
     if arguments.json:
         print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),
                     "checks": [asdict(check) for check in checks]})

@@ -11,7 +11,7 @@ from symconfig.report.format import count, seconds
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
-    from symconfig.verify.checks import Check
+    from symconfig.verify.checks import Check, Compared
 
 
 def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
@@ -27,8 +27,16 @@ def _numbers(checks: Sequence[Check]) -> list[Grid]:
     """symconfig's numbers beside the framework's own; the name of a check stands in its first row."""
     rows = tuple(
         ("" if place else check.name, f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what, count(pair.ours),
-         count(pair.real), f"{pair.ours - pair.real:+,.0f}" if pair.ours != pair.real else "0")
+         count(pair.real), _difference(pair))
         for check in checks for place, pair in enumerate(check.compared)
     )
     headers = ("built and compared", "of it", "symconfig", "framework", "difference")
     return [Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")] if rows else []
+
+
+def _difference(pair: Compared) -> str:
+    """Absolute, and for bytes as a share of the framework's."""
+    if pair.ours == pair.real:
+        return "0"
+    share = f" ({100 * (pair.ours / pair.real - 1):+.2f} %)" if pair.unit == "bytes" and pair.real else ""
+    return f"{pair.ours - pair.real:+,.0f}{share}"

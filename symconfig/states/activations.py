@@ -50,6 +50,7 @@ def saved(
     candidate: of the plan; the best one if none is given.
     """
     found = as_run(plan, transformer_impl, candidate)
+    group = _group(candidate or plan.best)
     blocks = {block.derived.name: block for block in detail(found).table.blocks}
     result: list[SavedTensor] = []
     for index, chunk in enumerate(found.split.stage(stage)):
@@ -57,10 +58,17 @@ def saved(
         for kind in chunk:
             place = "mtp" if kind == "mtp" else "layer"
             layer = None if kind in ENDS and kind != "mtp" else layers[place]
-            policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
-            result.extend(_kept(blocks[kind], policy, index, layer))
+            if kind in ENDS or layers["layer"] % group == 0:  # the others of a group are run again from its first
+                policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
+                result.extend(_kept(blocks[kind], policy, index, layer))
             layers[place] += layer is not None
     return tuple(result)
+
+
+def _group(candidate: Candidate) -> int:
+    """Layers that full recompute runs again together, from the input of the first."""
+    recompute = candidate.options.recompute
+    return recompute.num_layers or 1 if recompute.method == "uniform" else 1
 
 
 def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:

@@ -54,13 +54,15 @@ class Check:
 class Options:
     """What the person asked for. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
 
-    `build`: the framework's own code shall also build ranks of the plan.
+    `build`: the framework's own code shall also build ranks of the plan. `trace`: and run their modules, to see what
+    they keep for the backward.
     """
 
     megatron: Path | None = None
     timeout_s: float = TIMEOUT_S
     progress: Callable[[str], None] = lambda text: None
     build: bool = False
+    trace: bool = False
 
 
 class Framework(Protocol):
@@ -105,14 +107,15 @@ def verify(
     timeout_s: float = TIMEOUT_S,
     progress: Callable[[str], None] = lambda text: None,
     build: bool = False,
+    trace: bool = False,
 ) -> list[Check]:
     """Run every check that applies to `folder`. Raises InputError when it holds no plan, or `megatron` no Megatron,
     or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
     plan = _as_rendered(Plan.load(folder), folder)
-    options = Options(megatron, timeout_s, progress, build)
-    if build and plan.best.target.backend != "megatron":
+    options = Options(megatron, timeout_s, progress, build or trace, trace)
+    if options.build and plan.best.target.backend != "megatron":
         raise InputError(Problem("builds ranks of Megatron-LM only", file=str(folder), field="--build",
                                  got=f"files for {plan.best.target.backend}",
                                  hint="symconfig render DIR/plan.json --target megatron --out NEW"))

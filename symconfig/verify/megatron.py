@@ -15,6 +15,7 @@ from symconfig.verify import (
     megatron_rank,
     megatron_rules,
     megatron_sameness,
+    megatron_saved,
     megatron_session,
     megatron_source,
 )
@@ -30,6 +31,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "process groups": ("groups",),
     "config classes": ("transformer_config", "ddp_config", "optimizer_config"),
 }
+
+# What the tasks of a session do, as progress says it.
+DOES: Mapping[str, str] = {megatron_rank.TASK: "builds", megatron_saved.TASK: "runs the modules of"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +61,15 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         return
     if source is None:  # unfit has said so
         return
-    jobs = _jobs({"": rendered}, source, options.build)
-    said = iter([f"rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})" for place, job in enumerate(jobs)])
+    jobs = _jobs({"": rendered}, source, options.build, options.trace)
+    said = iter([f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
+                 for place, job in enumerate(jobs)])
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
     next(said)
     results = megatron_session.run(source, jobs, options.timeout_s,
-                                   heard=lambda _: options.progress(f"Megatron builds {next(said, 'nothing more')}"))
+                                   heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}"))
     yield from online(rendered, results[""], source)
-    yield from built(rendered, results, jobs, source)
+    yield from built(rendered, results, jobs, source, options.trace)
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
@@ -112,30 +117,39 @@ def run(
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
     """Every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
-    return megatron_session.run(source, _jobs(rendered, source, build=False), timeout_s, workers, heard)
+    return megatron_session.run(source, _jobs(rendered, source), timeout_s, workers, heard)
 
 
-def _jobs(rendered: Mapping[str, Rendered], source: MegatronSource, build: bool) -> list[Job]:
-    """Each list's own job under its id, and with `build` one for each of its plan's ranks behind it."""
+def _jobs(
+    rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
+) -> list[Job]:
+    """Each list's own job under its id; behind it those that build and those that trace the plan's ranks."""
     jobs: list[Job] = []
     for id, item in rendered.items():
-        jobs.append(megatron_session.job(id, item.plan, item.args, item.env, source))
+        own = megatron_session.job(id, item.plan, item.args, item.env, source)
+        jobs.append(own)
         if build:
-            jobs.extend(megatron_rank.jobs(jobs[-1], item.plan))
+            jobs.extend(megatron_rank.jobs(own, item.plan))
+        if trace:
+            jobs.extend(megatron_saved.jobs(own, item.plan))
     return jobs
 
 
 def built(
-    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource
+    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """One check for each rank that was built; `jobs` begins with that of the arguments themselves."""
+    """One check for each rank that was built or traced; `jobs` begins with that of the arguments themselves."""
     place = _place(rendered.plan, source)
     first, *others = jobs
     if others and not results[first.id].ok:
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
         return
     for job in others:
-        yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
+        if job.task == megatron_rank.TASK:
+            yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
+    if trace:
+        traced = [job for job in others if job.task == megatron_saved.TASK]
+        yield from megatron_saved.checks(rendered.plan, traced, results, place, FILE)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
@@ -179,6 +193,7 @@ def check_many(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
     build: bool = False,
+    trace: bool = False,
 ) -> dict[str, list[Check]]:
     """Many argument lists at once; the same checks as a folder's, but for the scripts."""
     found = {id: list(offline(item)) for id, item in rendered.items()}
@@ -189,10 +204,10 @@ def check_many(
         else:
             found[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
-        jobs = {id: _jobs({id: item}, source, build) for id, item in judged.items()}
+        jobs = {id: _jobs({id: item}, source, build, trace) for id, item in judged.items()}
         results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s, workers,
                                        heard)
         for id, item in judged.items():
             found[id].extend(online(item, results[id], source))
-            found[id].extend(built(item, results, jobs[id], source))
+            found[id].extend(built(item, results, jobs[id], source, trace))
     return found

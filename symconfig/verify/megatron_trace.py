@@ -27,6 +27,7 @@ build: Any = runner._load_beside("megatron_build")
 stand_ins: Any = runner._load_beside("megatron_stand_ins")
 
 META = torch.device("meta")
+BLOCK = "decoder"  # Megatron's TransformerBlock within the GPTModel
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 
 
@@ -171,11 +172,10 @@ class Recorder:
                 self.alive.append(storage)
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
-                layer = LAYER.search(kept.module) or LAYER.search(module)  # what enters a layer is the layer's
                 record = found[storage._cdata] = {
                     "bytes": storage.nbytes(), "shape": list(kept.tensor.shape),
                     "dtype": str(kept.tensor.dtype).removeprefix("torch."), "module": module, "op": made.op,
-                    "layer": int(layer[1]) if layer else None, "needed_by": []}
+                    "layer": _layer(kept.module, module), "reader": kept.module, "needed_by": []}
             reader = f"{kept.module} {kept.line}".strip()
             if reader not in record["needed_by"]:
                 record["needed_by"].append(reader)
@@ -204,6 +204,16 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield value
         elif isinstance(value, tuple | list):
             yield from _tensors(value)
+
+
+def _layer(reader: str, maker: str) -> int | None:
+    """Of a chunk's layers the one whose backward starts from a tensor: what enters a layer is the layer's."""
+    if (found := LAYER.search(reader)) is not None:
+        return int(found[1])
+    made = LAYER.search(maker)
+    if reader == BLOCK:  # a checkpoint around whole layers keeps the input of the first
+        return int(made[1]) + 1 if made else 0
+    return int(made[1]) if made and not reader else None
 
 
 def _storage(tensor: Any) -> Any:

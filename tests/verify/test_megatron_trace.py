@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from symconfig.plan import Plan, Recompute
-from symconfig.verify import megatron_session
+from symconfig.states.activations import saved
+from symconfig.verify import megatron_saved, megatron_session
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import rendered, source
@@ -53,6 +54,11 @@ def dense(recompute: Recompute, **overrides: Any) -> Plan:
     return sample_plan(model, **{"tp": TP, "pp": 1, "dp": 2, "recompute": recompute, **overrides})
 
 
+def experts(recompute: Recompute) -> Plan:
+    model = sample_model("deepseek-v3", num_hidden_layers=4, num_nextn_predict_layers=0)
+    return sample_plan(model, tp=2, pp=1, ep=8, dp=8, recompute=recompute)
+
+
 @pytest.fixture(scope="module")
 def dense_traces() -> dict[str, Mapping[str, Any]]:
     return traces({name: dense(recompute) for name, recompute in RECOMPUTES.items()})
@@ -60,15 +66,23 @@ def dense_traces() -> dict[str, Mapping[str, Any]]:
 
 @pytest.fixture(scope="module")
 def expert_traces() -> dict[str, Mapping[str, Any]]:
-    model = sample_model("deepseek-v3", num_hidden_layers=4, num_nextn_predict_layers=0)
-    return traces({name: sample_plan(model, tp=2, pp=1, ep=8, dp=8, recompute=recompute)
-                   for name, recompute in EXPERT_RECOMPUTES.items()})
+    return traces({name: experts(recompute) for name, recompute in EXPERT_RECOMPUTES.items()})
 
 
 def held(trace: Mapping[str, Any], inside: str) -> int:
     """Bytes of the tensors that a module made, its submodules included."""
     return sum(record["bytes"] for record in trace["saved"]
                if not record["shared"] and (record["module"] + ".").startswith(inside + "."))
+
+
+def test_symconfig_keeps_the_same_at_every_recompute(
+    dense_traces: dict[str, Mapping[str, Any]], expert_traces: dict[str, Mapping[str, Any]]
+) -> None:
+    plans = [(dense(RECOMPUTES[name]), trace) for name, trace in dense_traces.items()]
+    plans += [(experts(EXPERT_RECOMPUTES[name]), trace) for name, trace in expert_traces.items()]
+    for plan, trace in plans:
+        found = megatron_saved.groups(saved(plan, 0, "local"), trace["saved"])
+        assert list(megatron_saved.problems(found)) == []
 
 
 def test_a_gated_mlp_keeps_what_a_hand_count_says(dense_traces: dict[str, Mapping[str, Any]]) -> None:

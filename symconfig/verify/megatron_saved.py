@@ -1,0 +1,234 @@
+"""What a stage keeps for the backward: symconfig's tensors beside those that autograd saved in Megatron's modules."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from symconfig.cost.stages import ENDS
+from symconfig.errors import SymconfigError
+from symconfig.plan import Plan
+from symconfig.report.format import count, seconds
+from symconfig.states.activations import SavedTensor, saved
+from symconfig.units import MIB
+from symconfig.verify import megatron_rank
+from symconfig.verify.checks import Check, Compared
+from symconfig.verify.megatron_session import Job, Result
+
+TASK = "trace"
+TOLERANCE = 0.02  # of a stage, and of its layers of one kind
+
+# Modules of Megatron's TransformerLayer, and the operators of symconfig whose tensors they make. What is in no
+# module, and what enters the layer, belongs to the layer itself.
+LAYER_ITSELF = "the layer"
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "input_layernorm": ("input_norm",),
+    "self_attention": (
+        "q_norm", "k_norm", "rope_q", "rope_k", "q_down_proj", "q_low_norm", "q_up_proj", "kv_down_proj",
+        "kv_low_norm", "kv_up_proj"),
+    "self_attention.linear_qkv": ("qkv_proj",),
+    "self_attention.core_attention": (
+        "copy_queries", "repeat_keys", "repeat_values", "scores", "attention_dropout", "context", "copy_heads"),
+    "self_attention.core_attention.scale_mask_softmax": ("mask_scores", "softmax"),
+    "pre_mlp_layernorm": ("mlp_norm",),
+    "mlp": ("activation", "dispatch", "combine"),
+    "mlp.linear_fc1": ("gate_up_proj", "up_proj"),
+    "mlp.router": ("router", "route"),
+    "mlp.experts": ("expert_gate_clamp", "expert_up_clamp", "expert_activation"),
+    "mlp.experts.local_experts.linear_fc1": ("expert_gate_up_proj", "expert_up_proj"),
+    "mlp.shared_experts": ("shared_activation",),
+    "mlp.shared_experts.linear_fc1": ("shared_gate_up_proj", "shared_up_proj"),
+}
+MODULE_OF = {operator: module for module, operators in MODULES.items() for operator in operators}
+WITHIN = re.compile(r"^(?:decoder|mtp)\.layers\.\d+\.?(?:mtp_model_layer\.?)?")
+EXPERT = re.compile(r"\.local_experts\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
+
+    place: str
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers of a stage that keep the same tensors, or what is no layer. ours, real: of the first of them."""
+
+    name: str
+    layers: int
+    ours: tuple[Tensor, ...]
+    real: tuple[Tensor, ...]
+    ours_bytes: float
+    real_bytes: float
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else self.name
+
+
+def unfit(plan: Plan) -> str | None:
+    """Why Megatron's own layers cannot stand in for the plan's."""
+    if "fp8" in plan.best.options.precision:
+        return "Megatron's own layers have no fp8"
+    return None
+
+
+def jobs(job: Job, plan: Plan) -> list[Job]:
+    """One job for each rank that is built, to be traced; none if that cannot be compared."""
+    if unfit(plan) is not None:
+        return []
+    return [replace(job, id=f"{job.id}{TASK} {rank}", rank=rank, task=TASK) for rank in megatron_rank.ranks(plan)]
+
+
+def checks(
+    plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str
+) -> Iterator[Check]:
+    """One check a rank; the tensors of a kind of layer are listed once, where it comes first."""
+    if (reason := unfit(plan)) is not None:
+        yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
+    shown: set[str] = set()
+    for job in jobs:
+        result, stage = results[job.id], megatron_rank.stage(plan, job.rank)
+        name = f"{place}: rank {job.rank}, stage {stage}, kept for the backward"
+        if not result.ok:
+            yield Check(name, "failed", f"{file}: {result.error}", result.seconds)
+            continue
+        try:
+            ours = saved(plan, stage, "local")
+        except SymconfigError as error:
+            yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
+            continue
+        found = groups(ours, result.rank["saved"])
+        wrong = list(problems(found))
+        yield Check(name, "failed" if wrong else "passed", " ".join(wrong) or _passed(plan, found, result.rank),
+                    result.seconds, tuple(compared(found, shown)))
+        shown |= {group.name for group in found}
+
+
+def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
+    ours, theirs = (sum(getattr(group, side) for group in found) for side in ("ours_bytes", "real_bytes"))
+    parts = [f"{count(theirs / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
+             f"{difference(ours, theirs)}"]
+    if plan.best.parallel.cp > 1:
+        parts.append("its attention takes each rank's part of a sequence for a whole one, on both sides")
+    if real["shared_bytes"]:
+        parts.append(f"{count(real['shared_bytes'] / MIB)} MiB of positions are held once for all microbatches")
+    parts.append(f"traced in {seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB")
+    return "; ".join(parts)
+
+
+def difference(ours: float, real: float) -> str:
+    return f"{100 * (ours - real) / real:+.2f} %" if real else "without anything to compare"
+
+
+def problems(found: Sequence[Group]) -> Iterator[str]:
+    """Kinds of layers, and the whole stage, that differ by more than the tolerance."""
+    whole = Group("all of the stage", 0, (), (), sum(group.ours_bytes for group in found),
+                  sum(group.real_bytes for group in found))
+    for group in (*(group for group in found if group.layers), whole):
+        if abs(group.ours_bytes - group.real_bytes) > TOLERANCE * group.real_bytes:
+            yield (f"{group.title}: symconfig has {count(group.ours_bytes)} bytes, Megatron keeps "
+                   f"{count(group.real_bytes)} ({difference(group.ours_bytes, group.real_bytes)}).")
+
+
+def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
+    """The totals of every group behind the tensors of those that have not been shown."""
+    for group in found:
+        if group.name not in shown:
+            for what, ours, real in pairs(group.ours, group.real):
+                yield Compared(f"{group.name}: {what}", ours, real, "bytes")
+        yield Compared(group.title, group.ours_bytes, group.real_bytes, "bytes")
+    yield Compared("all of the stage", sum(group.ours_bytes for group in found),
+                   sum(group.real_bytes for group in found), "bytes")
+
+
+def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """Layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
+    mine: dict[tuple[int, int] | None, list[Tensor]] = defaultdict(list)
+    kinds: dict[tuple[int, int] | None, str] = {}
+    for item in ours:
+        key = None if item.block in ENDS or item.layer is None else (item.chunk, item.layer)
+        kinds[key] = item.block if key else ", ".join(dict.fromkeys((*kinds.get(None, "").split(", "), item.block)))
+        mine[key].append(Tensor(MODULE_OF.get(item.operator, LAYER_ITSELF), item.tensor, item.bytes))
+    theirs: dict[tuple[int, int] | None, list[Tensor]] = defaultdict(list)
+    for record in real:
+        if not record["shared"]:
+            theirs[_place(record)].append(_tensor(record))
+    alike: dict[tuple[str, tuple[Tensor, ...]], list[tuple[int, int]]] = defaultdict(list)
+    for key in sorted({key for key in (*mine, *theirs) if key}):
+        alike[kinds.get(key, "nothing"), tuple(mine[key])].append(key)
+    made = [_group(_named(kind, place, alike), keys, mine, theirs) for place, ((kind, _), keys)
+            in enumerate(alike.items())]
+    ends = _group(kinds.get(None, "").strip(", "), [None], mine, theirs)
+    return [*made, replace(ends, layers=0)] if ends.ours or ends.real else made
+
+
+def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]], Any]) -> str:
+    """Of several sets of tensors of one kind, as block recompute leaves them, the how manieth."""
+    same = [index for index, (other, _) in enumerate(alike) if other == kind]
+    return kind if len(same) == 1 else f"{kind} {same.index(place) + 1}"
+
+
+def _group(
+    name: str, keys: Sequence[tuple[int, int] | None], mine: Mapping[tuple[int, int] | None, list[Tensor]],
+    theirs: Mapping[tuple[int, int] | None, list[Tensor]],
+) -> Group:
+    first = keys[0]
+    return Group(name, len(keys), tuple(mine.get(first, ())), tuple(theirs.get(first, ())),
+                 *(sum(tensor.bytes for key in keys for tensor in side.get(key, ())) for side in (mine, theirs)))
+
+
+def _place(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Chunk and layer of a saved storage; None for what belongs to no transformer layer of the decoder."""
+    if record["layer"] is None or any(record[name].startswith("mtp") for name in ("reader", "module")):
+        return None
+    return record["chunk"], record["layer"]
+
+
+def _tensor(record: Mapping[str, Any]) -> Tensor:
+    within = WITHIN.sub("", record["module"])
+    name = EXPERT.sub(".local_experts", within)
+    places = [module for module in MODULES if name == module or name.startswith(module + ".")]
+    entered = f"layers.{record['layer']}" not in record["module"]
+    return Tensor(LAYER_ITSELF if entered or not places else max(places, key=len),
+                  f"{name or record['module']} {record['op'].split('.')[1] if '.' in record['op'] else ''}".strip(),
+                  record["bytes"])
+
+
+def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
+    """Tensors of one module and one size are the same; what is left of a module is compared as a sum (parts of one
+    storage that symconfig counts apart, tensors of a few bytes that it does not have)."""
+    for place in dict.fromkeys(tensor.place for tensor in (*ours, *real)):
+        mine = [tensor for tensor in ours if tensor.place == place]
+        left = _merged([tensor for tensor in real if tensor.place == place])
+        rest = []
+        for tensor in mine:
+            match = next((name for name, size in left.items() if size == tensor.bytes), None)
+            if match is None:
+                rest.append(tensor)
+            else:
+                yield f"{tensor.name} = {match}", tensor.bytes, left.pop(match)
+        if rest or left:
+            yield (f"{' + '.join(tensor.name for tensor in rest) or 'nothing'} = {' + '.join(left) or 'nothing'}",
+                   sum(tensor.bytes for tensor in rest), sum(left.values()))
+
+
+def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:
+    """By name; those of a rank's experts are one, those that share a name otherwise are numbered."""
+    found: dict[str, float] = {}
+    for tensor in tensors:
+        name = tensor.name
+        if "local_experts" in name:
+            found[name] = found.get(name, 0.0) + tensor.bytes
+            continue
+        while name in found:
+            head, _, number = name.rpartition(" #")
+            name = f"{head or tensor.name} #{int(number) + 1 if head else 2}"
+        found[name] = tensor.bytes
+    return found

@@ -1,0 +1,129 @@
+"""symconfig's kept tensors beside Megatron's: which go together, and what counts as a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.plan import Recompute
+from symconfig.report.checks import blocks
+from symconfig.states.activations import SavedTensor
+from symconfig.verify import megatron, megatron_saved
+from symconfig.verify.checks import Check, Compared
+from symconfig.verify.megatron_session import Job, Result
+from tests.sample_models import sample_model
+from tests.sample_plans import sample_plan
+from tests.verify.megatron_support import rendered, source
+
+CORE = "self_attention.core_attention.scale_mask_softmax"
+FC1 = "mlp.experts.local_experts.{}.linear_fc1"
+
+
+def ours(layer: int | None, tensor: str, size: float, operator: str, block: str = "dense") -> SavedTensor:
+    return SavedTensor(0, layer, block, tensor, size, operator, ())
+
+
+def real(layer: int | None, module: str, size: float, op: str = "aten.mm.default", **more: Any) -> dict[str, Any]:
+    path = module if layer is None else f"decoder.layers.{layer}.{module}".rstrip(".")
+    return {"chunk": 0, "layer": layer, "bytes": size, "module": path, "reader": path, "op": op, "shared": False,
+            **more}
+
+
+def test_tensors_of_one_module_and_one_size_go_together() -> None:
+    found = megatron_saved.groups(
+        [ours(0, "weights", 8, "softmax"), ours(0, "mask", 4, "mask_scores"), ours(0, "hidden", 8, "activation")],
+        [real(0, CORE, 4, "aten.tril.default"), real(0, CORE, 8, "aten._softmax.default"), real(0, "mlp", 8)])
+    (group,) = found
+    assert [what for what, _, _ in megatron_saved.pairs(group.ours, group.real)] == [
+        f"weights = {CORE} _softmax", f"mask = {CORE} tril", "hidden = mlp mm"]
+
+
+def test_parts_of_one_storage_and_the_experts_of_a_rank_are_summed() -> None:
+    (group,) = megatron_saved.groups(
+        [ours(0, "gate", 8, "expert_gate_up_proj"), ours(0, "up", 8, "expert_gate_up_proj")],
+        [real(0, FC1.format(expert), 4) for expert in range(4)])
+    assert list(megatron_saved.pairs(group.ours, group.real)) == [
+        ("gate + up = mlp.experts.local_experts.linear_fc1 mm", 16, 16)]
+
+
+def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> None:
+    layers = [ours(0, "layer_in", 1, ""), *(ours(place, "hidden", 9, "activation") for place in (1, 2))]
+    found = megatron_saved.groups(
+        [ours(None, "tokens", 2, "", "embedding"), *layers, ours(None, "logits", 5, "lm_head", "head")],
+        [real(0, "", 1), real(1, "mlp", 9), real(2, "mlp", 9), real(None, "embedding", 2), real(None, "", 5)])
+    assert [(group.title, group.ours_bytes, group.real_bytes) for group in found] == [
+        ("dense 1, 1 layer", 1, 1), ("dense 2, 2 layers", 18, 18), ("embedding, head", 7, 7)]
+
+
+def test_what_the_multi_token_layer_keeps_is_not_the_decoders() -> None:
+    found = megatron_saved.groups(
+        [ours(0, "hidden", 9, "activation"), ours(0, "hidden", 9, "activation", "mtp")],
+        [real(0, "mlp", 9), {**real(0, "mlp", 9), "module": "mtp.layers.0.mtp_model_layer.mlp"}])
+    assert [(group.name, group.real_bytes) for group in found] == [("dense", 9), ("mtp", 9)]
+
+
+def test_tables_that_serve_every_microbatch_are_left_out() -> None:
+    (group,) = megatron_saved.groups([ours(0, "hidden", 9, "activation")],
+                                     [real(0, "mlp", 9), real(0, "rotary_pos_emb", 5, shared=True)])
+    assert group.real_bytes == 9
+
+
+@pytest.mark.parametrize(("size", "sentences"), [(102, 0), (98, 0), (103, 2), (97, 2)])
+def test_two_per_cent_of_a_kind_or_of_the_stage_are_a_failure(size: float, sentences: int) -> None:
+    found = megatron_saved.groups([ours(0, "hidden", size, "activation")], [real(0, "mlp", 100)])
+    assert len(list(megatron_saved.problems(found))) == sentences
+
+
+def test_a_difference_is_said_with_both_numbers() -> None:
+    found = megatron_saved.groups([ours(0, "hidden", 1500, "activation")], [real(0, "mlp", 1000)])
+    assert next(megatron_saved.problems(found)) == (
+        "dense, 1 layer: symconfig has 1,500 bytes, Megatron keeps 1,000 (+50.00 %).")
+
+
+def test_fp8_cannot_be_compared() -> None:
+    plan = sample_plan("llama2-13b", "h100", precision="bf16-fp8")
+    assert megatron_saved.jobs(Job("", (), 64), plan) == []
+    (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
+    assert (check.status, check.detail) == ("skipped", "Megatron's own layers have no fp8")
+
+
+def test_a_crash_of_the_trace_is_a_failed_check() -> None:
+    plan = sample_plan()
+    (job, *_) = megatron_saved.jobs(Job("", (), 64), plan)
+    (check,) = megatron_saved.checks(plan, [job], {job.id: Result(job.id, crash="ended with status 9")}, "it", "args")
+    assert check.status == "failed"
+    assert "ended with status 9" in check.detail
+
+
+def test_the_whole_way() -> None:
+    """Rendered arguments of a plan with virtual stages and block recompute, its ranks traced and compared."""
+    model = sample_model("llama2-13b", num_hidden_layers=8)
+    item = rendered(sample_plan(model, tp=2, pp=2, vpp=2, dp=2, recompute=Recompute("full", (), "block", 1)))
+    (checks,) = megatron.check_many({"it": item}, source(), trace=True).values()
+    traced = [check for check in checks if "backward" in check.name]
+    assert [check.status for check in traced] == ["passed"] * 2
+    first = [row.what for row in traced[0].compared]
+    assert {"dense 1, 2 layers", "dense 2, 2 layers", "embedding", "all of the stage"} <= set(first)
+    assert any(row.startswith("dense 2: gate + up = mlp.linear_fc1") for row in first)
+    assert not any(row.what.startswith("dense 2: ") for row in traced[1].compared)  # shown once
+
+
+def test_a_plan_that_recomputes_what_the_arguments_do_not_fails() -> None:
+    model = sample_model("llama2-13b", num_hidden_layers=4)
+    item = rendered(sample_plan(model, tp=2, pp=1, dp=2))
+    options = replace(item.plan.best.options, recompute=Recompute("selective", ("core_attn",)))
+    wrong = replace(item, plan=replace(item.plan, best=replace(item.plan.best, options=options)))
+    (checks,) = megatron.check_many({"it": wrong}, source(), trace=True).values()
+    check = next(check for check in checks if "backward" in check.name)
+    assert check.status == "failed"
+    assert "all of the stage: symconfig has" in check.detail
+
+
+def test_the_table_tells_bytes_apart_from_counts() -> None:
+    check = Check("it", "passed", "", 0.0, (Compared("x", 101, 100, "bytes"), Compared("y", 3, 2, "count"),
+                                            Compared("z", 1, 1, "bytes"), Compared("new", 1, 0, "bytes")))
+    grid: Any = blocks(Path("DIR"), [check])[1]
+    assert [row[-1] for row in grid.rows] == ["+1 (+1.00 %)", "+1", "0", "+1"]
