@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from symconfig.measure.predict import Expected, expected
 from symconfig.measure.rank import Run
 from symconfig.measure.session import Step, Taken, take
 from symconfig.plan import Plan
+from symconfig.units import GIB
 from symconfig.verify import megatron, megatron_session, megatron_source
 from symconfig.verify.megatron_arguments import read
 from symconfig.verify.megatron_source import MegatronSource
@@ -82,11 +84,18 @@ def measure(
     folder: Path, plan: Plan, run: Run, source: MegatronSource, progress: Callable[[str], None] = lambda text: None
 ) -> Measurement:
     """Run the rank; what goes wrong there is in the result."""
+    hope = expected(plan, run.stage, run.impl, run.attention)
+    if run.device == "cpu" and hope.peak_bytes > (room := _host_bytes()):
+        what = f"the rank needs {hope.peak_bytes / GIB:.1f} GiB, and this machine has {room / GIB:.1f} GiB"
+        raise InputError(Problem(what, field="--device", got="cpu", hint="a plan of a small model"))
     exported = dry_run(folder, "launch.sh", LAUNCH_TIMEOUT_S).exported
     job = megatron_session.job(folder.name, plan, read(folder), exported, source)
     taken = take(source, job, run, progress)
-    hope = expected(plan, run.stage, run.impl, run.attention)
     return Measurement(plan, run, source.version, hope, taken, passes(taken.steps, run.microbatches))
+
+
+def _host_bytes() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def passes(steps: Sequence[Step], microbatches: int) -> Passes | None:

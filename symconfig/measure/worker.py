@@ -101,6 +101,8 @@ def main() -> None:
 
 def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result: dict[str, Any]) -> None:
     job, on_gpu = request["job"], request["device"] == "cuda"
+    # Before CUDA starts, which reads some of them then.
+    os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     import torch
 
     if on_gpu and not torch.cuda.is_available():
@@ -132,7 +134,6 @@ def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result
 
 
 def _import(request: dict[str, Any], job: dict[str, Any], on_gpu: bool) -> None:
-    os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     _load(HERE, "worker_network").install()
     shims = _load(VERIFY, "megatron_shims")
     shims.install(Path(request["source"]), compilers=on_gpu)

@@ -32,7 +32,7 @@ def fused_adam(optimizers: list[Any]) -> None:
     import torch
 
     for adam in optimizers:
-        if not isinstance(adam, torch.optim.Adam):
+        if not isinstance(adam, torch.optim.Adam | torch.optim.AdamW):
             continue
         for group in adam.param_groups:
             group.update(fused=True, foreach=False)

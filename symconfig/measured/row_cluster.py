@@ -23,6 +23,11 @@ def _zoo_clusters() -> dict[str, ClusterDescriptor]:
     return {name: cluster for cluster in known for name in (cluster.name, *cluster.aliases)}
 
 
+def known(name: str) -> bool:
+    """Whether the zoo has a cluster of this name."""
+    return name in _zoo_clusters()
+
+
 def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
     """Raises InputError when the GPU is not stated or not known."""
     name = row.cluster.gpu or assumption.gpu

@@ -53,7 +53,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
     for path in paths:
         try:
             if path.suffix.lower() in MEASUREMENTS:
-                found, remark = _file(path)
+                found, remark = _file(path, cluster)
             else:
                 found, remark = _log(path, cluster, told or Told())
         except InputError as error:
@@ -94,12 +94,12 @@ def gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
     return (gpu.architecture, gpu.compute_units, *(p and round(p.value / gpu.peak_flops.fp16.value, 2) for p in peaks))
 
 
-def _file(path: Path) -> tuple[list[Timed], list[str]]:
+def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
     """The timed runs of a measurement file, and remarks."""
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
-    judged, skipped = predicted(path.stem, file)
+    judged, skipped = predicted(path.stem, file, cluster)
     remarks = [f"{path.name}: {row} is skipped: {reason}" for row, reason in skipped]
     return [(path.stem, item) for item in judged if item.time], remarks
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.metrics import Error, Oom, Sweep, error, oom, sweep
+from symconfig.measured.row_cluster import known
 
 TARGETS = "the file says `validate: false`: targets, not runs"
 
@@ -75,12 +77,18 @@ def source(name: str, file: Measurements) -> Source:
     )
 
 
-def predicted(name: str, file: Measurements) -> tuple[list[Judged], list[tuple[str, str]]]:
-    """Every row with its prediction; ids of those that cannot be predicted, each with the reason."""
+def predicted(
+    name: str, file: Measurements, cluster: ClusterDescriptor | None = None
+) -> tuple[list[Judged], list[tuple[str, str]]]:
+    """Every row with its prediction; ids of those that cannot be predicted, each with the reason.
+
+    cluster: of rows that name it, where the zoo has no cluster of this name.
+    """
+    named = () if cluster is None or known(cluster.name) else (cluster.name, *cluster.aliases)
     judged, skipped = list[Judged](), list[tuple[str, str]]()
     for row in file.rows:
         try:
-            judged.append(judge(name, row))
+            judged.append(judge(name, row, cluster=cluster if row.cluster.gpu in named else None))
         except InputError as problem:
             skipped.append((row.id, str(problem).splitlines()[0]))
     return judged, skipped

@@ -101,6 +101,8 @@ def _remarks(found: Measurement) -> Iterator[str]:
         yield f"The prediction is of {found.plan.cluster.name}'s GPU, and this is {found.other_gpu}: see --cluster."
     if taken.no_gpu is not None:
         yield f"Nothing is measured: {taken.no_gpu}."
+    if taken.memory is not None and found.expected.device_bytes > taken.memory.whole_bytes:
+        yield f"It was not expected to fit: this GPU has {gib(taken.memory.whole_bytes)} GiB."
     if taken.out_of_memory is not None:
         yield f"It does not fit on this GPU: {taken.out_of_memory}"
     if not found.finite:

@@ -60,8 +60,8 @@ def install(source: Path, compilers: bool = False) -> None:
     _stand_in_for_absent_modules()
     if not compilers:
         _skip_compilers()
-    # The parser is made from dataclasses, whose sources it reads for its help texts: most of its time, each time.
-    inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
+        # The parser is made from dataclasses, whose sources it reads for its help texts: most of its time, each time.
+        inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
     package = types.ModuleType("megatron.training")
     package.__path__ = [str(source / "megatron" / "training")]
     package.__getattr__ = _inert_function  # type: ignore[method-assign]

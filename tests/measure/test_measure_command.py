@@ -106,3 +106,17 @@ def test_a_process_that_hangs_is_ended(folder: Path, tmp_path: Path, monkeypatch
     plan = Plan.load(folder)
     taken = session.take(HERE, Job("x", (), 4), choose(plan, "0", "3", None, "cpu"), lambda text: None, silence_s=1.0)
     assert taken.crash == "said nothing for 1 s while starting"
+
+
+def test_a_rank_that_this_machine_cannot_hold_is_not_tried(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_host_bytes", lambda: 1e6)
+    ended = run("measure", folder, "--device", "cpu")
+    assert ended.code == 2
+    assert "--device: the rank needs 0.0 GiB, and this machine has 0.0 GiB" in ended.err
+
+
+def test_a_plan_for_another_gpu_is_predicted_for_the_one_that_is_named(run: Run, folder: Path) -> None:
+    assert run("measure", folder, "--json", "--cluster", "h100").json()["cluster"] == "h100"
+    assert "--cluster" in run("measure", folder, "--cluster", "h1000").err

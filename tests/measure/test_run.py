@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,18 @@ def test_calibrate_takes_the_file(ran: Measurement, tmp_path: Path) -> None:
     assert cluster.name == "a100-80gb"
     assert [item.row.measured.stage for _, item in timed] == [1]
     assert read([str(path)])[0][0] == "mine"
+
+
+def test_calibrate_takes_the_file_of_a_cluster_of_ones_own(ran: Measurement, tmp_path: Path) -> None:
+    mine = ran.plan.cluster.model_copy(update={"name": "basement", "aliases": ()})
+    found = answered(replace(ran.plan, cluster=mine), dict(ran.taken.args), rank="7")
+    path = tmp_path / "mine.yaml"
+    path.write_text(measurements_yaml(document(found)))
+    ((cluster, timed),) = runs([path], mine).timed
+    assert cluster.name == "basement"
+    assert len(timed) == 1
+    with pytest.raises(InputError, match="no GPU of the zoo"):
+        runs([path])
 
 
 def test_running_out_of_memory_is_an_answer(ran: Measurement) -> None:
