@@ -332,10 +332,18 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 expert,
                 data,
                 tuple(axis for axis in summed if axis not in data),
-                tuple(dim for dim in weight.dims if dim != d.EXPERTS),
+                _row(op, weight, layout),
             )
         )
     return result
+
+
+def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
+    """Of a product what it sums over, of a table what one look-up finds."""
+    dims = [dim for dim in weight.dims if dim != d.EXPERTS]
+    across = [dim for dim in dims if dim in op.contracted] if op.kind is OpKind.MATMUL else dims[1:]
+    split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
+    return d.local(d.elements(across) / split.parts())
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:

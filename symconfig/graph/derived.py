@@ -97,7 +97,7 @@ class Held:
 class WeightShard:
     """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
 
-    dims: of one such weight, without those over which there are many of it.
+    row: of its elements on one rank, those that make one element of the output; 1 for a vector.
     """
 
     name: str
@@ -108,7 +108,7 @@ class WeightShard:
     expert: bool
     data_axes: tuple[str, ...]
     other_axes: tuple[str, ...]
-    dims: tuple[str, ...]
+    row: Monomial
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordina
     if not 0 <= rank < parallel.world_size:
         raise InputError(Problem("the plan has no such rank", field="rank", got=str(rank),
                                  need=f"0 to {parallel.world_size - 1}"))
+    on_a_stage = parallel.tp * parallel.cp * parallel.dp
+    if on_a_stage % (parallel.ep * parallel.etp):
+        raise InputError(Problem("does not divide the ranks of a stage", field="ep x etp",
+                                 got=f"{parallel.ep} x {parallel.etp}", need=f"a divisor of {on_a_stage}"))
     # Both grids have the stages outermost.
     dense = _places(parallel, framework.dense_grid, rank)
     expert = _places(parallel, framework.expert_grid, rank)

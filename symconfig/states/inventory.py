@@ -17,7 +17,7 @@ from symconfig.graph.model import derived, dim_sizes
 from symconfig.plan import Plan
 from symconfig.solve.found import Found
 from symconfig.states.activations import as_run
-from symconfig.states.registration import CHUNK, LAYERS, REGISTRATIONS, Registration
+from symconfig.states.registration import AROUND, CHUNK, LAYERS, REGISTRATIONS, Registration
 from symconfig.targets import megatron_release
 
 # From here on, a model with multi-token prediction has its final norm behind its last layer, wherever the loss is
@@ -29,16 +29,22 @@ NORM_BEHIND_LAST_LAYER = (0, 16)
 class Parameter:
     """One parameter on one rank.
 
-    vector: it has one dimension, and no weight decay. copied: another stage holds it, too, and it lies in a bucket of
-    its own.
+    row: elements of one of its rows. layer: the number of the transformer layer that it is part of, among those of its
+    chunk. copied: another stage holds it, too, and it lies in a bucket of its own.
     """
 
     name: str
     elements: int
     expert: bool
     trainable: bool
-    vector: bool = False
+    row: int = 1
+    layer: int | None = None
     copied: bool = False
+
+    @property
+    def vector(self) -> bool:
+        """It has one dimension, and no weight decay."""
+        return self.row == 1
 
 
 def chunk_parameters(
@@ -47,6 +53,8 @@ def chunk_parameters(
     """Of each virtual stage of a pipeline stage, in the order in which Megatron-LM registers them."""
     found = as_run(plan, transformer_impl)
     numbers = whole_numbers(found)
+    if found.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
+        raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {numbers['ep']}")
     of_kind = derived(found.request.model, found.request.framework.implementation, found.scheme)
     known = {kind: _block(block, numbers, REGISTRATIONS[transformer_impl]) for kind, block in of_kind.items()}
     return tuple(tuple(_chunk(found, index, known)) for index in range(stage, len(found.split.chunks), found.split.pp))
@@ -76,11 +84,11 @@ def _block(block: DerivedBlock, numbers: Mapping[str, int], registration: Regist
     found = []
     for index, shard in enumerate(block.weights):
         run, place = places[_operator(shard)]
-        elements = _elements(shard, numbers)
         experts = numbers[d.EXPERTS] // numbers["ep"] if shard.expert else 1
+        elements, row = _whole(shard, numbers)
         for expert in range(experts):
             name = f"{shard.name}.{expert}" if shard.expert else shard.name
-            made = Parameter(name, elements // experts, shard.expert, not shard.frozen, len(shard.dims) == 1)
+            made = Parameter(name, elements // experts, shard.expert, not shard.frozen, row)
             found.append(_Registered(_operator(shard), (run, expert, place, index), made))
     return tuple(sorted(found, key=lambda item: item.place))
 
@@ -89,9 +97,10 @@ def _operator(shard: WeightShard) -> str:
     return shard.name.partition(".")[0]
 
 
-def _elements(shard: WeightShard, numbers: Mapping[str, int]) -> int:
+def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
+    """Its elements, and those of a row."""
     try:
-        return shard.elements.whole(numbers)
+        return shard.elements.whole(numbers), shard.row.whole(numbers)
     except ValueError as error:
         raise SymconfigError(f"the weight {shard.name} cannot be cut into equal parts: {error}") from None
 
@@ -102,14 +111,15 @@ def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
     numbers = dict.fromkeys((LAYERS, "mtp"), 0)
     for piece in _pieces(found, index):
         kind, _, operator = piece.partition(".")
-        section, prefix = kind if kind in ENDS else LAYERS, ""
+        section, prefix, layer = kind if kind in ENDS else LAYERS, "", None
         if section in numbers:
-            prefix = f"{section}.{numbers[section]}."
+            prefix, layer = f"{section}.{numbers[section]}.", sum(numbers.values())
             numbers[section] += 1
         for item in known[kind]:
             if operator in ("", item.operator):
                 made = item.parameter
-                yield replace(made, name=f"{prefix}{made.name}", copied=made.name == copied)
+                yield replace(made, name=f"{prefix}{made.name}", layer=None if item.operator in AROUND else layer,
+                              copied=made.name == copied)
 
 
 def _pieces(found: Found, index: int) -> Sequence[str]:

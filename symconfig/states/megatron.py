@@ -14,6 +14,7 @@ from symconfig.plan import Parallel, Plan
 from symconfig.states.buffers import Bucket, Piece, bucket_size, buckets
 from symconfig.states.grid import Coordinates, coordinates
 from symconfig.states.inventory import Parameter, chunk_parameters
+from symconfig.states.megatron_fsdp import groups
 from symconfig.targets import megatron_release
 
 WEIGHT_BYTES = 2  # bf16 or fp16; what is computed in lower precision is cast for it
@@ -80,6 +81,8 @@ class RankStates:
 def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "transformer_engine") -> RankStates:
     """Of one global rank. transformer_impl: whose layers; their order of registration decides where buckets end."""
     here = coordinates(_degrees(plan), MEGATRON, rank)
+    if plan.best.options.zero_stage > 1:
+        return _fully_sharded(plan, rank, here, transformer_impl)
     chunks = _chunks(plan, here.pp, transformer_impl)
     laid = [buffer for index, chunk in enumerate(chunks) for buffer in _laid(plan, here, index, chunk)]
     gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
@@ -96,6 +99,25 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     away = sum(_away(laid, expert, plan.best.options.optimizer_offload) for expert in (False, True))
     state = MAIN_BYTES + MOMENTS_BYTES
     return RankStates(rank, here, chunks, buffers, elements * WEIGHT_BYTES, owned * state, away * state)
+
+
+def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: TransformerImpl) -> RankStates:
+    """Under Megatron-FSDP: stage 2 shards gradients and optimizer state, stage 3 weights, too. Its buffers are listed
+    as this rank holds them, one for each group of parameters."""
+    parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
+    chunks = _chunks(plan, here.pp, transformer_impl)
+    held = chunk_parameters(plan, here.pp, transformer_impl)  # its groups of experts do not depend on the expert grid
+    ranks, place = parallel.dp * parallel.cp, here.cp + parallel.cp * here.dp
+    found = [(index, group) for index, parameters in enumerate(held)
+             for group in groups(parameters, bucket_size(ranks), ranks, weights)]
+    buffers = tuple(
+        Buffer(index, group.expert, plan.best.options.grad_bytes, group.elements // ranks,
+               sum(parameter.elements for parameter in group.parameters), 1, group.owned(ranks, place))
+        for index, group in found
+    )
+    shards = sum(group.elements for _, group in found) // ranks
+    optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
+    return RankStates(rank, here, chunks, buffers, WEIGHT_BYTES * (shards if weights else shards * ranks), optimizer, 0)
 
 
 def _degrees(plan: Plan) -> Parallel:

@@ -35,17 +35,22 @@ class Registration:
         raise ValueError(f"no order of registration names all of {', '.join(sorted(asked))}")
 
 
+_BEFORE = ("word_embedding", "position_embedding", "mtp_embedding_norm", "mtp_hidden_norm", "mtp_proj")
+_BEHIND = ("mtp_final_norm", "final_norm", "lm_head")
+AROUND = frozenset((*_BEFORE, *_BEHIND))  # operators that are part of no transformer layer
+
+
 def _order(attention: tuple[str, ...], experts: Order) -> Order:
     def each(*names: str) -> Order:
         return tuple((name,) for name in names)
 
     return (
-        *each("word_embedding", "position_embedding", "mtp_embedding_norm", "mtp_hidden_norm", "mtp_proj"),
+        *each(*_BEFORE),
         *each(*attention),
         *each("mlp_norm", "up_proj", "gate_up_proj", "down_proj", "router"),
         *experts,
         *each("shared_gate", "shared_up_proj", "shared_gate_up_proj", "shared_down_proj"),
-        *each("mtp_final_norm", "final_norm", "lm_head"),
+        *each(*_BEHIND),
     )
 
 

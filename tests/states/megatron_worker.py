@@ -80,7 +80,28 @@ def offloaded(request: dict[str, Any]) -> Any:
     return sum(param.elements for group in split[0] for param in group["params"])
 
 
-ASKED = {"layout": layout, "offloaded": offloaded}
+def fsdp(request: dict[str, Any]) -> Any:
+    """Megatron-FSDP's groups of parameters of these shapes: who is in one, its chunk, its places and its size."""
+    import torch
+
+    module = importlib.import_module("megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer")
+    holder = torch.nn.Module()
+    for number, shape in enumerate(request["shapes"]):
+        holder.register_parameter(f"p{number}", torch.nn.Parameter(torch.empty(shape, device="meta")))
+    numbers = {param: number for number, param in enumerate(holder.parameters())}
+    policy = module.BucketingPolicy(request["bucket"], [], "optim_grads")
+    settings = SimpleNamespace(data_parallel_sharding_strategy="optim_grads")
+    found = []
+    for group in module._get_parameter_groups(holder, policy, {})[0]:
+        items, bucket, _ = module.build_data_parallel_buffer_index(
+            [param.shape for param in group.params], 0, request["ranks"], True, settings,
+            chunk_size_factor=group.chunk_size_factor)
+        places = [items[index].global_data_index for index in range(len(group.params))]
+        found.append([[numbers[param] for param in group.params], group.chunk_size_factor, places, bucket.size])
+    return found
+
+
+ASKED = {"layout": layout, "offloaded": offloaded, "fsdp": fsdp}
 
 
 def main(folder: Path, source: Path) -> None:

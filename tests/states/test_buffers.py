@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import prod
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.states.buffers import Piece, bucket_size, buckets
+from symconfig.states.inventory import Parameter
+from symconfig.states.megatron_fsdp import groups
 from tests.states.megatron_worker_support import Ask, worker
 from tests.verify.megatron_support import source
 
@@ -70,3 +73,24 @@ def test_buffers_are_laid_out_as_megatron_does(
         assert [[sum(bucket.shard(over, rank)) for rank in range(over)] for bucket in ours] == [
             bucket["owned"] for bucket in theirs
         ]
+
+
+shapes = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=2), min_size=1, max_size=14)
+
+
+@settings(deadline=None, max_examples=120)
+@given(shapes, st.integers(1, 400), st.sampled_from([1, 2, 3, 8]))
+def test_megatron_fsdp_groups_and_places_parameters_alike(
+    megatron: Ask, given_shapes: list[list[int]], bucket: int, over: int
+) -> None:
+    theirs = megatron("fsdp", shapes=given_shapes, bucket=bucket, ranks=over)
+    parameters = [Parameter(str(number), prod(shape), False, True, row=prod(shape[1:]))
+                  for number, shape in enumerate(given_shapes)]
+    ours = groups(parameters, bucket, over, units=False)
+    assert [
+        [[int(parameter.name) for parameter in group.parameters], group.chunk, list(group.places), group.elements]
+        for group in ours
+    ] == theirs
+    for group in ours:
+        held = sum(parameter.elements for parameter in group.parameters)
+        assert sum(group.owned(over, rank) for rank in range(over)) == held <= group.elements

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.states.buffers import bucket_size
 from symconfig.states.megatron import RankStates, offloaded, rank_states
 from symconfig.verify import megatron_session
@@ -33,6 +33,15 @@ class Case:
     changed: Mapping[str, Any] = field(default_factory=dict)  # fields of the model
 
 
+def _few_experts(model: str) -> dict[str, Any]:
+    """Megatron-FSDP compares every parameter with every other one."""
+    experts = sample_model(model).experts
+    assert experts is not None
+    return {"num_hidden_layers": 4, "experts": {**experts.model_dump(mode="json", by_alias=True), "num_experts": 16}}
+
+
+_ALONE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1}
+_FEW = {"num_hidden_layers": 4}
 _TIED = {"tie_word_embeddings": True}
 CASES = {
     "dense, first": Case("llama2-13b", 0),
@@ -50,6 +59,11 @@ CASES = {
     "prediction of further tokens": Case("deepseek-v3", -1),
     "sinks and biases of experts": Case("gpt-oss-120b", 33),
     "learned positions and all biases": Case("gpt3-175b", 0),
+    "Megatron-FSDP, ZeRO 2": Case("gpt3-175b", 1, {**_ALONE, "dp": 24, "zero_stage": 2}, _FEW),
+    "Megatron-FSDP, ZeRO 3": Case("llama3.1-70b", -1, {**_ALONE, "dp": 24, "zero_stage": 3}, _FEW),
+    "Megatron-FSDP, experts": Case("mixtral-8x7b", 5, {**_ALONE, "dp": 48, "zero_stage": 3}, _FEW),
+    "Megatron-FSDP, prediction of further tokens": Case(
+        "deepseek-v3", 3, {**_ALONE, "dp": 8, "zero_stage": 3}, _few_experts("deepseek-v3")),
     "tied, one stage": Case("qwen2.5-7b", 1, {"pp": 1, "dp": 4}, _TIED),
     "tied, first": Case("qwen2.5-7b", 0, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
     "tied, last": Case("qwen2.5-7b", -1, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
@@ -169,3 +183,14 @@ def test_a_large_plan_takes_no_time() -> None:
 def test_a_rank_that_is_not_there() -> None:
     with pytest.raises(InputError, match=r"no such rank \(got 64, need 0 to 63\)"):
         rank_states(sample_plan(), 64)
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "words"),
+    [("mixtral-8x7b", {"ep": 16, "dp": 64}, "8 experts do not divide over ep 16"),
+     ("mixtral-8x7b", {"ep": 3, "dp": 8}, "ep x etp: does not divide the ranks of a stage .got 3 x 1"),
+     ("llama2-13b", {"tp": 3}, "o_proj.weight cannot be cut into equal parts")],
+)  # fmt: skip
+def test_degrees_that_do_not_divide(model: str, degrees: dict[str, int], words: str) -> None:
+    with pytest.raises(SymconfigError, match=words):
+        rank_states(sample_plan(model, **degrees), 0)
