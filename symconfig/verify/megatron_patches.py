@@ -158,6 +158,7 @@ def device(name: str | None = None) -> Any:
     class Placed(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+            kwargs.pop("pin_memory", None)  # for copies to a GPU
             if _is_gpu(kwargs.get("device")):
                 kwargs["device"] = name
             if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
