@@ -58,7 +58,7 @@ def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
     local = job.get("transformer_impl", "local") == "local"
     ready = patches.local(config) if local else copy.copy(config)
     patches.refusals()
-    args.transformer_impl = ready.transformer_impl
+    args.transformer_impl = patches.KERNELS["transformer_impl"]
     ready.use_cpu_initialization = False
     args.init_model_with_meta_device = ready.init_model_with_meta_device = False  # already where it shall be
     ready.perform_initialization = bool(job.get("device"))

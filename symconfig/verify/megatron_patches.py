@@ -51,7 +51,7 @@ def _absent() -> None:
     for name in ("transformer.attention", "transformer.multi_latent_attention", "distributed.fsdp.mcore_fsdp_adapter"):
         with contextlib.suppress(ImportError):
             module: Any = importlib.import_module(f"megatron.core.{name}")
-            if getattr(module, "TELinear", module) is None:
+            if not isinstance(getattr(module, "TELinear", object), type):
                 module.TELinear = type("TELinear", (), {})
 
 
