@@ -24,6 +24,9 @@ MOMENTS_BYTES = 8  # Adam's two, in fp32
 # From here on the experts' parameters are reduced over the expert grid where etp is not tp, too; before, only with
 # ep above 1 (tensor_parallel/layers.py, the attribute allreduce).
 EXPERT_GRID_BY_ETP = (0, 19)
+# From here on the optimizer's groups of parameters are sorted; before, they come as the first of each is registered
+# (optimizer/__init__.py, _get_param_groups).
+SORTED_GROUPS = (0, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     elements = sum(buffer.elements for buffer in buffers) if sharded else sum(
         parameter.elements for chunk in chunks for parameter in chunk.parameters)
     owned = sum(buffer.owned for buffer in buffers)
-    away = sum(_away(laid, expert, plan.best.options.optimizer_offload) for expert in (False, True))
+    away = sum(_away(plan, laid, expert) for expert in (False, True))
     state = MAIN_BYTES + MOMENTS_BYTES
     return RankStates(rank, here, chunks, buffers, elements * WEIGHT_BYTES, owned * state, away * state)
 
@@ -168,12 +171,13 @@ def _laid(plan: Plan, here: Coordinates, index: int, chunk: Chunk) -> Iterator[_
         yield _Laid(index, expert, found, tuple(zip(reversed(mine), parts, strict=True)))
 
 
-def _away(laid: Sequence[_Laid], expert: bool, fraction: float) -> int:
+def _away(plan: Plan, laid: Sequence[_Laid], expert: bool) -> int:
     """Elements whose state is in host memory, of one of the two optimizers."""
-    owned = [pair for buffer in laid if buffer.expert == expert for pair in buffer.owned]
-    # What has weight decay comes before vectors, which have none.
-    ordered = sorted(owned, key=lambda pair: pair[0].vector)
-    return offloaded([size for _, size in ordered], fraction)
+    owned = [buffer.owned for buffer in laid if buffer.expert == expert]
+    # Vectors, which have no weight decay, come after all others.
+    last = not owned or megatron_release(plan.best.target.version) >= SORTED_GROUPS or not owned[0][-1][0].vector
+    ordered = sorted((pair for pairs in owned for pair in pairs), key=lambda pair: pair[0].vector is last)
+    return offloaded([size for _, size in ordered], plan.best.options.optimizer_offload)
 
 
 def offloaded(shards: Sequence[int], fraction: float) -> int:

@@ -48,11 +48,13 @@ def refusals() -> None:
 
 def _absent() -> None:
     """Some versions ask of a layer whether it is Transformer Engine's without a thought of its absence: none is."""
-    for name in ("transformer.attention", "transformer.multi_latent_attention", "distributed.fsdp.mcore_fsdp_adapter"):
+    for name in ("transformer.attention", "transformer.multi_latent_attention", "distributed.fsdp.mcore_fsdp_adapter",
+                 "tensor_parallel.inference_layers"):
         with contextlib.suppress(ImportError):
             module: Any = importlib.import_module(f"megatron.core.{name}")
-            if not isinstance(getattr(module, "TELinear", object), type):
-                module.TELinear = type("TELinear", (), {})
+            for layer in [layer for layer in vars(module) if layer.endswith("Linear")]:
+                if not isinstance(getattr(module, layer), type):
+                    setattr(module, layer, type(layer, (), {}))
 
 
 def _norms() -> None:
@@ -93,8 +95,11 @@ def _attention() -> None:
 
 def _down_projections() -> None:
     """Latent attention's products into the latent are whole on every tensor-parallel rank under Transformer Engine
-    (parallel_mode duplicated); Megatron's own layers would split them where they are not told of a group of one."""
+    (parallel_mode duplicated, from 0.14 on); Megatron's own layers would split them where they are not told of a group
+    of one."""
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    if not hasattr(module, "TELinear"):
+        return
     split = importlib.import_module("megatron.core.tensor_parallel").ColumnParallelLinear
     make = module.build_module
 
