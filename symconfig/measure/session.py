@@ -49,7 +49,8 @@ class Step:
 class Taken:
     """What the process found. error: in Megatron's words; crash: it ended or hung instead of answering.
 
-    args: the resolved namespace as it ran. states_bytes: allocated once the rank was built.
+    not_compiled: why PyTorch's compiler does not work there. args: the resolved namespace as it ran. states_bytes:
+    allocated once the rank was built.
     """
 
     steps: tuple[Step, ...] = ()
@@ -60,6 +61,7 @@ class Taken:
     parameters: int | None = None
     out_of_memory: str | None = None
     no_gpu: str | None = None
+    not_compiled: str | None = None
     error: str | None = None
     crash: str | None = None
     last_lines: tuple[str, ...] = ()
@@ -140,6 +142,6 @@ def _taken(result: Mapping[str, Any]) -> Taken:
                    step["gradient_norm"]) for step in result.get("steps", ())),
         Memory(**result["memory"]) if result.get("memory") else None, result.get("states_bytes"),
         result.get("software", {}), result.get("args", {}), result.get("rank", {}).get("parameters"),
-        result.get("out_of_memory"), result.get("no_gpu"),
+        result.get("out_of_memory"), result.get("no_gpu"), result.get("not_compiled"),
         f"{failed['name']}: {failed['error']}" if wrong and failed else None,
     )

@@ -112,6 +112,7 @@ def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result
     say("importing Megatron")
     phases.run("import", lambda: _import(request, job, on_gpu))
     result["software"] = _software(on_gpu)
+    result["not_compiled"] = _not_compiled() if on_gpu else None
     say("its arguments")
     args, config = _resolved(job, runner, phases)
     with contextlib.ExitStack() as stack:
@@ -144,10 +145,8 @@ def _import(request: dict[str, Any], job: dict[str, Any], on_gpu: bool) -> None:
         shims.claim_transformer_engine(job["transformer_engine"])
     if on_gpu:
         import torch
-        import torch._dynamo
 
         torch.cuda.set_device(0)
-        torch._dynamo.config.suppress_errors = True  # a machine without a C compiler runs the kernels one by one
 
 
 def _resolved(job: dict[str, Any], runner: Any, phases: Any) -> tuple[Any, Any]:
@@ -248,6 +247,20 @@ def _loss(output: Any) -> tuple[Any, Any]:
     """Of the last stage: the mean over tokens, as pretrain_gpt.py's."""
     loss = output.float().mean()
     return loss, loss.detach()
+
+
+def _not_compiled() -> str | None:
+    """Why PyTorch's compiler, with which Megatron fuses its activations, does not work here: for want of a C compiler,
+    say. The operators then run one by one."""
+    import torch
+    import torch._dynamo
+
+    try:
+        torch.compile(lambda x: 2 * x + 1)(torch.ones(2, device="cuda"))
+    except Exception as error:
+        torch._dynamo.config.suppress_errors = True
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None
 
 
 def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:

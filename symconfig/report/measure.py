@@ -105,6 +105,9 @@ def _remarks(found: Measurement) -> Iterator[str]:
         yield f"It was not expected to fit: this GPU has {gib(taken.memory.whole_bytes)} GiB."
     if taken.out_of_memory is not None:
         yield f"It does not fit on this GPU: {taken.out_of_memory}"
+    if taken.not_compiled is not None:
+        yield ("PyTorch's compiler, with which Megatron fuses its activations, does not work here, so that their "
+               f"operators ran one by one: {taken.not_compiled}")
     if not found.finite:
         yield "Some loss or gradient is not a number, so that the GPU may have run faster or slower than it does."
 

@@ -15,6 +15,7 @@ from symconfig.measure.measure import Measurement, measure
 from symconfig.measure.predict import as_run, expected
 from symconfig.measure.rank import choose
 from symconfig.measure.rows import document, row
+from symconfig.measure.session import Step
 from symconfig.measured.cases import case
 from symconfig.measured.read import read
 from symconfig.measured.runs import runs
@@ -133,6 +134,15 @@ def test_running_out_of_memory_is_an_answer(ran: Measurement) -> None:
     assert not found.fits
     assert "It does not fit on this GPU: Tried to allocate 2.00 GiB" in plain(blocks(found))
     assert document(found).rows[0].measured.oom
+
+
+def test_what_makes_a_gpu_slower_than_planned_is_told(ran: Measurement) -> None:
+    nan = (Step((1.0,) * 8, (1.0,) * 8, 1.0, (float("nan"),) * 4, None),) * 3
+    found = answered(ran.plan, dict(ran.taken.args), rank="7", steps=nan, not_compiled="InvalidCxxCompiler: no g++")
+    text = plain(blocks(found))
+    assert "operators ran one by one: InvalidCxxCompiler: no g++" in text
+    assert "is not a number" in text
+    assert to_dict(found)["steps"][0]["losses"] is None  # JSON has no NaN
 
 
 def test_another_gpu_writes_no_row_of_the_plans_cluster(ran: Measurement) -> None:
