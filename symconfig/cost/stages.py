@@ -64,13 +64,16 @@ class Points:
 class StageShape:
     """A stage as counts of each kind, its place in the pipeline, and how many stages look the same in time.
 
-    layers: how many each of its chunks has, without the model's ends.
+    layers: how many each of its chunks has, without the model's ends. together: how many are recomputed at once, and
+    of each kind, kept: how many begin such a group and so have their input kept; None: all.
     """
 
     index: int
     counts: tuple[int, ...]
     alike: int
     layers: tuple[int, ...] = ()
+    together: int = 1
+    kept: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +139,16 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     head = np.array([kind in LAST for kind in table.kinds])
     passes, weights = table.passes[..., points], table.weights[..., points]
     of = dict(zip(WEIGHTS, weights, strict=True))
-    body = np.where(head, 0.0, counts)
+    body = np.where(head, 0.0, [shape.kept or shape.counts for shape in shapes])
     sums = (counts @ passes[:KEPT]).transpose(0, 2, 1, 3)
     kept = (body @ passes[KEPT]).transpose(1, 0, 2)
-    ends = ((counts - body) @ passes[KEPT]).transpose(1, 0, 2)
+    ends = (np.where(head, counts, 0.0) @ passes[KEPT]).transpose(1, 0, 2)
     transient = np.array(
         [
-            passes[TRANSIENT][:, count > 0].max(axis=1)
+            _at_once(table, shape.together, points)[:, count > 0].max(axis=1)
             + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0)
             + of["workspaces"][count > 0].max(axis=0)
-            for count in counts
+            for shape, count in zip(shapes, counts, strict=True)
         ]
     )
     held = counts @ weights[: WEIGHTS.index("buffers")]
@@ -179,6 +182,19 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )
+
+
+def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
+    """[policies, kinds, n]: bytes alive only while a block runs backward, with what so many layers bring back."""
+    transient: Array = table.passes[TRANSIENT][..., points]
+    if together == 1:
+        return transient
+    spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
+    layer = np.array([[kind not in ENDS] for kind in table.kinds])
+    entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one
+    group = spaces + together * (transient - spaces) + (together - 1) * entering
+    result: Array = np.where(layer, group, transient)
+    return result
 
 
 def distinct(

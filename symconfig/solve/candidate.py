@@ -63,7 +63,7 @@ def _recompute(found: Found) -> Recompute:
     if found.block_layers:
         return Recompute("full", method="block", num_layers=found.block_layers)
     if LAYER in found.choice.modules:
-        return Recompute("full", method="uniform", num_layers=1)
+        return Recompute("full", method="uniform", num_layers=found.uniform_layers)
     if found.choice.modules:
         return Recompute("selective", modules=tuple(sorted(found.choice.modules)))
     return Recompute("none")

@@ -9,7 +9,7 @@ import numpy as np
 from symconfig.cost.block_recompute import evaluate_block
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Lattice
-from symconfig.cost.stages import Points, Setting, Stages, StageShape, layers, stages
+from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived
@@ -44,6 +44,23 @@ def _point(found: Found, copies: int) -> Grid:
     return np.repeat(np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64), copies, axis=1)
 
 
+def _shape(found: Found, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
+    stage, together = found.split.stage(index), found.uniform_layers
+    if together == 1:
+        return StageShape(index, counts, 1, layers(stage))
+    begin = [kind for chunk in stage for kind in begins(chunk, together) if kind is not None]
+    return StageShape(index, counts, 1, layers(stage), together, tuple(begin.count(kind) for kind in kinds))
+
+
+def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
+    """The kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at once."""
+    place, result = 0, []
+    for kind in chunk:
+        result.append(None if kind not in ENDS and place % together else kind)
+        place += kind not in ENDS
+    return tuple(result)
+
+
 def detail(found: Found, known: Lattice | None = None) -> Detail:
     """The parts of one candidate, by the same functions that weighed it.
 
@@ -57,7 +74,7 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
     costs = block_costs(of_kind, known, found.machine, request.framework)
     small = table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
     counts = found.split.counts(small.kinds)
-    shapes = tuple(StageShape(index, count, 1, layers(found.split.stage(index))) for index, count in enumerate(counts))
+    shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
     setting = Setting(
         pp,
         found.split.vpp,

@@ -32,6 +32,7 @@ class Found:
     step_s: float
     device_bytes: float
     score: float
+    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
 
     @property
     def order(self) -> tuple[object, ...]:

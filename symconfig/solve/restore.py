@@ -24,10 +24,10 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     scheme = Scheme(o.sequence_parallel, cp_comm, *habits)  # type: ignore[arg-type]
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(p.pp, p.vpp, chunks, o.account_for_embedding, o.account_for_loss, o.pipeline_layout)
-    layers = 0
+    layers, together = 0, 1
     if o.recompute.granularity == "full":
-        choice = WHOLE
-        layers = o.recompute.num_layers or 0 if o.recompute.method == "block" else 0
+        choice, given = WHOLE, o.recompute.num_layers
+        layers, together = (given or 0, 1) if o.recompute.method == "block" else (0, given or 1)
     else:
         choice = Choice(frozenset(o.recompute.modules), offloaded(plan.model) if o.activation_offload else frozenset())
     degrees = (p.tp, p.pp, p.cp, p.ep, p.etp, p.dp, candidate.batch.micro)
@@ -44,4 +44,5 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
         candidate.predicted.step_s,
         candidate.predicted.device_bytes,
         candidate.predicted.step_s,
+        together,
     )

@@ -14,7 +14,7 @@ from symconfig.cost.stages import ENDS
 from symconfig.cost.table import Choice
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plan import Candidate, Plan
-from symconfig.solve.detail import detail
+from symconfig.solve.detail import begins, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
 from symconfig.solve.run import habits
@@ -50,25 +50,18 @@ def saved(
     candidate: of the plan; the best one if none is given.
     """
     found = as_run(plan, transformer_impl, candidate)
-    group = _group(candidate or plan.best)
     blocks = {block.derived.name: block for block in detail(found).table.blocks}
     result: list[SavedTensor] = []
     for index, chunk in enumerate(found.split.stage(stage)):
         layers = dict.fromkeys(("layer", "mtp"), 0)
-        for kind in chunk:
+        for kind, begin in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
             place = "mtp" if kind == "mtp" else "layer"
             layer = None if kind in ENDS and kind != "mtp" else layers[place]
-            if kind in ENDS or layers["layer"] % group == 0:  # the others of a group are run again from its first
+            if begin is not None:
                 policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
                 result.extend(_kept(blocks[kind], policy, index, layer))
             layers[place] += layer is not None
     return tuple(result)
-
-
-def _group(candidate: Candidate) -> int:
-    """Layers that full recompute runs again together, from the input of the first."""
-    recompute = candidate.options.recompute
-    return recompute.num_layers or 1 if recompute.method == "uniform" else 1
 
 
 def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:

@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows and sinks": ("gpt-oss-120b", {}),
     "selective": ("mixtral-8x7b", {"recompute": Recompute("selective", modules=("core_attn", "layernorm", "moe_act"))}),
     "full": ("deepseek-v3", {"recompute": FULL}),
+    "pairs of layers": ("llama3.1-70b", {"recompute": Recompute("full", method="uniform", num_layers=2)}),
+    "threes of layers": ("deepseek-v3", {"recompute": Recompute("full", method="uniform", num_layers=3)}),
     "first layers": ("llama3.1-70b", {"recompute": BLOCK}),
     "offloaded": ("llama2-13b", {"activation_offload": True}),
 }
@@ -58,3 +60,15 @@ def test_multi_token_prediction_layers_are_counted_on_their_own() -> None:
     last = saved(plan, plan.best.parallel.pp - 1)
     assert {t.layer for t in last if t.block == "mtp"} == {0}
     assert {t.operator for t in last if t.tensor == "mtp_joined"} == {"mtp_concat"}
+
+
+def test_layers_recomputed_together_keep_the_first_ones_input_and_come_back_together() -> None:
+    one, three = (
+        sample_plan("llama2-13b", recompute=Recompute("full", method="uniform", num_layers=count)) for count in (1, 3)
+    )
+    layers = [t for t in saved(three, 0) if t.block == "dense"]
+    assert [t.layer for t in layers] == list(range(0, 20, 3))
+    assert {t.tensor for t in layers} == {"layer_in"}
+    ours, theirs = (detail(as_run(plan, "transformer_engine")) for plan in (three, one))
+    back = [parts.cost.memory["working set"][0].item() for parts in (ours, theirs)]
+    assert 1.5 < back[0] / back[1] < 3  # gradients and workspaces are those of one layer
