@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy verify-all megatron-source readme clean
+.PHONY: help demo test lint bench accuracy verify-all verify-real megatron-source readme clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -21,6 +21,7 @@ help:
 	@echo 'make lint        ruff and mypy --strict'
 	@echo 'make bench       measure speed and memory, into benchmarks/results.json'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
+	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
 	@echo 'make readme      put fresh output into README.md'
 	@echo 'make clean       remove what these made'
@@ -72,6 +73,9 @@ bench: $(VENV)/.base
 
 verify-all: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_all
+
+verify-real: $(VENV)/.megatron
+	$(BIN)/python -m tests.verify_real
 
 TRUTH ?= ../shared/truth
 accuracy: $(VENV)/.base

@@ -1,0 +1,67 @@
+"""The table of real ranks: every model has a job, and differences are neither hidden nor rounded away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import zoo_clusters, zoo_models
+from tests import verify_real
+from tests.sample_plans import sample_plan
+from tests.verify_real import Compared, Judged, in_readme, jobs, markdown
+
+PLAN = sample_plan("llama2-13b")
+
+
+def judged(*compared: Compared) -> Judged:
+    return Judged({"model": "llama2-13b", "cluster": "h100", "gpus": 1024}, PLAN, 0, (), compared, 12.3, 1.5 * 2**30)
+
+
+def test_every_model_of_the_zoo_has_one_job() -> None:
+    found = jobs()
+    assert sorted(job["model"] for job in found) == zoo_models()
+    assert {job["cluster"] for job in found} <= set(zoo_clusters())
+
+
+def test_equal_numbers_are_said_to_be_equal() -> None:
+    table = markdown([judged(Compared("rank 0: parameters", 2_271_543_296, 2_271_543_296, "count"),
+                             Compared("rank 9: parameters", 7, 7, "count"))])
+    assert "| 2,271,543,296 (equal) |" in table
+    assert "| 1,024 x h100 |" in table
+    assert "12 s, 1.50 GiB |" in table
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [((2**30 + 1, 2**30), "1,024 MiB (+0 to +9.3e-08 %)"), ((1.02 * 2**30, 2**30), "(+0 to +2 %)"),
+     ((0.5 * 2**30, 1.5 * 2**30), "(-50 to +50 %)")],
+)
+def test_a_difference_shows_however_small(ours: tuple[float, float], said: str) -> None:
+    table = markdown([judged(*(Compared(f"rank {rank}: optimizer shard", value, 2**30, "bytes")
+                               for rank, value in enumerate(ours)))])
+    assert said in table
+    assert "equal" not in table
+
+
+def test_what_was_not_compared_is_a_dash() -> None:
+    assert markdown([judged()]).splitlines()[-1].count(" - |") == 4
+
+
+def test_the_readmes_table_is_replaced_and_nothing_else() -> None:
+    text = "a\n<!-- real: written by `make verify-real` -->\nold\n<!-- end of real -->\nb\n"
+    assert in_readme(text, "| new |") == text.replace("old\n", "\n| new |\n\n")
+    with pytest.raises(SystemExit, match="no place"):
+        in_readme("nothing here", "| new |")
+
+
+def test_a_check_that_says_nothing_is_a_failure_not_a_row_of_dashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command in a process of its own; here one that ends with bad input."""
+    monkeypatch.setattr(verify_real.sys, "executable", "/bin/false")
+    found = verify_real.judge({"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 8, "global_batch_size": 64},
+                              tmp_path / "out")
+    assert (found.code, found.compared) == (1, ())
+    assert found.peak_bytes > 0

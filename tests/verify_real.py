@@ -1,0 +1,155 @@
+"""Every zoo model at a realistic size, planned, rendered and built for real: predicted against real, as a table.
+
+`make verify-real` runs all of them and writes the README's table; --only TEXT some of them, which are only printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import symconfig
+from symconfig.units import GIB, MIB
+
+ROOT = Path(__file__).resolve().parent.parent
+JOBS = Path(__file__).with_suffix(".yaml")
+README = ROOT / "README.md"
+TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
+# What a check compares, by a word of its name, and how the table heads it. The order is that of the columns.
+QUANTITIES = {"parameters": "parameters", "gradient": "gradient buffers", "optimizer": "optimizer shard",
+              "saved": "activations"}
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One number of one rank: symconfig's and the real module's."""
+
+    what: str
+    ours: float
+    real: float
+    unit: str
+
+    @property
+    def difference(self) -> float:
+        """Relative."""
+        return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One job's folder after `verify --build --trace`. peak_bytes: resident, of the largest process."""
+
+    job: dict[str, Any]
+    plan: symconfig.Plan
+    code: int
+    failures: tuple[str, ...]
+    compared: tuple[Compared, ...]
+    seconds: float
+    peak_bytes: float
+
+
+def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+def judge(job: dict[str, Any], folder: Path) -> Judged:
+    """Plans, writes and verifies one job; the check runs in a process of its own, whose memory is measured."""
+    made = symconfig.plan(**job, top=1)
+    made.write(folder)
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "symconfig", "verify", str(folder), "--build", "--trace", "--json"]
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(command, stdout=out, cwd=ROOT)
+        _, status, used = os.wait4(process.pid, 0)  # its own peak and that of the processes that it waited for
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        data = json.loads(out.read() or b"{}")
+    checks = data.get("checks", [])
+    failures = [f"{check['name']}: {check['detail']}" for check in checks if check["status"] == "failed"]
+    failures += [str(problem["what"]) for problem in data.get("problems", [])]
+    compared = tuple(Compared(**item) for check in checks for item in check.get("compared", ()))
+    return Judged(job, made.plan, process.returncode, tuple(failures), compared, time.perf_counter() - started,
+                  used.ru_maxrss * _KIB)
+
+
+def markdown(judged: Sequence[Judged]) -> str:
+    """One row a model: the largest real number of its ranks, and how far off symconfig is."""
+    heads = ("model", "on", "layout", *QUANTITIES.values(), "check")
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for item in judged:
+        cells = (item.job["model"], f"{item.job['gpus']:,} x {item.job['cluster']}", _layout(item.plan),
+                 *(_cell(_of(item.compared, word)) for word in QUANTITIES),
+                 f"{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _layout(plan: symconfig.Plan) -> str:
+    """Degrees above one."""
+    parallel = plan.best.parallel
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+    return " ".join(f"{name}{value}" for name in names if (value := getattr(parallel, name)) > 1) or "one GPU"
+
+
+def _of(compared: Iterable[Compared], word: str) -> list[Compared]:
+    return [item for item in compared if word in item.what]
+
+
+def _cell(items: Sequence[Compared]) -> str:
+    if not items:
+        return "-"
+    largest = max(items, key=lambda item: item.real)
+    shown = f"{largest.real:,.0f}" if largest.unit == "count" else f"{largest.real / MIB:,.0f} MiB"
+    return f"{shown} ({_differences(items)})"
+
+
+def _differences(items: Sequence[Compared]) -> str:
+    """Equal to the last unit, or the range of the relative differences."""
+    if all(item.ours == item.real for item in items):
+        return "equal"
+    low, high = (pick(item.difference for item in items) for pick in (min, max))
+    return f"{100 * low:+.2g} %" if low == high else f"{100 * low:+.2g} to {100 * high:+.2g} %"
+
+
+def in_readme(text: str, table: str) -> str:
+    """The README with this table."""
+    if not TABLE.search(text):
+        sys.exit("README.md has no place for the table of real ranks")
+    return TABLE.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", metavar="TEXT", default="", help="only models whose name holds this; writes nothing")
+    arguments = parser.parse_args()
+    judged = []
+    with tempfile.TemporaryDirectory() as root:
+        for job in jobs():
+            if arguments.only in job["model"]:
+                judged.append(judge(job, Path(root) / job["model"]))
+                done = judged[-1]
+                said = "; ".join(done.failures) or f"{len(done.compared)} numbers compared"
+                print(f"{done.seconds:6.1f} s  {job['model']}: exit {done.code}, {said}", file=sys.stderr)
+    table = markdown(judged)
+    print(table)
+    if not arguments.only:
+        README.write_text(in_readme(README.read_text(encoding="utf-8"), table), encoding="utf-8")
+    return 0 if all(item.code == 0 for item in judged) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
