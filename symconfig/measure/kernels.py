@@ -23,6 +23,7 @@ from symconfig.measure.kernel_times import KernelTimes, Launch, Rig, Row, Skippe
 Progress = Callable[[str, float], None]
 OVERRUN = 1.5  # of the budget, after which what is left is not measured
 _WARM_UP_S = 0.5  # until clocks have risen
+_WARM_UP_SIZE = 4096  # of each side of the product that does it
 FREE = 0.9  # of the memory: where less is, somebody else may be on the GPU
 INSTALL = "python -m pip install torch"
 LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
@@ -161,7 +162,7 @@ def _check_alive(on: Bench, reason: str) -> None:
 
 def _warm_up(on: Bench, seconds: float) -> None:
     """Large products until the clocks have risen and the libraries are loaded."""
-    x = on.normal(4096, 4096)
+    x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         on.torch.mm(x, x)

@@ -259,3 +259,55 @@ def test_low_precision_products_are_what_the_gpus_library_takes() -> None:
         (make,) = ways(TwoSets(torch, "cuda", 0), product)
         result: Any = make().call(1)
     assert (tuple(result.shape), result.dtype, result.device.type) == ((48, 32), torch.bfloat16, "cuda")
+
+
+class Pretended(Bench):
+    """A GPU's way through the code on a CPU's tensors."""
+
+    @property
+    def cuda(self) -> bool:
+        return True
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs = {
+        "Event": Event, "_sleep": lambda cycles: None, "synchronize": lambda: None, "empty_cache": lambda: None,
+        "mem_get_info": lambda: (2**30, 2**31), "get_device_name": lambda: "NVIDIA H200",
+        "get_device_capability": lambda: (8, 0),
+    }
+    for name, stub in stubs.items():
+        monkeypatch.setattr(torch.cuda, name, stub)
+    monkeypatch.setattr(module, "_driver", lambda: "570.1")
+    monkeypatch.setattr(module, "_WARM_UP_SIZE", 8)
+    on = Pretended(torch, "cpu", 2**20)
+    wanted = small([
+        Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
+        Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
+        Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
+        Stream(what="glu", rows=8, columns=8), Launch(where="device"), Launch(where="host"),
+    ])
+    times = module._measured(on, 20.0, quiet, wanted)
+    assert (times.cluster, times.rig.product, times.rig.driver) == ("h200", "NVIDIA H200", "570.1")
+    assert {row.what.family for row in times.rows} == {
+        "product, bf16", "attention, backward", "activation, forward", "launch", "host, one operator"}
+    assert {row.how for row in times.rows} == {None, "flash", "glu"}  # a CPU has no cuDNN, nor Triton here
+    assert [item.what.family for item in times.skipped] == ["product, fp8"]
+    assert any("memory is in use" in note for note in times.notes)
+    fit_kernels(times, load_cluster("h200"))
