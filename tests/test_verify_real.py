@@ -15,7 +15,7 @@ PLAN = sample_plan("llama2-13b")
 
 
 def judged(*compared: Compared) -> Judged:
-    return Judged({"model": "llama2-13b", "cluster": "h100", "gpus": 1024}, PLAN, 0, (), compared, 12.3, 1.5 * 2**30)
+    return Judged({"model": "llama2-13b", "cluster": "h100", "gpus": 1024}, PLAN, 0, (), 3, compared, 12.3, 1.5 * 2**30)
 
 
 def test_every_model_of_the_zoo_has_one_job() -> None:
@@ -25,10 +25,11 @@ def test_every_model_of_the_zoo_has_one_job() -> None:
 
 
 def test_equal_numbers_are_said_to_be_equal() -> None:
-    table = markdown([judged(Compared("rank 0: parameters", 2_271_543_296, 2_271_543_296, "count"),
-                             Compared("rank 9: parameters", 7, 7, "count"))])
+    table = markdown([judged(Compared("parameters", 2_271_543_296, 2_271_543_296, "count"),
+                             Compared("parameters", 7, 7, "count"))])
     assert "| 2,271,543,296 (equal) |" in table
     assert "| 1,024 x h100 |" in table
+    assert "| 3 | 2,271" in table
     assert "12 s, 1.50 GiB |" in table
     assert len({line.count("|") for line in table.splitlines()}) == 1
 
@@ -39,8 +40,7 @@ def test_equal_numbers_are_said_to_be_equal() -> None:
      ((0.5 * 2**30, 1.5 * 2**30), "(-50 to +50 %)")],
 )
 def test_a_difference_shows_however_small(ours: tuple[float, float], said: str) -> None:
-    table = markdown([judged(*(Compared(f"rank {rank}: optimizer shard", value, 2**30, "bytes")
-                               for rank, value in enumerate(ours)))])
+    table = markdown([judged(*(Compared("optimizer shard", value, 2**30, "bytes") for value in ours))])
     assert said in table
     assert "equal" not in table
 

@@ -27,9 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
-# What a check compares, by a word of its name, and how the table heads it. The order is that of the columns.
-QUANTITIES = {"parameters": "parameters", "gradient": "gradient buffers", "optimizer": "optimizer shard",
-              "saved": "activations"}
+# What checks compare, as the table heads it. The order is that of the columns.
+QUANTITIES = ("parameters", "gradient buffers", "optimizer shard", "activations")
 _KIB = 1024
 
 
@@ -50,12 +49,16 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One job's folder after `verify --build --trace`. peak_bytes: resident, of the largest process."""
+    """One job's folder after `verify --build --trace`.
+
+    ranks: how many were built. peak_bytes: resident, of the largest process.
+    """
 
     job: dict[str, Any]
     plan: symconfig.Plan
     code: int
     failures: tuple[str, ...]
+    ranks: int
     compared: tuple[Compared, ...]
     seconds: float
     peak_bytes: float
@@ -82,17 +85,18 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
     failures = [f"{check['name']}: {check['detail']}" for check in checks if check["status"] == "failed"]
     failures += [str(problem["what"]) for problem in data.get("problems", [])]
     compared = tuple(Compared(**item) for check in checks for item in check.get("compared", ()))
-    return Judged(job, made.plan, process.returncode, tuple(failures), compared, time.perf_counter() - started,
+    ranks = sum(any(item["what"] == QUANTITIES[0] for item in check.get("compared", ())) for check in checks)
+    return Judged(job, made.plan, process.returncode, tuple(failures), ranks, compared, time.perf_counter() - started,
                   used.ru_maxrss * _KIB)
 
 
 def markdown(judged: Sequence[Judged]) -> str:
     """One row a model: the largest real number of its ranks, and how far off symconfig is."""
-    heads = ("model", "on", "layout", *QUANTITIES.values(), "check")
+    heads = ("model", "on", "layout", "ranks", *QUANTITIES, "check")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for item in judged:
         cells = (item.job["model"], f"{item.job['gpus']:,} x {item.job['cluster']}", _layout(item.plan),
-                 *(_cell(_of(item.compared, word)) for word in QUANTITIES),
+                 str(item.ranks), *(_cell(_of(item.compared, what)) for what in QUANTITIES),
                  f"{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -105,8 +109,8 @@ def _layout(plan: symconfig.Plan) -> str:
     return " ".join(f"{name}{value}" for name in names if (value := getattr(parallel, name)) > 1) or "one GPU"
 
 
-def _of(compared: Iterable[Compared], word: str) -> list[Compared]:
-    return [item for item in compared if word in item.what]
+def _of(compared: Iterable[Compared], what: str) -> list[Compared]:
+    return [item for item in compared if item.what == what]
 
 
 def _cell(items: Sequence[Compared]) -> str:
