@@ -56,6 +56,7 @@ CASES = {
     "ep and etp": Case("mixtral-8x7b", 5, {"tp": 2, "pp": 2, "ep": 4, "etp": 2, "dp": 8}),
     "etp alone": Case("mixtral-8x7b", 3, {"tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 4}),
     "latent attention, dense layers first": Case("deepseek-v3", 0),
+    "latent attention, cp": Case("deepseek-v3", 0, {"cp": 2, "tp": 1, "pp": 4, "vpp": 1, "ep": 8, "dp": 4}),
     "prediction of further tokens": Case("deepseek-v3", -1),
     "sinks and biases of experts": Case("gpt-oss-120b", 33),
     "learned positions and all biases": Case("gpt3-175b", 0),
