@@ -166,8 +166,6 @@ def device(name: str | None = None) -> Any:
             kwargs.pop("pin_memory", None)  # for copies to a GPU
             if _is_gpu(kwargs.get("device")):
                 kwargs["device"] = name
-            if kwargs.get("pin_memory"):
-                kwargs["pin_memory"] = False  # there is no GPU to copy to
             if function is torch.Tensor.to and args[1:] and _is_gpu(args[1]):
                 args = (args[0], name, *args[2:])
             if function is torch.device and args and _is_gpu(args[0]):
