@@ -56,12 +56,13 @@ def test_the_readmes_table_is_replaced_and_nothing_else() -> None:
         in_readme("nothing here", "| new |")
 
 
-def test_a_check_that_says_nothing_is_a_failure_not_a_row_of_dashes(
+def test_a_job_is_planned_written_and_verified_by_the_commands_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command in a process of its own; here one that ends with bad input."""
-    monkeypatch.setattr(verify_real.sys, "executable", "/bin/false")
+    monkeypatch.setattr(verify_real, "CHECKS", {"megatron": ("--megatron", str(tmp_path / "absent"))})
     found = verify_real.judge({"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 8, "global_batch_size": 64},
                               tmp_path / "out")
-    assert (found.code, found.compared) == (1, ())
-    assert found.peak_bytes > 0
+    assert (found.code, found.ranks, found.compared) == (2, 0, ())
+    assert found.failures  # bad input is said, not shown as a row of dashes
+    assert found.plan.best.parallel.world_size == 8
+    assert 2**24 < found.peak_bytes < 2**31

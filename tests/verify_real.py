@@ -20,17 +20,19 @@ from typing import Any
 
 import yaml
 
-import symconfig
+from symconfig.plan import Plan
 from symconfig.units import GIB, MIB
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
-# What checks compare, as the table heads it. The order is that of the columns.
-QUANTITIES = ("parameters", "gradient buffers", "optimizer shard", "activations")
+# The columns, each with what checks call it.
+QUANTITIES = {"parameters": "parameters", "gradient buffers": "gradient buffers", "optimizer shard": "optimizer shard",
+              "activations": "all of the stage"}
 # DeepSpeed's ranks are built, and trained, at a size that a CPU holds: tests/render.
-CHECKS = {"megatron": ("--build",), "deepspeed": ()}
+CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ()}
+COMMAND = (sys.executable, "-m", "symconfig")
 _KIB = 1024
 
 
@@ -51,13 +53,13 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One job's folder after `verify --build`.
+    """One job's folder after `verify --build --trace`.
 
     ranks: how many were built. peak_bytes: resident, of the largest process.
     """
 
     job: dict[str, Any]
-    plan: symconfig.Plan
+    plan: Plan
     code: int
     failures: tuple[str, ...]
     ranks: int
@@ -72,12 +74,15 @@ def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
 
 
 def judge(job: dict[str, Any], folder: Path) -> Judged:
-    """Plans, writes and verifies one job; the check runs in a process of its own, whose memory is measured."""
-    made = symconfig.plan(**job, top=1)
-    made.write(folder)
+    """Plans, writes and verifies one job, each in a process of its own: this one stays small, because a child's peak
+    counts its parent's from before it became itself."""
+    options = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    subprocess.run([*COMMAND, "plan", *options, "--top", "1", "--out", str(folder), "--json"], cwd=ROOT, check=True,
+                   stdout=subprocess.DEVNULL)
+    plan = Plan.load(folder)
     started = time.perf_counter()
-    command = [sys.executable, "-m", "symconfig", "verify", str(folder), *CHECKS[made.best.target.backend], "--json"]
     with tempfile.TemporaryFile() as out:
+        command = [*COMMAND, "verify", str(folder), *CHECKS[plan.best.target.backend], "--json"]
         process = subprocess.Popen(command, stdout=out, cwd=ROOT)
         _, status, used = os.wait4(process.pid, 0)  # its own peak and that of the processes that it waited for
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -87,8 +92,8 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
     failures = [f"{check['name']}: {check['detail']}" for check in checks if check["status"] == "failed"]
     failures += [str(problem["what"]) for problem in data.get("problems", [])]
     compared = tuple(Compared(**item) for check in checks for item in check.get("compared", ()))
-    ranks = sum(any(item["what"] == QUANTITIES[0] for item in check.get("compared", ())) for check in checks)
-    return Judged(job, made.plan, process.returncode, tuple(failures), ranks, compared, time.perf_counter() - started,
+    ranks = sum(any(item["what"] == "parameters" for item in check.get("compared", ())) for check in checks)
+    return Judged(job, plan, process.returncode, tuple(failures), ranks, compared, time.perf_counter() - started,
                   used.ru_maxrss * _KIB)
 
 
@@ -98,13 +103,13 @@ def markdown(judged: Sequence[Judged]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for item in judged:
         cells = (item.job["model"], f"{item.job['gpus']:,} x {item.job['cluster']}", _layout(item.plan),
-                 str(item.ranks), *(_cell(_of(item.compared, what)) for what in QUANTITIES),
+                 str(item.ranks), *(_cell(_of(item.compared, what)) for what in QUANTITIES.values()),
                  f"{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _layout(plan: symconfig.Plan) -> str:
+def _layout(plan: Plan) -> str:
     """Degrees above one."""
     parallel = plan.best.parallel
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
