@@ -76,6 +76,9 @@ def _refused(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -
         yield Problem("wrong value", field="--transformer-impl", got=impl, need=" or ".join(get_args(TransformerImpl)))
     if device not in get_args(Device):
         yield Problem("wrong value", field="--device", got=device, need=" or ".join(get_args(Device)))
+    if device == "cpu" and plan.best.options.optimizer_offload:
+        yield Problem("this plan keeps optimizer state in host memory, which on a CPU is the same memory",
+                      field="--device", got=device, need="cuda")
     if impl == "transformer_engine" and device == "cpu":
         yield Problem("Transformer Engine's layers need a GPU", field="--transformer-impl", got=impl, need="local")
     elif impl == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:

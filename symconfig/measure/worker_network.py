@@ -4,7 +4,7 @@ Loaded by path in the process that measures, before Megatron is imported, never 
 process group gives the ranks; its collectives leave their results as they were allocated in some of torch's releases,
 and what was garbage becomes NaN. Here each result is what a mirror would send: a gather gives copies of this rank's
 part, a scatter this rank's part, a pipeline's neighbour noise. Nothing waits, and a copy on the device takes the place
-of each message, so a measured second has no network in it.
+of each message, so a measured second has no network in it. Arguments are named as torch names them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def install() -> None:
                 setattr(module, name, function)
 
 
-def gather(output: Any, input: Any, *args: Any, **kwargs: Any) -> _Done:
+def gather(output_tensor: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> _Done:
     """Copies of this rank's part. A part that lies in the whole is a shard of weights: the others' stay as they are."""
-    if output.untyped_storage().data_ptr() != input.untyped_storage().data_ptr():
-        output.view(-1, input.numel()).copy_(input.reshape(1, -1))
+    if output_tensor.untyped_storage().data_ptr() != input_tensor.untyped_storage().data_ptr():
+        output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.reshape(1, -1))
     return _Done()
 
 
-def scatter(output: Any, input: Any, *args: Any, group: Any = None, **kwargs: Any) -> _Done:
+def scatter(output: Any, input: Any, op: Any = None, group: Any = None, async_op: bool = False) -> _Done:
     """This rank's part."""
     import torch.distributed as network
 
@@ -61,9 +61,9 @@ def scatter(output: Any, input: Any, *args: Any, group: Any = None, **kwargs: An
     return _Done()
 
 
-def gather_list(outputs: list[Any], input: Any, *args: Any, **kwargs: Any) -> _Done:
-    for output in outputs:
-        output.copy_(input)
+def gather_list(tensor_list: list[Any], tensor: Any, *args: Any, **kwargs: Any) -> _Done:
+    for output in tensor_list:
+        output.copy_(tensor)
     return _Done()
 
 

@@ -28,6 +28,15 @@ def test_a_gather_repeats_this_ranks_part(network: Any) -> None:
     assert whole.view(3, 2, 2).tolist() == [[[1.0, 2.0], [3.0, 4.0]]] * 3
 
 
+def test_torchs_own_argument_names_are_taken(network: Any) -> None:
+    whole, part = torch.zeros(4), torch.ones(2)
+    network.gather(output_tensor=whole, input_tensor=part, group=None, async_op=True).wait()
+    network.gather_list(tensor_list=[part], tensor=whole[:2], group=None, async_op=False)
+    network.exchange(output=whole, input=part, output_split_sizes=None, input_split_sizes=None, group=None)
+    network.receive(tensor=part, src=0, group=None, tag=0)
+    assert torch.isfinite(whole).all()
+
+
 def test_a_gather_of_a_shard_of_weights_leaves_the_others_alone(network: Any) -> None:
     weights = torch.arange(6.0)
     network.gather(weights, weights[2:4])

@@ -69,6 +69,17 @@ def test_what_only_transformer_engine_does_is_refused_for_the_local_layers() -> 
         choose(sample_plan("llama2-13b", "h100", precision="fp8"), "0", "3", "local", "cuda")
 
 
+def test_optimizer_state_in_host_memory_needs_a_gpu() -> None:
+    plan = sample_plan("llama2-13b", optimizer_offload=0.5)
+    with pytest.raises(InputError, match="on a CPU is the same memory"):
+        choose(plan, "0", "3", None, "cpu")
+
+
+def test_windows_and_sinks_run_with_megatrons_own_attention() -> None:
+    assert choose(sample_plan("gpt-oss-120b"), "0", "3", "local", "cuda").attention == "unfused"
+    assert choose(sample_plan("llama2-13b"), "0", "3", "local", "cuda").attention == "flash"
+
+
 def test_a_plan_for_deepspeed_has_no_rank_of_megatron() -> None:
     with pytest.raises(InputError, match="only ranks of Megatron-LM"):
         choose(sample_plan("qwen2.5-7b", backend="deepspeed"), "0", "3", None, "cuda")
