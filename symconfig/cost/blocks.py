@@ -184,7 +184,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         full,
         tuple(held * sizes),
         np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
-        _weights(block.weights, lattice, _buffers(block, framework), _grouped(block, machine, framework)),
+        _weights(block.weights, lattice, _buffers(block, framework), _libraries_of(block, lattice, machine, framework)),
         lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
     )
 
@@ -195,9 +195,13 @@ def _libraries(machine: Machine, framework: Framework) -> float:
     return (machine.torch_workspace_bytes if own is None else own) + framework.engine * machine.engine_workspace_bytes
 
 
-def _grouped(block: DerivedBlock, machine: Machine, framework: Framework) -> float:
-    """Bytes of the workspaces of the experts' grouped products: one for each stream that they run on."""
-    return framework.grouped_streams * machine.engine_workspace_bytes * bool(inside_experts(block))
+def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """[points]: bytes of the workspaces of the experts' grouped products, one for each stream that they run on, and of
+    the largest buffer that an operator leaves behind."""
+    grouped = framework.grouped_streams * machine.engine_workspace_bytes * bool(inside_experts(block))
+    left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
+    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * np.max([np.zeros(lattice.points), *left], axis=0)
+    return result
 
 
 def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
@@ -215,7 +219,7 @@ def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
     return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
 
 
-def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: float) -> Weights:
+def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: Array) -> Weights:
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
 
@@ -230,5 +234,5 @@ def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Mon
         sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
         total([s for s in live if s.name in _VOCABULARY]),
         total([s for s in still if s.name in _VOCABULARY]),
-        workspaces + np.zeros(lattice.points),
+        workspaces,
     )

@@ -311,6 +311,7 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
         tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in uses),
         d.local(d.elements(weight.dims) / weight_layout(op, weight, scheme)[0].parts()) if weight else None,
         LAYER in op.modules,
+        _local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
     )
 
 

@@ -115,13 +115,15 @@ class WeightShard:
 class Workspace:
     """What is alive while an operator's backward runs: gradients of its inputs, outputs and weight on one rank.
 
-    weight: elements of the weight's gradient, or None. layer: the operator belongs to a transformer layer.
+    weight: elements of the weight's gradient, or None. layer: the operator belongs to a transformer layer. buffer:
+    elements of a buffer that stays when the operator is done.
     """
 
     op: str
     moved: tuple[tuple[Monomial, Element], ...]
     weight: Monomial | None
     layer: bool
+    buffer: Monomial | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Operator:
     keys: for attention, the symbol for keys attended per query.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
+    buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
     per: dims over which the framework loops on the host, with kernels of their own for each turn.
     launches: of a turn, what the host runs forward and backward, in operators.
     """
@@ -94,6 +95,7 @@ class Operator:
     keys: str | None = None
     low_precision: bool = False
     sums_bias: bool = False
+    buffered: bool = False
     per: tuple[str, ...] = ()
     launches: tuple[int, int] = (1, 1)
 
@@ -184,7 +186,9 @@ class Builder:
             )
         )
 
-    def product(self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor) -> Tensor:
+    def product(
+        self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
+    ) -> Tensor:
         """output = x * y, two activations."""
         loops = dict.fromkeys((*x.dims(), *y.dims()))
         self.operators.append(
@@ -196,6 +200,7 @@ class Builder:
                 (Use(output),),
                 tuple(contracted),
                 modules=tuple(self.modules),
+                buffered=buffered,
             )
         )
         return output

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.derived import Traffic
-from tests.graph.support import block, numbers
+from symconfig.graph.derived import Matmul, Phase, Traffic
+from tests.graph.support import PLAIN, block, numbers
 from tests.sample_models import sample_model
 
 
@@ -21,3 +21,16 @@ def test_turning_queries_costs_more_where_yarn_lengthens_them() -> None:
     forward, backward = moved(plain)
     assert moved(model) == [6 * forward, 8.5 * backward]
     assert moved(model, fused_yarn=True) == [forward, backward]
+
+
+def test_unfused_latent_scores_sum_over_the_channels_of_queries_and_keys() -> None:
+    """Two products a head: s x s scores over 192 channels, s x 128 results over s keys."""
+    model = sample_model("deepseek-v3")
+    derived = block(model, "dense", PLAIN, attention="fused_softmax")
+    values = numbers(model, seq_length=512)
+    sizes = {
+        work.op: tuple(getattr(work, dim).value(values) for dim in ("batch", "m", "n", "k"))
+        for work in derived.work
+        if isinstance(work, Matmul) and work.phase is Phase.FORWARD and work.op in ("scores", "context")
+    }
+    assert sizes == {"scores": (128, 512, 512, 192), "context": (128, 512, 128, 512)}

@@ -1,0 +1,55 @@
+"""Megatron's own layers beside Transformer Engine's: more passes over memory, more kept, other libraries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.cost.framework import MEGATRON, TransformerImpl, megatron
+from symconfig.solve.predict import Configuration, Prediction, predict
+from symconfig.solve.run import habits
+from tests.sample_models import sample_cluster, sample_model
+
+S = 2048
+CASES = {
+    "llama2-13b": Configuration(4, 1, 2, 1, 8, S, sequence_parallel=True, zero=1),
+    "gpt3-175b": Configuration(8, 8, 1, 1, 16, S, sequence_parallel=True, zero=1),
+    "mixtral-8x7b": Configuration(1, 4, 8, 1, 64, S, ep=8, zero=1),
+    "deepseek-v3": Configuration(2, 16, 32, 1, 512, S, ep=64, sequence_parallel=True, zero=1),
+}
+
+
+def run(name: str, impl: TransformerImpl) -> Prediction:
+    configuration = replace(CASES[name], framework=megatron(impl))
+    return predict(sample_model(name), sample_cluster("a100-80gb"), configuration)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_own_layers_take_longer_and_keep_more(name: str) -> None:
+    engine, own = run(name, "transformer_engine"), run(name, "local")
+    assert engine.layer_forward_s < own.layer_forward_s < 5 * engine.layer_forward_s
+    assert engine.layer_backward_s < own.layer_backward_s < 5 * engine.layer_backward_s
+    assert own.stage_parts["activations"][0] > engine.stage_parts["activations"][0]
+    for part in ("weights", "gradients", "optimizer state"):
+        assert own.stage_parts[part] == engine.stage_parts[part]
+
+
+def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
+    """And the gradients of scores and of what they are made from are alive at once."""
+    own = megatron("local")
+    flash = replace(own, implementation=replace(own.implementation, attention="flash"))
+    long = replace(CASES["llama2-13b"], seq_length=8 * S)  # else the head's work needs most
+    one, other = (
+        predict(sample_model("llama2-13b"), sample_cluster("a100-80gb"), replace(long, framework=framework))
+        for framework in (own, flash)
+    )
+    scores = 10 * (8 * S) ** 2 * 2  # ten heads a rank
+    inside = one.stage_parts["working set"][0] - other.stage_parts["working set"][0]
+    assert 2 * scores < inside < 4 * scores
+
+
+def test_a_gpu_without_flash_attention_changes_transformer_engine_only() -> None:
+    assert habits("megatron", "hopper") == MEGATRON
+    assert habits("megatron", "volta").implementation.attention == "fused_softmax"
+    assert habits("megatron", "volta", "local") == habits("megatron", "hopper", "local") == megatron("local")
