@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from symconfig.measure.predict import Expected
     from symconfig.measure.rank import Run
 
-LEFT_OUT = ("Left out on both sides: collectives, sends between stages, waiting for other ranks, data, NCCL's buffers. "
-            "What a collective would bring is a copy on the GPU.")
+LEFT_OUT = ("Left out on both sides: collectives, sends between stages, waiting for other ranks, loading data; what a "
+            "message would bring is a copy on the GPU. NCCL's buffers are in the predicted use of the device only.")
 _LOCAL = (
     "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
     "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own. "

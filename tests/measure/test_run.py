@@ -60,6 +60,7 @@ def test_the_table_says_what_a_cpu_shows_and_what_is_left_out(ran: Measurement) 
     assert "pipeline stage 1 of 2 (from 0), 2 layers in 2 chunks, the head" in text
     assert "the seconds are of this CPU" in text
     assert "Left out on both sides: collectives" in text
+    assert "NCCL" in text
     assert to_dict(ran)["measured"]["peak_bytes"] is None
 
 
