@@ -25,7 +25,7 @@ def small_model(name: str = "llama2-13b") -> ModelDescriptor:
     """A model of this kind that a CPU runs in a second."""
     fields = sample_model(name).model_dump(mode="json", by_alias=True) | SMALL
     if fields.get("experts"):
-        fields["experts"] |= EXPERTS
+        fields |= {"num_hidden_layers": 2, "experts": fields["experts"] | EXPERTS}
     return ModelDescriptor.model_validate_json(json.dumps(fields))
 
 
