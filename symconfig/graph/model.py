@@ -102,9 +102,6 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN: moe.shared_expert_intermediate_size,
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
-            "n_group": moe.n_group or 1,
-            "topk_group": moe.topk_group or 1,
-            "choices_by_group": moe.num_experts_per_tok // (moe.topk_group or 1),
         }
     if model.latent is not None:
         low = model.latent

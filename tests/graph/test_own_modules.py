@@ -98,28 +98,25 @@ def test_experts_keep_every_step_of_the_routing() -> None:
     sizes = {held.tensor: held.elements.value(values) for held in derived.held if held.needed_by}
     experts, chosen = 8, 2
     assert {name: sizes[name] / TOKENS for name in sizes if name in ROUTING} == {
-        "chosen_scores": chosen, "router_indices": chosen, "balance_scores": experts, "balance_indices": chosen,
-        "sorted_pairs": experts, "slot_tokens": chosen, "slot_probabilities": chosen,
+        "chosen_scores": chosen, "router_indices": chosen, "balance_scores": experts, "sorted_pairs": experts, "slot_tokens": chosen, "slot_probabilities": chosen,
     }  # fmt: skip
     assert "router_logits" not in sizes
 
 
 ROUTING = (
-    "router_logits", "router_scores", "best_of_groups", "chosen_groups", "left_out", "chosen_scores", "chosen_sum",
-    "router_indices", "balance_scores", "balance_indices", "balance_sum", "sorted_pairs", "slot_tokens",
-    "slot_probabilities",
+    "router_logits", "router_scores", "left_out", "chosen_scores", "chosen_sum", "router_indices", "balance_scores",
+    "balance_sum", "sorted_pairs", "slot_tokens", "slot_probabilities",
 )  # fmt: skip
 
 
-def test_a_choice_by_groups_keeps_more() -> None:
+def test_a_choice_by_groups_with_a_bias_keeps_no_more_than_its_scores() -> None:
     model = sample_model("deepseek-v3")
     derived = own(model, "moe")
     values = numbers(model, seq_length=S, micro_batch=B)
     sizes = {held.tensor: held.elements.value(values) / TOKENS for held in derived.held if held.needed_by}
     assert {name: sizes[name] for name in ROUTING if name in sizes} == {
-        "router_scores": 256, "best_of_groups": 16, "chosen_groups": 4, "left_out": 256, "chosen_scores": 8,
-        "chosen_sum": 1, "router_indices": 8, "balance_scores": 256, "balance_indices": 8, "balance_sum": 1,
-        "sorted_pairs": 256, "slot_tokens": 8, "slot_probabilities": 8,
+        "router_scores": 256, "chosen_scores": 8, "chosen_sum": 1, "router_indices": 8, "balance_scores": 256,
+        "balance_sum": 1, "sorted_pairs": 256, "slot_tokens": 8, "slot_probabilities": 8,
     }  # fmt: skip
 
 

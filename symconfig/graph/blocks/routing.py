@@ -7,17 +7,20 @@ from symconfig.graph.operator import Element, Tensor
 
 ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis splits the router
 CHOICES = "num_experts_per_tok"
-GROUPS, GROUP_CHOICES, GROUP_BEST = "n_group", "topk_group", "choices_by_group"
 
 
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing loss's own scores."""
+    """Beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing loss's own scores.
+
+    What only leads to indices goes with its graph, which no loss reaches: the best of each group, who the bias puts
+    first, the balancing loss's own choice. A choice by groups without a bias reaches the scores past those left out.
+    """
     first = moe.scoring_func == "softmax" and not moe.norm_topk_prob and not moe.softmax_after_topk
     result = []
     if moe.scoring_func == "sigmoid" or first:
         result.append(Tensor("router_scores", (*rows, ROUTES), Element.FP32))
-    if moe.n_group is not None and moe.n_group > 1:
-        result += _groups(rows)
+    if moe.n_group is not None and moe.n_group > 1 and not moe.e_score_correction_bias:
+        result.append(Tensor("left_out", (*rows, ROUTES), Element.MASK))
     if not first:
         result.append(Tensor("chosen_scores", (*rows, CHOICES), Element.FP32))
     if moe.scoring_func == "sigmoid":
@@ -25,21 +28,9 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
     return result + (_balance(moe, rows) if moe.router_aux_loss_coef else [])
 
 
-def _groups(rows: tuple[str, ...]) -> list[Tensor]:
-    """`group_limited_topk`: the best experts of each group, the best groups, and who is left out."""
-    return [
-        Tensor("best_of_groups", (*rows, GROUPS, GROUP_BEST), Element.INDEX),
-        Tensor("chosen_groups", (*rows, GROUP_CHOICES), Element.INDEX),
-        Tensor("left_out", (*rows, ROUTES), Element.MASK),
-    ]
-
-
 def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """`compute_routing_scores_for_aux_loss`: scores and choice once more."""
-    result = [
-        Tensor("balance_scores", (*rows, ROUTES), Element.FP32),
-        Tensor("balance_indices", (*rows, CHOICES), Element.INDEX),
-    ]
+    """`compute_routing_scores_for_aux_loss`: scores once more."""
+    result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
     if moe.scoring_func == "sigmoid":
         result.append(Tensor("balance_sum", rows, Element.FP32))
     return result
