@@ -19,11 +19,12 @@ from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
 
 TASK = "trace"
+DISPATCHER = "alltoall"
 TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 
 # Modules of Megatron's TransformerLayer, and the operators of symconfig whose tensors they make. What is in no
 # module, and what enters the layer, belongs to the layer itself.
-LAYER_ITSELF = "the layer"
+LAYER_ITSELF, NONE = "the layer", "nothing"
 MODULES: Mapping[str, tuple[str, ...]] = {
     "input_layernorm": ("input_norm",),
     "self_attention": (
@@ -74,8 +75,12 @@ class Group:
 
 def unfit(plan: Plan) -> str | None:
     """Why Megatron's own layers cannot stand in for the plan's."""
-    if "fp8" in plan.best.options.precision:
+    options = plan.best.options
+    if "fp8" in options.precision:
         return "Megatron's own layers have no fp8"
+    if options.moe_dispatcher not in (None, DISPATCHER):
+        return (f"how many tokens an expert gets is stood in for in the dispatcher {DISPATCHER} only, not in "
+                f"{options.moe_dispatcher}")
     return None
 
 
@@ -117,6 +122,8 @@ def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
              f"{difference(ours, theirs)}"]
     if plan.best.parallel.cp > 1:
         parts.append("its attention takes each rank's part of a sequence for a whole one, on both sides")
+    if plan.best.options.activation_offload:
+        parts.append("those layers offload nothing, and so does symconfig here")
     if real["shared_bytes"]:
         parts.append(f"{count(real['shared_bytes'] / MIB)} MiB of positions are held once for all microbatches")
     parts.append(f"traced in {seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB")
@@ -202,21 +209,32 @@ def _tensor(record: Mapping[str, Any]) -> Tensor:
 
 
 def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
-    """Tensors of one module and one size are the same; what is left of a module is compared as a sum (parts of one
-    storage that symconfig counts apart, tensors of a few bytes that it does not have)."""
-    for place in dict.fromkeys(tensor.place for tensor in (*ours, *real)):
-        mine = [tensor for tensor in ours if tensor.place == place]
-        left = _merged([tensor for tensor in real if tensor.place == place])
-        rest = []
-        for tensor in mine:
-            match = next((name for name, size in left.items() if size == tensor.bytes), None)
-            if match is None:
-                rest.append(tensor)
-            else:
-                yield f"{tensor.name} = {match}", tensor.bytes, left.pop(match)
-        if rest or left:
-            yield (f"{' + '.join(tensor.name for tensor in rest) or 'nothing'} = {' + '.join(left) or 'nothing'}",
-                   sum(tensor.bytes for tensor in rest), sum(left.values()))
+    """Tensors of one module and one size are the same, then those of one size; what is left of a module is compared
+    as a sum (parts of one storage that symconfig counts apart, a few bytes that it does not have)."""
+    places = dict.fromkeys(tensor.place for tensor in (*ours, *real))
+    left = {place: _merged([tensor for tensor in real if tensor.place == place]) for place in places}
+    rest: dict[str, list[Tensor]] = {place: [] for place in places}
+    strays = []
+    for tensor in ours:
+        if (match := _of_size(tensor.bytes, left[tensor.place])) is not None:
+            yield f"{tensor.name} = {match}", tensor.bytes, left[tensor.place].pop(match)
+        else:
+            strays.append(tensor)
+    for tensor in strays:
+        for others in left.values():
+            if (match := _of_size(tensor.bytes, others)) is not None:
+                yield f"{tensor.name} = {match}", tensor.bytes, others.pop(match)
+                break
+        else:
+            rest[tensor.place].append(tensor)
+    for place in places:
+        if rest[place] or left[place]:
+            yield (f"{' + '.join(tensor.name for tensor in rest[place]) or NONE} = {' + '.join(left[place]) or NONE}",
+                   sum(tensor.bytes for tensor in rest[place]), sum(left[place].values()))
+
+
+def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:
+    return next((name for name, other in tensors.items() if other == size), None)
 
 
 def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:

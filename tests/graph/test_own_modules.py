@@ -98,7 +98,8 @@ def test_experts_keep_every_step_of_the_routing() -> None:
     sizes = {held.tensor: held.elements.value(values) for held in derived.held if held.needed_by}
     experts, chosen = 8, 2
     assert {name: sizes[name] / TOKENS for name in sizes if name in ROUTING} == {
-        "chosen_scores": chosen, "router_indices": chosen, "balance_scores": experts, "sorted_pairs": experts, "slot_tokens": chosen, "slot_probabilities": chosen,
+        "chosen_scores": chosen, "router_indices": chosen, "balance_scores": experts, "sorted_pairs": experts,
+        "slot_tokens": chosen, "slot_probabilities": chosen,
     }  # fmt: skip
     assert "router_logits" not in sizes
 

@@ -49,6 +49,13 @@ def test_parts_of_one_storage_and_the_experts_of_a_rank_are_summed() -> None:
         ("gate + up = mlp.experts.local_experts.linear_fc1 mm", 16, 16)]
 
 
+def test_a_tensor_that_another_module_makes_is_found_by_its_size() -> None:
+    (group,) = megatron_saved.groups([ours(0, "probabilities", 3, "expert_activation"), ours(0, "in", 9, "dispatch")],
+                                     [real(0, "mlp", 9, "aten.cat.default"), real(0, "mlp", 3, "aten.cat.default")])
+    assert [what for what, _, _ in megatron_saved.pairs(group.ours, group.real)] == [
+        "in = mlp cat", "probabilities = mlp cat #2"]
+
+
 def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> None:
     layers = [ours(0, "layer_in", 1, ""), *(ours(place, "hidden", 9, "activation") for place in (1, 2))]
     found = megatron_saved.groups(
@@ -88,6 +95,13 @@ def test_fp8_cannot_be_compared() -> None:
     assert megatron_saved.jobs(Job("", (), 64), plan) == []
     (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
     assert (check.status, check.detail) == ("skipped", "Megatron's own layers have no fp8")
+
+
+def test_a_dispatcher_without_a_stand_in_is_not_traced() -> None:
+    plan = sample_plan("mixtral-8x7b", moe_dispatcher="flex")
+    (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
+    assert check.status == "skipped"
+    assert check.detail.endswith("in the dispatcher alltoall only, not in flex")
 
 
 def test_a_crash_of_the_trace_is_a_failed_check() -> None:
