@@ -24,6 +24,8 @@ MOMENTS_BYTES = 8  # Adam's two, in fp32
 # From here on the experts' parameters are reduced over the expert grid where etp is not tp, too; before, only with
 # ep above 1 (tensor_parallel/layers.py, the attribute allreduce).
 EXPERT_GRID_BY_ETP = (0, 19)
+# Megatron-FSDP: from here on no shard cuts a row; and experts are in groups of their own also where the grids are one.
+WHOLE_ROWS, EXPERTS_BY_NAME = (0, 14), (0, 16)
 # From here on the optimizer's groups of parameters are sorted; before, they come as the first of each is registered
 # (optimizer/__init__.py, _get_param_groups).
 SORTED_GROUPS = (0, 16)
@@ -109,10 +111,13 @@ def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: T
     as this rank holds them, one for each group of parameters."""
     parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
     chunks = _chunks(plan, here.pp, transformer_impl)
-    held = chunk_parameters(plan, here.pp, transformer_impl)  # its groups of experts do not depend on the expert grid
+    release = megatron_release(plan.best.target.version)
+    held = tuple(chunk.parameters for chunk in chunks)
+    if release >= EXPERTS_BY_NAME:
+        held = chunk_parameters(plan, here.pp, transformer_impl)
     ranks, place = parallel.dp * parallel.cp, here.cp + parallel.cp * here.dp
     found = [(index, group) for index, parameters in enumerate(held)
-             for group in groups(parameters, bucket_size(ranks), ranks, weights)]
+             for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)]
     buffers = tuple(
         Buffer(index, group.expert, plan.best.options.grad_bytes, group.elements // ranks,
                sum(parameter.elements for parameter in group.parameters), 1, group.owned(ranks, place))

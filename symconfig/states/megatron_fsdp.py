@@ -1,7 +1,7 @@
 """How Megatron-FSDP groups parameters, lays each group out and shards it: whole numbers only.
 
 core_v0.19.2, distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py: _get_parameter_groups and
-build_data_parallel_buffer_index.
+build_data_parallel_buffer_index; with whole_rows false, those of distributed/custom_fsdp until core_v0.13.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
+from symconfig.states.buffers import BUCKET_ENDS
 from symconfig.states.inventory import Parameter
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that one buffer of each sort holds; a shard begins at a multiple of `chunk` elements.
+    """Parameters that one buffer of each sort holds; a shard holds a multiple of `chunk` elements.
 
     places: where each parameter begins in the buffer. elements: of the whole buffer, with padding.
     """
@@ -34,19 +35,26 @@ class Group:
                    for start, parameter in zip(self.places, self.parameters, strict=True))
 
 
-def groups(parameters: Iterable[Parameter], bucket: int, ranks: int, units: bool) -> tuple[Group, ...]:
+def groups(
+    parameters: Iterable[Parameter], bucket: int, ranks: int, units: bool, whole_rows: bool = True
+) -> tuple[Group, ...]:
     """units: each transformer layer is gathered as one, so that it has groups of its own, however large."""
     alike: dict[tuple[bool, bool, int | None], list[Parameter]] = {}
     for parameter in parameters:
         alike.setdefault((parameter.expert, parameter.trainable, parameter.layer if units else None),
                          []).append(parameter)
-    found = []
-    for (expert, _, unit), members in alike.items():
-        for part in [members] if unit is not None else _full(members, bucket):
-            chunk, ordered = _chunk(part)
-            places, end = layout([parameter.elements for parameter in ordered], chunk)
-            found.append(Group(ordered, expert, chunk, places, -(-end // (ranks * chunk)) * ranks * chunk))
-    return tuple(found)
+    return tuple(
+        _group(part, expert, ranks, whole_rows)
+        for (expert, _, unit), members in alike.items()
+        for part in ([members] if unit is not None else _full(members, bucket))
+    )
+
+
+def _group(members: Sequence[Parameter], expert: bool, ranks: int, whole_rows: bool) -> Group:
+    chunk, ordered = _chunk(members) if whole_rows else (1, tuple(members))
+    places, end = layout([parameter.elements for parameter in ordered], chunk)
+    multiple = ranks * chunk if whole_rows else lcm(ranks, BUCKET_ENDS)
+    return Group(ordered, expert, chunk, places, -(-end // multiple) * multiple)
 
 
 def _full(members: Sequence[Parameter], bucket: int) -> list[list[Parameter]]:

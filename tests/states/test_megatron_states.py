@@ -195,3 +195,18 @@ def test_a_rank_that_is_not_there() -> None:
 def test_degrees_that_do_not_divide(model: str, degrees: dict[str, int], words: str) -> None:
     with pytest.raises(SymconfigError, match=words):
         rank_states(sample_plan(model, **degrees), 0)
+
+
+def test_older_versions_put_experts_where_they_did() -> None:
+    """Without ep: in the buffer of all others until 0.18, and in Megatron-FSDP's groups of all others until 0.15."""
+    alone: dict[str, Any] = {"tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 4}
+    old, new = (rank_states(sample_plan("mixtral-8x7b", version=version, **alone), 0)
+                for version in ("core_v0.18.2", "core_v0.19.0"))
+    assert [buffer.expert for buffer in old.buffers] == [False]
+    assert [buffer.expert for buffer in new.buffers] == [False, True]
+    sharded: dict[str, Any] = {**_ALONE, "dp": 48, "zero_stage": 3}
+    of = {version: rank_states(sample_plan("mixtral-8x7b", version=version, **sharded), 5)
+          for version in ("core_v0.13.0", "core_v0.15.0", "core_v0.16.1")}
+    assert len(of["core_v0.13.0"].buffers) == len(of["core_v0.15.0"].buffers) == 2 + 32
+    assert len(of["core_v0.16.1"].buffers) == 2 + 2 * 32
+    assert of["core_v0.13.0"].gradient_buffer_bytes < of["core_v0.15.0"].gradient_buffer_bytes  # no whole rows yet
