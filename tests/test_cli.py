@@ -245,9 +245,11 @@ def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.Monke
     from symconfig.verify import checks
 
     found = [checks.Check("arguments", "passed", "all known", 0.1), checks.Check("parser", "skipped", "no torch", 0.0)]
-    monkeypatch.setattr(checks, "verify", lambda folder, **asked: found)
-    outcome = run("verify", tmp_path)
+    wanted: dict[str, Any] = {}
+    monkeypatch.setattr(checks, "verify", lambda folder, **options: wanted.update(options) or found)
+    outcome = run("verify", tmp_path, "--build")
     assert outcome.code == 0
+    assert wanted["build"] is True
     assert "1 passed, 1 skipped" in outcome.out
     found.append(checks.Check("launch.sh", "failed", "SC2086", 0.2, (checks.Compared("layers", 8, 7, "count"),)))
     outcome = run("verify", tmp_path, "--json")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.render import flags
 from symconfig.verify import (
@@ -20,7 +20,7 @@ from symconfig.verify import (
     megatron_source,
 )
 from symconfig.verify.checks import Check, Options, Stopwatch
-from symconfig.verify.megatron_arguments import FILE, ArgumentList, read
+from symconfig.verify.megatron_arguments import FILE, ArgumentList, edits, read
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.shell import dry_run
@@ -55,8 +55,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     rendered = Rendered(plan, read(folder), dry_run(folder, "launch.sh", options.timeout_s).exported)
     yield from offline(rendered)
     if (reason := unfit(source, plan)) is not None:
-        if options.build:
-            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field="--build"))
+        if asked := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
+            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=asked))
         yield Check("Megatron's own checks", "skipped", reason, 0.0)
         return
     if source is None:  # unfit has said so
@@ -68,8 +68,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     next(said)
     results = megatron_session.run(source, jobs, options.timeout_s,
                                    heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}"))
-    yield from online(rendered, results[""], source)
-    yield from built(rendered, results, jobs, source, options.trace)
+    yield from judge(rendered, results, jobs, source, options.trace)
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
@@ -133,6 +132,26 @@ def _jobs(
         if trace:
             jobs.extend(megatron_saved.jobs(own, item.plan))
     return jobs
+
+
+def judge(
+    rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool
+) -> Iterator[Check]:
+    """All that Megatron's runs say of one list; `jobs` begins with that of the arguments themselves, and its plan's
+    ranks follow. What fails names the options that are not the plan's."""
+    changed = _edits(rendered)
+    for check in (*online(rendered, results[jobs[0].id], source), *built(rendered, results, jobs, source, trace)):
+        if check.status == "failed" and changed:
+            check = replace(check, detail=f"{check.detail} {FILE} is not what the plan renders: {changed}.")
+        yield check
+
+
+def _edits(rendered: Rendered) -> str:
+    table = flags.flags(rendered.plan.best.target.version)
+    try:
+        return edits(rendered.args, rendered.plan.megatron_args(), table)
+    except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
+        return ""
 
 
 def built(
@@ -208,6 +227,5 @@ def check_many(
         results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s, workers,
                                        heard)
         for id, item in judged.items():
-            found[id].extend(online(item, results[id], source))
-            found[id].extend(built(item, results, jobs[id], source, trace))
+            found[id].extend(judge(item, results, jobs[id], source, trace))
     return found

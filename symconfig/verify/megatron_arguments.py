@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
@@ -59,3 +59,14 @@ class ArgumentList:
     def number(self, option: str, otherwise: int = 1) -> int:
         value = self.maybe(option)
         return otherwise if value is None else value
+
+
+def edits(words: Sequence[str], rendered: Sequence[str], table: FlagTable) -> str:
+    """In which options a list differs from the one that was rendered, as words; nothing if in none."""
+    given, before = ArgumentList(words, table).given, ArgumentList(rendered, table).given
+    changed = (option for option in dict.fromkeys((*given, *before)) if given.get(option) != before.get(option))
+    return ", ".join(f"{_spelled(option, given)} (rendered: {_spelled(option, before)})" for option in changed)
+
+
+def _spelled(option: str, given: Mapping[str, list[str]]) -> str:
+    return " ".join((option, *given[option])) if option in given else f"no {option}"

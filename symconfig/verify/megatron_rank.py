@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from symconfig.errors import Problem, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.report.format import count, seconds
 from symconfig.states.inventory import Parameter
@@ -50,12 +50,23 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
     try:
+        _shaped(plan)
         ours = rank_states(plan, job.rank, "local")
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
     found = " ".join(str(problem) for problem in problems(ours, result.rank, file))
     return Check(name, "failed" if found else "passed", found or _passed(result.rank), result.seconds,
                  tuple(compared(ours, result.rank)))
+
+
+def _shaped(plan: Plan) -> None:
+    """Raises InputError where a plan's stages are not those of its degrees: one that was edited."""
+    parallel, stages = plan.best.parallel, plan.best.stages
+    got = [len(stage.chunks) for stage in stages]
+    if got != [parallel.vpp] * parallel.pp:
+        raise InputError(Problem("has other stages than its degrees say", file="plan.json", field="best.stages",
+                                 got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
+                                 need=f"{parallel.pp} of {parallel.vpp}"))
 
 
 def _passed(real: Mapping[str, Any]) -> str:
@@ -85,13 +96,18 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
         yield Problem("Megatron builds another number of virtual stages", file=file, field="vpp",
                       got=str(len(real["chunks"])), need=str(len(ours.chunks)))
         return
+    others = 0
     for place, (mine, theirs) in enumerate(zip(ours.chunks, real["chunks"], strict=True)):
         for name, need in (("layers", mine.layers), ("mtp", mine.mtp)):
             if need != theirs[name]:
                 yield Problem("Megatron builds another number of layers", file=file, field=f"chunk {place}, {name}",
                               got=str(theirs[name]), need=str(need))
         if found := parameters(mine.parameters, theirs["parameters"]):
-            yield Problem(f"Megatron builds other parameters: {found}", file=file, field=f"chunk {place}")
+            others += 1
+            if others == 1:
+                yield Problem(f"Megatron builds other parameters: {found}", file=file, field=f"chunk {place}")
+    if others > 1:
+        yield Problem("Megatron builds other parameters here, too", file=file, field=f"{others - 1} more chunks")
     for row in compared(ours, real):
         if row.unit == "bytes" and row.ours != row.real:
             yield Problem("Megatron holds other bytes", file=file, field=row.what, got=count(row.real),

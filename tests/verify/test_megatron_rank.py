@@ -1,0 +1,184 @@
+"""`verify --build`: ranks as Megatron builds them, and what is said where they, or the files, are not the plan's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.errors import InputError
+from symconfig.plan import Plan, Stage
+from symconfig.render import render
+from symconfig.render.files import write
+from symconfig.states.inventory import Parameter
+from symconfig.verify import checks, megatron, megatron_rank, megatron_source
+from symconfig.verify.checks import Check
+from symconfig.verify.megatron import Rendered
+from symconfig.verify.megatron_session import Job, Result
+from tests.cli_support import Run
+from tests.cli_support import run as run
+from tests.sample_plans import sample_plan
+from tests.verify.megatron_support import rendered, replaced, source
+
+# Plans whose ranks must be Megatron's to the last element and byte; further ones are in tests/states.
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fp16": ("llama2-13b", {"precision": "fp16", "pp": 1}),
+    "virtual stages and cp": ("llama3.1-70b", {"pp": 2}),
+    "experts": ("mixtral-8x7b", {"pp": 2, "etp": 2, "ep": 4, "activation_offload": True}),
+    "layout": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}),
+    "split": ("llama2-13b", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
+                             "pipeline_layout": None}),
+    "MLA, MTP, dense first, offloaded": ("deepseek-v3", {"pp": 2, "optimizer_offload": 0.5}),
+}
+# Layers of each stage, where the sample's equal shares are not those of the options.
+LAYERS = {"layout": (9, 11, 11, 9), "split": (6, 7, 7, 7, 7, 6)}
+BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank
+
+
+def _item(name: str) -> Rendered:
+    model, overrides = PLANS[name]
+    plan = sample_plan(model, **overrides)
+    if name not in LAYERS:
+        return rendered(plan)
+    chunks = [("dense",) * count for count in LAYERS[name]]
+    chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
+    stages = tuple(replace(stage, chunks=(kinds,)) for stage, kinds in zip(plan.best.stages, chunks, strict=True))
+    return rendered(replace(plan, best=replace(plan.best, stages=stages)))
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, list[Check]]:
+    return megatron.check_many({name: _item(name) for name in PLANS}, source(), 60.0, workers=2, build=True)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_ranks_are_as_planned(name: str, real: dict[str, list[Check]]) -> None:
+    ranks = [check for check in real[name] if check.compared]
+    assert len(ranks) >= 2
+    assert [str(check) for check in real[name] if check.status != "passed"] == []
+    for check in ranks:
+        assert all(pair.ours == pair.real for pair in check.compared)
+        assert {"parameters", "gradient buffers", "optimizer shard", "layers"} <= {pair.what for pair in check.compared}
+    hosted = [pair for check in ranks for pair in check.compared if pair.what == "of it on the host"]
+    assert bool(hosted) == ("offloaded" in name)
+
+
+WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
+    "lost layers": (lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
+                    "--num-layers 60 (rendered: --num-layers 80)"),
+    "experts that do not divide": (lambda: replaced(_item("experts"), "--num-experts", "10"),
+                                   "Number of experts should be a multiple of expert model parallel_size"),
+    "an empty stage": (lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
+                       "--pipeline-model-parallel-layout Et*20|t*20||L (rendered:"),
+    "a misspelt flag": (lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
+                        "unrecognized arguments: --moe-grouped-gem"),
+    "more experts": (lambda: replaced(_item("experts"), "--num-experts", "16"),
+                     "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight (58,720,256, expert)"),
+    "another width": (lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
+                      "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)"),
+}
+
+
+def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words() -> None:
+    found = megatron.check_many({name: make() for name, (make, _) in WRONG.items()}, source(), 60.0, 2, build=True)
+    for name, (_, words) in WRONG.items():
+        said = " ".join(check.detail for check in found[name] if check.status == "failed")
+        assert "megatron_args.txt" in said, name
+        assert words in said, f"{name}: {said}"
+        assert not any(check.compared and check.status == "passed" for check in found[name]), name
+
+
+@pytest.mark.parametrize(("gpus", "model", "overrides"), [
+    (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
+    (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
+])
+def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: str, overrides: dict[str, Any]) -> None:
+    item = rendered(sample_plan(model, "h100", **overrides))
+    assert item.plan.best.parallel.world_size == gpus
+    jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
+    result = megatron.megatron_session.run(source(), jobs[-1:], 60.0)[jobs[-1].id]
+    assert result.ok, result.error
+    assert result.seconds < BOUNDS[0]
+    assert result.rank["max_rss_bytes"] < BOUNDS[1]
+
+
+def _plan_of(*kinds: tuple[str, ...], dp: int = 8) -> Plan:
+    plan = sample_plan(pp=len(kinds), tp=1, dp=dp)
+    return replace(plan, best=replace(plan.best, stages=tuple(Stage((kind,), "none", 1e9) for kind in kinds)))
+
+
+def test_the_first_a_middle_and_the_last_stage_are_built_and_every_further_kind_each_at_another_place() -> None:
+    first, plain, last = ("embedding", "dense"), ("dense",), ("dense", "head")
+    assert megatron_rank.ranks(_plan_of(first, plain, plain, plain, plain, last)) == (0, 10, 28, 47)
+    assert megatron_rank.ranks(_plan_of((*first, "head"))) == (0, 7)
+    assert megatron_rank.ranks(_plan_of((*first, "head"), dp=1)) == (0,)
+    kinds = [first, plain, ("moe",), ("moe", "moe"), ("moe",), last]
+    found = megatron_rank.ranks(_plan_of(*kinds))
+    assert [rank // 8 for rank in found] == [0, 1, 2, 3, 5]
+    assert len({rank % 8 for rank in found}) == len(found)
+
+
+def test_parameters_that_differ_are_named() -> None:
+    ours = [Parameter("a.weight", 8, False, True), Parameter("b.weight", 4, True, True)]
+    real = [("m.a.weight", 8, False, True), ("m.b.weight", 4, True, True)]
+    assert megatron_rank.parameters(ours, real) == ""
+    assert megatron_rank.parameters(ours, [*real, ("m.c.bias", 2, False, False)]) == "it has m.c.bias (2, frozen)"
+    assert megatron_rank.parameters(ours, real[:1]) == "the plan has b.weight (4, expert)"
+    assert megatron_rank.parameters(ours, [real[0], ("m.b.weight", 4, False, True)]) == (
+        "it has m.b.weight (4); the plan has b.weight (4, expert)")
+    many = megatron_rank.parameters([], [("w", 1, False, True)] * 9)
+    assert many == "it has w (1), w (1), w (1), w (1) and 5 more"
+
+
+def test_a_rank_that_crashes_or_hangs_fails_with_the_last_lines() -> None:
+    plan = sample_plan()
+    job = Job("rank 0", (), plan.best.parallel.world_size, task="build")
+    result = Result("rank 0", crash="did not end within 2 s", last_lines=("building GPT model ...",))
+    found = megatron_rank.check(plan, job, result, "Megatron 0.19.2", "megatron_args.txt")
+    assert found.status == "failed"
+    assert "did not end within 2 s; its last lines: building GPT model ..." in found.detail
+
+
+def test_a_plan_whose_stages_are_not_those_of_its_degrees_says_so() -> None:
+    plan = sample_plan()
+    short = replace(plan, best=replace(plan.best, stages=plan.best.stages[:1]))
+    result = Result("", phases=(megatron.megatron_session.Phase("build", True, None, 1.0),))
+    found = megatron_rank.check(short, Job("", (), 64), result, "Megatron 0.19.2", "megatron_args.txt")
+    assert found.status == "failed"
+    assert "plan.json: best.stages: has other stages than its degrees say (got 1 stages" in found.detail
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(render(sample_plan(), "megatron"), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_every_rank_of_a_folder_is_said_while_it_is_built_and_has_its_numbers(folder: Path) -> None:
+    source()
+    heard: list[str] = []
+    found = checks.verify(folder, progress=heard.append, build=True)
+    assert [str(check) for check in found if check.status != "passed"] == []
+    assert [check.name for check in found if check.compared] == ["Megatron 0.19.2: rank 0, stage 0",
+                                                                 "Megatron 0.19.2: rank 63, stage 1"]
+    assert "Megatron builds rank 63 of 64 (2 of 2)" in heard
+
+
+def test_without_megatron_asking_for_a_build_is_bad_input_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(megatron_source, "find", lambda named=None: None)
+    outcome = run("verify", folder, "--build")
+    assert outcome.code == 2
+    assert "--build" in outcome.err
+    assert "make megatron-source" in outcome.err
+
+
+def test_files_for_deepspeed_have_no_ranks_to_build(tmp_path: Path) -> None:
+    write(render(sample_plan("qwen2.5-7b", "h100", backend="deepspeed"), "deepspeed"), tmp_path / "out")
+    with pytest.raises(InputError, match="--build: builds ranks of Megatron-LM only"):
+        checks.verify(tmp_path / "out", build=True)
