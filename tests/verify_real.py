@@ -33,6 +33,7 @@ QUANTITIES = {"parameters": "parameters", "gradient buffers": "gradient buffers"
 # DeepSpeed's ranks are built, and trained, at a size that a CPU holds: tests/render.
 CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ()}
 COMMAND = (sys.executable, "-m", "symconfig")
+HARDLY = 0.01  # percent: what is nearer than this is not told apart
 _KIB = 1024
 
 
@@ -132,8 +133,10 @@ def _differences(items: Sequence[Compared]) -> str:
     """Equal to the last unit, or the range of the relative differences."""
     if all(item.ours == item.real for item in items):
         return "equal"
-    low, high = (pick(item.difference for item in items) for pick in (min, max))
-    return f"{100 * low:+.2g} %" if low == high else f"{100 * low:+.2g} to {100 * high:+.2g} %"
+    low, high = (100 * pick(item.difference for item in items) for pick in (min, max))
+    if max(-low, high) < HARDLY:
+        return f"within {HARDLY:g} %"
+    return f"{low:+.2g} %" if low == high else f"{low:+.2g} to {high:+.2g} %"
 
 
 def in_readme(text: str, table: str) -> str:
