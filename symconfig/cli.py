@@ -172,7 +172,7 @@ def _verify(commands: _Commands) -> _Parser:
     parser = _command(commands, "verify", "hold rendered files against the real frameworks", "verify")
     parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
     parser.add_argument("--build", action="store_true",
-                        help="let Megatron build ranks of the plan, and compare what they hold with the plan")
+                        help="let the framework build ranks of the plan, and compare what they hold with the plan")
     parser.add_argument("--trace", action="store_true",
                         help="also run the modules of those ranks without memory, and compare what they keep for the "
                         "backward, tensor by tensor (with --build, which it implies)")

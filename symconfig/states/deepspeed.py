@@ -72,6 +72,11 @@ class Settings:
     cp: int
     ep: int
 
+    @property
+    def sums_on_host(self) -> bool:
+        """ZeRO-2 sends 16-bit gradients to the host when they are there, which adds up those of the microbatches."""
+        return self.stage == 2 and bool(self.offload) and not self.wide and self.accumulates
+
     @staticmethod
     def of(config: Mapping[str, Any]) -> Settings:
         zero = config.get("zero_optimization", {})
@@ -223,9 +228,8 @@ def _flattened(empty: RankStates, flats: Sequence[Flat], settings: Settings) -> 
     if not settings.offload:
         return replace(empty, optimizer=_adam(flats), gradients=gradients)
     kept = Held(host=WIDE * part)
-    if not settings.wide:  # gradients go to the host when they are there, and are summed up there
-        summed = settings.stage == 2 and settings.accumulates
-        kept += Held(host=HALF * sum(flat.inside for flat in flats) if summed else 0)
+    if not settings.wide:
+        kept += Held(host=HALF * sum(flat.inside for flat in flats) if settings.sums_on_host else 0)
         gradients = Held()
     largest = max(flat.largest for flat in flats)
     return replace(empty, optimizer=Held(host=ADAM * part), gradients=gradients + kept, kept_gradients=kept,

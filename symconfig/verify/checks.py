@@ -115,8 +115,8 @@ def verify(
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
     plan = _as_rendered(Plan.load(folder), folder)
     options = Options(megatron, timeout_s, progress, build or trace, trace)
-    if options.build and plan.best.target.backend != "megatron":
-        raise InputError(Problem("builds ranks of Megatron-LM only", file=str(folder), field="--build",
+    if options.trace and plan.best.target.backend != "megatron":
+        raise InputError(Problem("runs the modules of Megatron-LM only", file=str(folder), field="--trace",
                                  got=f"files for {plan.best.target.backend}",
                                  hint="symconfig render DIR/plan.json --target megatron --out NEW"))
     found: list[Check] = []

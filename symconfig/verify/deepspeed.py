@@ -17,7 +17,7 @@ from typing import Any
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
-from symconfig.verify import deepspeed_rules, deepspeed_schema
+from symconfig.verify import deepspeed_rank, deepspeed_rules, deepspeed_schema
 from symconfig.verify.checks import Check, Options, Stopwatch
 
 Json = dict[str, Any]
@@ -45,8 +45,11 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         found = [*deepspeed_rules.problems(native, CONFIG, world), *deepspeed_rules.disagreements(native, plan, CONFIG)]
         yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
     yield _model(folder, plan, watch)
-    yield _arguments(folder, plan, options, watch)
+    words = _launched(folder, options)
+    yield _arguments(folder, plan, words, watch)
     missing = [name for name in ("deepspeed", "torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing and options.build:
+        raise InputError(Problem(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=INSTALL))
     if missing:
         yield watch.check("DeepSpeed", "skipped", f"{', '.join(missing)} not installed: {INSTALL}")
         return
@@ -59,6 +62,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         yield _accepted(answers[0], plan, watch)
         if CONFIG_HF in texts:
             yield _trainer(texts[CONFIG], answers[1], watch)
+        if options.build and not isinstance(words, str):
+            yield from deepspeed_rank.checks(folder, plan, texts[CONFIG], words, options)
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
@@ -93,19 +98,26 @@ def different_fields(plan: Plan, again: Json) -> list[Problem]:
             for name, value in wanted.items() if name not in about_people and again.get(name) != value]
 
 
-def _arguments(folder: Path, plan: Plan, options: Options, watch: Stopwatch) -> Check:
-    """What launch.sh passes is what train.py's own parser takes, and it is the plan's sequence length."""
+def _launched(folder: Path, options: Options) -> list[str] | str:
+    """The words that launch.sh gives to train.py, or why there are none."""
     from symconfig.verify.shell import dry_run
 
-    title = "train.py: arguments"
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
-        return watch.check(title, "failed", f"launch.sh does not start train.py: {ran.said or 'it printed no command'}")
+        return f"launch.sh does not start train.py: {ran.said or 'it printed no command'}"
+    return list(ran.words[script + 1:])
+
+
+def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
+    """What launch.sh passes is what train.py's own parser takes, and it is the plan's sequence length."""
+    title = "train.py: arguments"
+    if isinstance(words, str):
+        return watch.check(title, "failed", words)
     said = StringIO()
     try:
         with redirect_stderr(said):
-            given = parse_arguments(folder / "train.py", list(ran.words[script + 1:]))
+            given = parse_arguments(folder / "train.py", words)
     except SystemExit:
         return watch.check(title, "failed", f"train.py refuses what launch.sh passes: {said.getvalue().strip()[-300:]}")
     except (OSError, SyntaxError, ValueError) as error:
@@ -113,7 +125,7 @@ def _arguments(folder: Path, plan: Plan, options: Options, watch: Stopwatch) -> 
     if given.seq_length != plan.best.batch.seq_length:
         return watch.check(title, "failed", f"--seq-length is {given.seq_length}, in the plan "
                            f"{plan.best.batch.seq_length}")
-    return watch.check(title, "passed", f"its own parser takes the {len(ran.words) - script - 1} words of launch.sh")
+    return watch.check(title, "passed", f"its own parser takes the {len(words)} words of launch.sh")
 
 
 def parse_arguments(script: Path, words: list[str]) -> Any:

@@ -51,10 +51,10 @@ def held(engine) -> dict[str, dict[str, int]]:
         found[kind] = {}
         for tensor in tensors(values):
             storage = tensor.untyped_storage()
-            key = (storage.device, storage.data_ptr())
+            key = storage._cdata
             if storage.nbytes() and key not in seen:
                 seen.add(key)
-                where = storage.device.type
+                where = tensor.device.type
                 found[kind][where] = found[kind].get(where, 0) + storage.nbytes()
     return found
 

@@ -151,6 +151,28 @@ def loss_of(engine, ids: torch.Tensor, labels: torch.Tensor, cp: int, cp_rank: i
                   **extra).loss
 
 
+def start_engine(args: argparse.Namespace, config: dict):
+    """The model within DeepSpeed's engine, and its learning rate's schedule."""
+    # Transformers looks this object up to build the model partitioned; AutoTP splits it later, which it need not know.
+    keep_alive = HfDeepSpeedConfig({key: value for key, value in config.items() if key != "tensor_parallel"}) if (
+        config["zero_optimization"]["stage"] == 3) else None
+    model = build_model(args, config)
+    if "expert_parallel" in config:
+        let_autoep_read_registry()
+    cp, mpu = config.get("sequence_parallel_size", 1), None
+    if cp > 1:
+        from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+        mpu = UlyssesSPAttentionHF.register_with_transformers(
+            model, args.attn_implementation, cp, config["train_micro_batch_size_per_gpu"], seq_length=args.seq_length,
+            seq_length_is_variable=False)
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=model, model_parameters=parameter_groups(model), config=config, mpu=mpu,
+        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(args, step)))
+    del keep_alive
+    return engine, scheduler
+
+
 def main() -> None:
     args = arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
@@ -161,32 +183,16 @@ def main() -> None:
     tp, cp = config.get("tensor_parallel", {}).get("autotp_size", 1), config.get("sequence_parallel_size", 1)
     micro, accumulate = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
     data_rank, data_ranks = rank // (tp * cp), world // (tp * cp)
-
-    # Transformers looks this object up to build the model partitioned; AutoTP splits it later, which it need not know.
-    keep_alive = HfDeepSpeedConfig({key: value for key, value in config.items() if key != "tensor_parallel"}) if (
-        config["zero_optimization"]["stage"] == 3) else None
-    model = build_model(args, config)
-    if "expert_parallel" in config:
-        let_autoep_read_registry()
-    mpu = None
-    if cp > 1:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
-
-        mpu = UlyssesSPAttentionHF.register_with_transformers(
-            model, args.attn_implementation, cp, micro, seq_length=args.seq_length, seq_length_is_variable=False)
-    engine, _, _, scheduler = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=config, mpu=mpu,
-        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(args, step)))
-    del keep_alive
+    engine, scheduler = start_engine(args, config)
     start = 0
     if args.load:
         folder, state = engine.load_checkpoint(args.load, load_module_strict=not args.lora_r)
         start = state["step"] if folder else 0
-    sequences = Sequences(args.seq_length, args.seed, model.config.vocab_size, args.data or [],
+    sequences = Sequences(args.seq_length, args.seed, engine.module.config.vocab_size, args.data or [],
                           args.tokenizer or args.model, args.trust_remote_code)
     engine.train()
     if rank == 0:
-        trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
+        trained = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
         print(f"{world} ranks: tp {tp}, cp {cp}, dp {data_ranks}; micro-batch {micro} x {accumulate} x {data_ranks} "
               f"sequences of {args.seq_length}; {trained:,} trained parameters", flush=True)
 

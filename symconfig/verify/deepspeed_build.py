@@ -1,0 +1,116 @@
+"""A process of its own: one rank of a DeepSpeed folder as its own train.py builds it, without memory or a network.
+
+Torch's fake tensors have sizes only, and its fake process group has as many ranks as the plan says, so DeepSpeed's own
+engine shares everything out as it would on the cluster. Request on standard input: {"folder", "words" (of train.py),
+"world_size", "rank"}; the answer is the last line: {"ok", "error", "optimizer", "elements", "trained", "held"}.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
+
+
+class Inert:
+    """Stands in for what DeepSpeed would compile for this machine: kernels that no fake tensor can be given to."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "LOCAL_RANK": "0",
+                   "RANK": str(request["rank"]), "WORLD_SIZE": str(request["world_size"])}
+    logging.disable(logging.WARNING)
+    try:
+        answer = {"ok": True, "error": None, **build(request)}
+    except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
+        answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    print("\n" + json.dumps(answer), flush=True)
+    os._exit(0)  # threads of the libraries may abort a process that Python takes down
+
+
+def build(request: Json) -> Json:
+    """What the rank holds between two steps of the optimizer."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    sys.path.insert(0, request["folder"])
+    join(request["rank"], request["world_size"])
+    sys.argv = ["train.py", *request["words"]]
+    train, states = importlib.import_module("train"), importlib.import_module("states")
+    args = train.arguments()
+    config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
+        engine, _ = train.start_engine(args, config)
+        make_moments(engine.optimizer, states.MASTERS)
+        small = getattr(engine.optimizer, "persistent_parameters", ())
+        if small:  # ZeRO-3 gathers them at the end of every step
+            small[0].all_gather(small)
+        parameters = list(engine.module.parameters())
+        sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
+        return {"optimizer": type(engine.optimizer).__name__, "elements": sum(size for size, _ in sizes),
+                "trained": sum(size for size, trained in sizes if trained), "held": states.held(engine)}
+
+
+def join(rank: int, world_size: int) -> None:
+    """The process group, and what of DeepSpeed, PyTorch and Transformers needs real tensors or a compiler."""
+    import deepspeed
+    import torch
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.module_inject import auto_ep
+    from deepspeed.ops.op_builder.cpu import CPUAdamBuilder
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def real(function: Any) -> Any:
+        def outside(*args: Any, **kwargs: Any) -> Any:
+            with unset_fake_temporarily():
+                return function(*args, **kwargs)
+
+        return outside
+
+    comm: Any = importlib.import_module("deepspeed.comm.torch")  # as an attribute it is PyTorch
+    comm.build_shm_op = lambda: None
+    CPUAdamBuilder.load = lambda self, verbose=True: Inert()
+    backend = comm.TorchBackend
+    backend.init_device_mesh = real(backend.init_device_mesh)
+    auto_ep._gate_activation_matches = real(auto_ep._gate_activation_matches)
+    for name in ("to", "bfloat16", "half"):  # the model has its type already, and fake parameters cannot change theirs
+        setattr(torch.nn.Module, name, lambda self, *args, **kwargs: self)
+    torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    deepspeed.init_distributed()
+    get_accelerator()._name = "cpu:0"  # so that ZeRO-3 tells it from the host, which is "cpu", when it offloads a part
+
+
+def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
+    """What the first step makes. DeepSpeed steps group by group, but for its BF16_Optimizer, where torch's own does."""
+    import torch
+
+    if type(optimizer).__name__ == "FP16_UnfusedOptimizer":  # has stepped once when it was made
+        return
+    groups = [tensor for name in masters for tensor in getattr(optimizer, name, ())]
+    for index, master in enumerate(groups):
+        kept, master.grad = master.grad, torch.zeros_like(master)
+        if hasattr(optimizer, "_optimizer_step"):
+            optimizer._optimizer_step(index)
+            master.grad = kept
+    if not hasattr(optimizer, "_optimizer_step"):
+        optimizer.optimizer.step()
+        for master in groups:
+            master.grad = None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Ranks of a DeepSpeed plan as DeepSpeed's own engine shares them out, against symconfig's exact numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.states.deepspeed import RankStates, Settings, rank_states
+from symconfig.verify.checks import Check, Compared, Options, Stopwatch
+
+Json = dict[str, Any]
+LAST_LINES = 6
+
+
+def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options: Options) -> Iterator[Check]:
+    """The first rank and the last one, which gets the padding. `words`: those that launch.sh gives to train.py."""
+    watch, world = Stopwatch(), plan.best.parallel.world_size
+    if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
+        yield watch.check("DeepSpeed's ranks", "skipped", "bitsandbytes quantises on a GPU only")
+        return
+    for rank in dict.fromkeys((0, world - 1)):
+        options.progress(f"DeepSpeed builds rank {rank} of {world}")
+        title = f"DeepSpeed's rank {rank} of {world}"
+        real = build(folder, words, world, rank, options.timeout_s)
+        if not real["ok"]:
+            yield watch.check(title, "failed", real["error"])
+            continue
+        compared = _compared(rank_states(plan.model, config, world, rank), real, Settings.of(config))
+        differ = [item.what for item in compared if item.ours != item.real]
+        status, detail = ("failed", f"{', '.join(differ)}: not what {real['optimizer']} really holds") if differ else (
+            "passed", f"{real['optimizer']} holds what the plan says, to the byte")
+        found = watch.check(title, status, detail)  # type: ignore[arg-type]
+        yield Check(found.name, found.status, found.detail, found.seconds, compared)
+
+
+def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compared, ...]:
+    """Host and device together: a CPU is both. There was no backward yet, which is when the host's sums are made."""
+    held = {kind: sum(places.values()) for kind, places in real["held"].items()}
+    kept = Compared("gradients between steps", ours.kept_gradients.total, held["gradients"], "bytes")
+    return (
+        Compared("parameters before ZeRO", ours.elements, real["elements"], "count"),
+        Compared("trained ones of them", ours.trained, real["trained"], "count"),
+        Compared("frozen ones of them", ours.elements - ours.trained, real["elements"] - real["trained"], "count"),
+        Compared("parameters held", ours.parameters.total, held["parameters"], "bytes"),
+        Compared("optimizer state", ours.optimizer.total, held["optimizer"], "bytes"),
+        *(() if settings.sums_on_host else (kept,)),
+        Compared("buffers", ours.buffers.total, held["buffers"], "bytes"),
+    )
+
+
+def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeout_s: float) -> Json:
+    """The worker's answer, with random weights of model/config.json. A crash or hang is `ok: false` with its end."""
+    own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
+    place = folder.resolve()
+    request = {"folder": str(place), "words": [*own, f"--model-config={place / 'model'}"], "world_size": world_size,
+               "rank": rank}
+    try:
+        ended = subprocess.run([sys.executable, "-m", "symconfig.verify.deepspeed_build"], input=json.dumps(request),
+                               capture_output=True, text=True, timeout=timeout_s, env=dict(os.environ), check=False)
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "error": f"DeepSpeed did not build rank {rank} within {timeout_s:g} s"}
+    try:
+        answer = json.loads(ended.stdout.strip().splitlines()[-1])
+        if isinstance(answer, dict) and "ok" in answer:
+            return answer
+    except (IndexError, ValueError):
+        pass
+    last = " | ".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
+    return {"ok": False, "error": f"DeepSpeed ended with status {ended.returncode}; its last lines: {last}"}
