@@ -13,13 +13,19 @@ import random
 import torch
 
 IGNORE = -100  # label of a token that gives no loss
+KINDS = (("text",), ("messages",), ("prompt", "response"), ("input_ids",))
 Row = tuple[list[int], list[int]]
 
 
 def encode(document: dict, tokenizer) -> Row:
-    """Token ids of one document, and their labels."""
+    """Token ids of one document, and their labels. Raises ValueError for a document that gives none."""
     if "input_ids" in document:
-        return document["input_ids"], document.get("labels", document["input_ids"])
+        ids, labels = document["input_ids"], document.get("labels", document["input_ids"])
+        if not all(isinstance(value, list) and all(type(one) is int for one in value) for value in (ids, labels)):
+            raise ValueError("input_ids and labels must be lists of whole numbers")
+        if len(ids) != len(labels):
+            raise ValueError(f"{len(ids)} input_ids have {len(labels)} labels")
+        return ids, labels
     if "messages" in document:
         text = tokenizer.apply_chat_template(document["messages"], tokenize=False)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -33,23 +39,41 @@ def encode(document: dict, tokenizer) -> Row:
     return ids, ids
 
 
-def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote_code: bool) -> list[Row]:
+def load_tokenizer(name: str, trust_remote_code: bool):
+    """Raises SystemExit with a sentence when it cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--tokenizer {name}: cannot be loaded: {error}") from None
+
+
+def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote_code: bool,
+         vocab_size: int | None = None) -> list[Row]:
     """Rows of `length` ids, with labels already shifted by one. The tokenizer is loaded if a line holds text."""
     tokenizer, ids, labels = None, [], []
     for path in paths:
-        with open(path, encoding="utf-8") as file:
+        try:
+            file = open(path, encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise SystemExit(f"--data {path}: {error.strerror}") from None
+        with file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
                 try:
                     document = json.loads(line)
+                    if not isinstance(document, dict) or not any(set(kind) <= set(document) for kind in KINDS):
+                        raise ValueError(f"needs one of {', or '.join(' with '.join(kind) for kind in KINDS)}")
                     if tokenizer is None and "input_ids" not in document:
-                        from transformers import AutoTokenizer
-
                         if tokenizer_name is None:
-                            raise SystemExit(f"{path}:{number}: holds text, which needs --tokenizer")
-                        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name, trust_remote_code=trust_remote_code)
+                            raise SystemExit(f"{path}:{number}: holds text, which needs --tokenizer (TOKENIZER=NAME)")
+                        tokenizer = load_tokenizer(tokenizer_name, trust_remote_code)
                     more_ids, more_labels = encode(document, tokenizer)
+                    if vocab_size is not None and more_ids and not 0 <= min(more_ids) <= max(more_ids) < vocab_size:
+                        raise ValueError(f"tokens {min(more_ids)} to {max(more_ids)} are not within the model's "
+                                         f"vocabulary of {vocab_size}")
                 except (ValueError, KeyError, TypeError) as error:
                     raise SystemExit(f"{path}:{number}: {type(error).__name__}: {error}") from error
                 ids += more_ids
@@ -66,7 +90,7 @@ class Sequences:
     def __init__(self, length: int, seed: int, vocab_size: int, paths: list[str], tokenizer_name: str | None = None,
                  trust_remote_code: bool = False) -> None:
         self.length, self.seed, self.vocab_size = length, seed, vocab_size
-        self.rows = read(paths, length, tokenizer_name, trust_remote_code) if paths else None
+        self.rows = read(paths, length, tokenizer_name, trust_remote_code, vocab_size) if paths else None
 
     def row(self, index: int) -> Row:
         if self.rows is None:

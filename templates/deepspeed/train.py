@@ -63,6 +63,17 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+def vocab_size(args: argparse.Namespace) -> int:
+    """Of the model's configuration. Raises SystemExit with a sentence when there is none."""
+    place = args.model or args.model_config
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=args.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"model {place}: cannot be loaded: {error}\nIt must be a folder with a config.json, or a name "
+                         "on the Hugging Face hub that can be reached or was downloaded before.") from None
+    return config.get_text_config().vocab_size
+
+
 def build_model(args: argparse.Namespace, config: dict) -> torch.nn.Module:
     """The model, its adapters, and which of its layers recompute. Under ZeRO-3 it is born partitioned."""
     dtype = torch.bfloat16 if config.get("bf16", {}).get("enabled") else (
@@ -183,13 +194,16 @@ def main() -> None:
     tp, cp = config.get("tensor_parallel", {}).get("autotp_size", 1), config.get("sequence_parallel_size", 1)
     micro, accumulate = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
     data_rank, data_ranks = rank // (tp * cp), world // (tp * cp)
+    # Data first: what is wrong with it is said before a large model is loaded.
+    sequences = Sequences(args.seq_length, args.seed, vocab_size(args), args.data or [], args.tokenizer or args.model,
+                          args.trust_remote_code)
     engine, scheduler = start_engine(args, config)
     start = 0
     if args.load:
         folder, state = engine.load_checkpoint(args.load, load_module_strict=not args.lora_r)
         start = state["step"] if folder else 0
-    sequences = Sequences(args.seq_length, args.seed, engine.module.config.vocab_size, args.data or [],
-                          args.tokenizer or args.model, args.trust_remote_code)
+        if rank == 0 and not folder:
+            print(f"--load {args.load}: there is no checkpoint; training starts from the beginning", flush=True)
     engine.train()
     if rank == 0:
         trained = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)

@@ -90,6 +90,26 @@ def test_what_cannot_be_read_names_file_and_line(sequences: ModuleType, tmp_path
         sequences.read([path], 2, None, False)
 
 
+@pytest.mark.parametrize(("document", "said"), [
+    ({"foo": "x"}, "needs one of text, or messages, or prompt with response, or input_ids"),
+    ({"prompt": "x"}, "needs one of text"),
+    ([1, 2], "needs one of text"),
+    ({"input_ids": ["a"]}, "must be lists of whole numbers"),
+    ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids have 1 labels"),
+    ({"input_ids": [3, 100]}, "tokens 3 to 100 are not within the model's vocabulary of 100")])
+def test_a_document_that_cannot_be_trained_on_is_named(
+        document: Any, said: str, sequences: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"data.jsonl:2: ValueError: .*{said}"):
+        sequences.read([_file(tmp_path, {"input_ids": [1, 2]}, document)], 2, None, False, 100)
+
+
+def test_a_file_or_a_tokenizer_that_is_not_there_is_named(sequences: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--data /no/such.jsonl: No such file"):
+        sequences.read(["/no/such.jsonl"], 2, None, False)
+    with pytest.raises(SystemExit, match=r"--tokenizer /no/such: cannot be loaded: "):
+        sequences.read([_file(tmp_path, {"text": "x"})], 2, "/no/such", False)
+
+
 def test_every_rank_and_every_restart_sees_the_same_numbers(sequences: ModuleType, tmp_path: Path) -> None:
     path = _file(tmp_path, *({"input_ids": [i, i + 1, i + 2, i + 3]} for i in range(0, 80, 4)))
     first, second = (sequences.Sequences(8, 3, 100, [path]) for _ in range(2))

@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from symconfig.plan import Recompute
-from tests.render.deepspeed_support import Launcher, falls, start_ranks, stop, tiny, train
+from symconfig.render import render
+from symconfig.render.files import write
+from tests.render.deepspeed_support import Launcher, falls, launch, start_ranks, stop, tiny, train
+from tests.sample_plans import sample_plan
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
@@ -93,6 +96,14 @@ def test_the_real_torchrun_trains(tmp_path: Path, launcher: Launcher) -> None:
     assert falls(losses)
     # embedding and head 2 x 249 x 66; two layers of 2 x 66 x 96 + 2 x 66 x 32 + 3 x 66 x 122 + 2 x 66; last norm 66
     assert "115,302 trained parameters" in said
+
+
+def test_a_model_that_is_not_there_is_said_in_a_sentence(tmp_path: Path, launcher: Launcher) -> None:
+    write(render(sample_plan(tiny("llama"), backend="deepspeed", dp=1), "deepspeed"), tmp_path)
+    status, said = launch(tmp_path, {**launcher.quick, "MODEL": "/no/such"})
+    assert status
+    assert "model /no/such: cannot be loaded" in said
+    assert "Traceback" not in said
 
 
 def test_zero_3_trains_with_recompute_and_what_it_saves_trains_on(tmp_path: Path, launcher: Launcher) -> None:
