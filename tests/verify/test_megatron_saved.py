@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from symconfig.errors import InputError
 from symconfig.plan import Recompute
+from symconfig.render import render
+from symconfig.render.files import write
 from symconfig.report.checks import blocks
 from symconfig.states.activations import SavedTensor
-from symconfig.verify import megatron, megatron_saved
-from symconfig.verify.checks import Check, Compared
+from symconfig.verify import checks, megatron, megatron_saved
+from symconfig.verify.checks import Check, Compared, Options
 from symconfig.verify.megatron_session import Job, Result
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
@@ -112,28 +115,30 @@ def test_a_crash_of_the_trace_is_a_failed_check() -> None:
     assert "ended with status 9" in check.detail
 
 
-def test_the_whole_way() -> None:
-    """Rendered arguments of a plan with virtual stages and block recompute, its ranks traced and compared."""
+@pytest.fixture(scope="module")
+def traced() -> dict[str, list[Check]]:
+    """Rendered arguments, their ranks traced and compared: a plan with virtual stages and block recompute, and one
+    that recomputes what its arguments do not."""
     model = sample_model("llama2-13b", num_hidden_layers=8)
-    item = rendered(sample_plan(model, tp=2, pp=2, vpp=2, dp=2, recompute=Recompute("full", (), "block", 1)))
-    (checks,) = megatron.check_many({"it": item}, source(), trace=True).values()
-    traced = [check for check in checks if "backward" in check.name]
-    assert [check.status for check in traced] == ["passed"] * 2
-    first = [row.what for row in traced[0].compared]
-    assert {"dense 1, 2 layers", "dense 2, 2 layers", "embedding", "all of the stage"} <= set(first)
-    assert any(row.startswith("dense 2: gate + up = mlp.linear_fc1") for row in first)
-    assert not any(row.what.startswith("dense 2: ") for row in traced[1].compared)  # shown once
-
-
-def test_a_plan_that_recomputes_what_the_arguments_do_not_fails() -> None:
-    model = sample_model("llama2-13b", num_hidden_layers=4)
+    whole = rendered(sample_plan(model, tp=2, pp=2, vpp=2, dp=2, recompute=Recompute("full", (), "block", 1)))
     item = rendered(sample_plan(model, tp=2, pp=1, dp=2))
     options = replace(item.plan.best.options, recompute=Recompute("selective", ("core_attn",)))
     wrong = replace(item, plan=replace(item.plan, best=replace(item.plan.best, options=options)))
-    (checks,) = megatron.check_many({"it": wrong}, source(), trace=True).values()
-    check = next(check for check in checks if "backward" in check.name)
-    assert check.status == "failed"
-    assert "all of the stage: symconfig has" in check.detail
+    found = megatron.check_many({"whole": whole, "wrong": wrong}, source(), trace=True)
+    return {name: [check for check in some if "backward" in check.name] for name, some in found.items()}
+
+
+def test_the_whole_way(traced: dict[str, list[Check]]) -> None:
+    assert [check.status for check in traced["whole"]] == ["passed"] * 2
+    first = [row.what for row in traced["whole"][0].compared]
+    assert {"dense 1, 2 layers", "dense 2, 2 layers", "embedding", "all of the stage"} <= set(first)
+    assert any(row.startswith("dense 2: gate + up = mlp.linear_fc1") for row in first)
+    assert not any(row.what.startswith("dense 2: ") for row in traced["whole"][1].compared)  # shown once
+
+
+def test_a_plan_that_recomputes_what_the_arguments_do_not_fails(traced: dict[str, list[Check]]) -> None:
+    assert traced["wrong"][0].status == "failed"
+    assert "all of the stage: symconfig has" in traced["wrong"][0].detail
 
 
 def test_the_table_tells_bytes_apart_from_counts() -> None:
@@ -141,3 +146,26 @@ def test_the_table_tells_bytes_apart_from_counts() -> None:
                                             Compared("z", 1, 1, "bytes"), Compared("new", 1, 0, "bytes")))
     grid: Any = blocks(Path("DIR"), [check])[1]
     assert [row[-1] for row in grid.rows] == ["+1 (+1.00 %)", "+1", "0", "+1"]
+
+
+def test_tracing_implies_building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Options] = []
+
+    class Framework:
+        def applies(self, plan: Any) -> bool:
+            return True
+
+        def checks(self, folder: Path, plan: Any, options: Options) -> list[Check]:
+            asked.append(options)
+            return []
+
+    monkeypatch.setattr(checks, "frameworks", lambda: {"it": Framework()})
+    write(render(sample_plan(), "megatron"), tmp_path / "out")
+    checks.verify(tmp_path / "out", trace=True)
+    assert [(options.build, options.trace) for options in asked] == [(True, True)]
+
+
+def test_modules_of_deepspeed_are_not_traced(tmp_path: Path) -> None:
+    write(render(sample_plan("qwen2.5-7b", "h100", backend="deepspeed"), "deepspeed"), tmp_path / "out")
+    with pytest.raises(InputError, match="--trace: runs the modules of Megatron-LM only"):
+        checks.verify(tmp_path / "out", trace=True)
