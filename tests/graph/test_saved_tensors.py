@@ -26,8 +26,11 @@ SMALL = {
 S = 256
 
 
-def saved_bytes(model: ModelDescriptor) -> int:
-    """Bytes of all storages, other than parameters, that autograd holds after the forward of the decoder."""
+def saved_bytes(model: ModelDescriptor, with_loss: bool = False) -> int:
+    """Bytes of all storages, other than parameters, that autograd holds after the forward of the decoder.
+
+    with_loss: of the whole model, with its head and its loss.
+    """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     from symconfig.verify.transformers_config import to_transformers_config
 
@@ -51,7 +54,8 @@ def saved_bytes(model: ModelDescriptor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        body(torch.zeros((1, S), dtype=torch.long))
+        tokens = torch.zeros((1, S), dtype=torch.long)
+        module(input_ids=tokens, labels=tokens) if with_loss else body(tokens)
     return sum(sizes.values())
 
 
@@ -63,3 +67,18 @@ def test_a_layer_saves_what_is_derived(name: str) -> None:
     layer = derived(model, DEEPSPEED.implementation, Scheme(False, replicated_vocab=True))["dense"]
     found = held_bytes(layer, apply(layer, frozenset()), numbers(model, seq_length=S))
     assert found == saved_bytes(model) - saved_bytes(one)
+
+
+@pytest.mark.parametrize("name", ["llama2-13b", "qwen2.5-7b", "llama2-13b-lora"])
+def test_a_model_with_its_loss_saves_what_is_derived(name: str) -> None:
+    """Autograd does not save what only a variable holds: the model's output and the fp32 copy that the loss makes."""
+    model = sample_model(name, **SMALL, num_hidden_layers=2)
+    blocks = derived(model, DEEPSPEED.implementation, Scheme(False, replicated_vocab=True))
+    sizes = numbers(model, seq_length=S)
+    kept = {kind: held_bytes(block, apply(block, frozenset()), sizes) for kind, block in blocks.items()}
+    logits = S * SMALL["vocab_size"]
+    rope = 2 * 2 * S * SMALL["head_dim"]  # sine and cosine, once for all layers
+    labels = 8 * (S + 1) + 4  # with one to the right of the last, and how many of them count
+    tokens = 8 * S if model.adapter is not None else 0  # a frozen embedding needs none, which is not derived
+    derived_bytes = kept["embedding"] - tokens + 2 * kept["dense"] + kept["head"] - (2 + 4) * logits
+    assert derived_bytes + rope + labels == saved_bytes(model, with_loss=True)
