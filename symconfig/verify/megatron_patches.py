@@ -44,6 +44,7 @@ def refusals() -> None:
     _attention()
     _down_projections()
     _fsdp()
+    _checkpoint_groups()
 
 
 def _absent() -> None:
@@ -119,6 +120,15 @@ class _Alone:
 
     def rank(self) -> int:
         return 0
+
+
+def _checkpoint_groups() -> None:
+    """Groups over gloo gather checkpoints; some versions ask for them with Megatron-FSDP whether there are any or
+    not."""
+    state: Any = importlib.import_module("megatron.core.parallel_state")
+    for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
+        if hasattr(state, name):
+            setattr(state, name, _nothing)
 
 
 def _fsdp() -> None:
