@@ -110,7 +110,7 @@ class Stages:
     frozen_expert: Array
     vocabulary: Array  # of dense and frozen, the look-up's and the head's
     largest: Array  # parameters of the largest block
-    embedding: Array  # [n]: parameters of the look-up table
+    copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -134,7 +134,7 @@ class Stages:
 
 
 def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp], tied: bool) -> Stages:
-    """One product with the counts for all arrays at once. tied: a stage with both ends holds their weight once."""
+    """One product with the counts for all arrays at once. tied: both ends use one weight."""
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     head = np.array([kind in LAST for kind in table.kinds])
     passes, weights = table.passes[..., points], table.weights[..., points]
@@ -153,11 +153,10 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     )
     held = counts @ weights[: WEIGHTS.index("buffers")]
     vocabulary = counts @ (of["vocabulary"] + of["frozen_vocabulary"])
-    if tied:
-        both = counts[:, [table.kinds.index("embedding")]] * counts[:, [table.kinds.index("head")]]
-        held[WEIGHTS.index("dense")] -= both * of["vocabulary"][0]
-        held[WEIGHTS.index("frozen")] -= both * of["frozen_vocabulary"][0]
-        vocabulary -= both * (of["vocabulary"] + of["frozen_vocabulary"])[0]
+    more = _look_ups(table.kinds, counts, tied)
+    held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
+    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
+    vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = np.array([block[count > 0].max(axis=0) for count in counts])
     forward, backward, forward_comm, backward_comm, again = sums
@@ -178,10 +177,11 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         frozen_expert,
         vocabulary,
         largest,
-        of["vocabulary"][0],
+        of["vocabulary"][0] * (tied or "mtp" in table.kinds),
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )
+
 
 
 def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
@@ -195,6 +195,21 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
     group = spaces + together * (transient - spaces) + (together - 1) * entering
     result: Array = np.where(layer, group, transient)
     return result
+
+
+def _look_ups(kinds: Sequence[str], counts: Array, tied: bool) -> Array:
+    """[s, 1]: look-up tables that each stage holds beside those that its blocks count.
+
+    A tied head on the first stage needs none of its own. What predicts further tokens looks them up itself, and so
+    does a stage of its own hold the table, too (Megatron-LM, gpt_model.py).
+    """
+    first = counts[:, [kinds.index("embedding")]]
+    more = np.zeros_like(first)
+    if tied:
+        more = more - first * counts[:, [kinds.index("head")]]
+    if "mtp" in kinds:
+        more = more + (counts[:, [kinds.index("mtp")]] > 0) * (1 - first)
+    return more
 
 
 def distinct(

@@ -129,11 +129,11 @@ def ring(amount: Array, passes: float, ranks: Array, stride: object, machine: Ma
 def _data_parallel(sums: Stages, points: Points, setting: Setting) -> Array:
     """[r, n]: gradients reduced and weights gathered, as the ZeRO stage and framework do it, minus what hides."""
     worst: Array = _exchange(sums, points, setting).max(axis=0)
-    if setting.tied and setting.pp > 1:
-        # The tied embedding has a producer of its gradient on the first and on the last stage: an all-reduce of two.
+    if setting.pp > 1 and sums.copied.any():
+        # A table on the first and on the last stage has a producer of its gradient on either: an all-reduce of two.
         stride = points.tp * points.cp * points.dp * (setting.pp - 1)
         worst = worst + ring(
-            setting.bytes.gradient * sums.embedding, 2.0, np.full_like(stride, 2.0), stride, setting.machine
+            setting.bytes.gradient * sums.copied, 2.0, np.full_like(stride, 2.0), stride, setting.machine
         )
     return worst
 
