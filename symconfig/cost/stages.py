@@ -183,7 +183,6 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     )
 
 
-
 def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
     """[policies, kinds, n]: bytes alive only while a block runs backward, with what so many layers bring back."""
     transient: Array = table.passes[TRANSIENT][..., points]

@@ -11,7 +11,7 @@ from symconfig.plan import Plan
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore
 from symconfig.states.grid import first_rank
-from symconfig.states.megatron import MAIN_BYTES, MOMENTS_BYTES, WEIGHT_BYTES, RankStates, rank_states
+from symconfig.states.megatron import rank_states
 from tests.sample_plans import sample_plan
 
 BASES = [name for name in zoo_models() if load_model(name).adapter is None]
@@ -37,28 +37,19 @@ def plan_of(model: str, kind: str) -> Plan:
     return sample_plan(described, "h100", **{**given, "ep": given["ep"] if described.experts else 1})
 
 
-def left_out(plan: Plan, states: RankStates) -> int:
-    """Elements that the cost model does not count: what predicts further tokens brings its own look-up table along to
-    a stage that is not the first."""
-    if not plan.model.num_nextn_predict_layers or states.coordinates.pp == 0:
-        return 0
-    return sum(parameter.elements for chunk in states.chunks for parameter in chunk.parameters if parameter.copied)
-
-
 def differences(plan: Plan) -> Iterator[tuple[str, float]]:
     """Relative ones, of the fuller of each stage's first and last rank: the last one's shards end in padding."""
     parts = detail(restore(plan, plan.best)).cost.memory
     p, options = plan.best.parallel, plan.best.options
-    ranks, shards = p.world_size // p.pp, p.dp * p.cp if options.zero_stage else 1
+    ranks = p.world_size // p.pp
     for stage in range(p.pp):
         first = first_rank(p, stage)
         states = max((rank_states(plan, rank) for rank in (first, first + ranks - 1)),
                      key=lambda states: states.optimizer_shard_bytes)
-        more = left_out(plan, states)
-        held = {"gradients": states.gradient_buffer_bytes - options.grad_bytes * more,
-                "optimizer state": states.optimizer_shard_bytes - (MAIN_BYTES + MOMENTS_BYTES) * more / shards}
+        held = {"gradients": states.gradient_buffer_bytes,
+                "optimizer state": states.optimizer_shard_bytes}
         if options.zero_stage < 3:  # then the model counts the layers that are gathered, too
-            held["weights"] = states.weight_bytes - WEIGHT_BYTES * more
+            held["weights"] = states.weight_bytes
         for name, exact in held.items():
             part = parts[name]
             yield name, float(part[min(stage, part.shape[0] - 1), 0, 0, 0]) / exact - 1
