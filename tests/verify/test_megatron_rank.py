@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.errors import InputError
 from symconfig.plan import Plan, Stage
 from symconfig.render import render
 from symconfig.render.files import write
@@ -176,9 +175,3 @@ def test_without_megatron_asking_for_a_build_is_bad_input_with_the_command(
     assert outcome.code == 2
     assert "--build" in outcome.err
     assert "make megatron-source" in outcome.err
-
-
-def test_files_for_deepspeed_have_no_ranks_to_build(tmp_path: Path) -> None:
-    write(render(sample_plan("qwen2.5-7b", "h100", backend="deepspeed"), "deepspeed"), tmp_path / "out")
-    with pytest.raises(InputError, match="--build: builds ranks of Megatron-LM only"):
-        checks.verify(tmp_path / "out", build=True)
