@@ -16,8 +16,9 @@ REACHED = {
     "zero_bubble": (0.02, 0.05),
     "simumax_b200": (0.05, 0.003),
     "memory_pr482": (None, 0.008),
-    # 0.056 while two errors made up for each other: the look-up table that the last stage holds for multi-token prediction
-    # was missing, and models of GPT-2's vocabulary were given DeepSeek-V3's, whose states would not have fitted.
+    # 0.056 while two errors made up for each other: the look-up table that the last stage holds for multi-token
+    # prediction was missing, and models of GPT-2's vocabulary were given DeepSeek-V3's, whose states would not have
+    # fitted.
     "megatron_golden": (None, 0.062),
     "megatron_golden_toy": (None, 0.033),
     "galvatron_profile": (None, 0.19),
