@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from symconfig.errors import SymconfigError
 from symconfig.measure.rank import Run
+from symconfig.verify.conversation import converse
 from symconfig.verify.megatron_session import Job
 from symconfig.verify.megatron_source import MegatronSource
 
 SILENCE_S = 600.0  # between two things that the process does; compiling kernels in the first step takes minutes
-LAST_LINES = 12
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -74,64 +67,29 @@ def take(
     request = {"source": str(source.root), "job": {**asdict(job), "env": dict(job.env), "rank": run.rank},
                "device": run.device, "steps": run.steps, "microbatches": run.microbatches,
                "attention": run.attention, "transformer_impl": run.impl}
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([sys.executable, "-P", "-u", str(WORKER)], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=errors, env=_environment(run.device), text=True,
-                                   encoding="utf-8")
-        try:
-            result, fate = _converse(process, json.dumps(request), progress, silence_s)
-        finally:
-            process.kill()
-            process.wait()
-        errors.seek(0)
-        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    if result is None:
-        return Taken(crash=fate, last_lines=tuple(lines[-LAST_LINES:]))
-    return _taken(result)
+    doing, results = "starting", []
+
+    def heard(data: dict[str, Any]) -> float | None:
+        nonlocal doing
+        if "result" in data:
+            results.append(data["result"])
+            return None
+        doing = data["doing"]
+        progress(doing)
+        return silence_s
+
+    ended = converse(WORKER, request, _environment(run.device), silence_s, heard)
+    if results:
+        return _taken(results[0])
+    fate = (f"ended with status {ended.status}" if ended.silent_s is None
+            else f"said nothing for {ended.silent_s:.0f} s")
+    return Taken(crash=f"{fate} while {doing}", last_lines=ended.last_lines)
 
 
 def _environment(device: str) -> dict[str, str]:
     """The person's own: it is their GPU. On a CPU no GPU is touched."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {**os.environ, **offline, **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})}
-
-
-def _converse(
-    process: subprocess.Popen[str], request: str, progress: Callable[[str], None], silence_s: float
-) -> tuple[dict[str, Any] | None, str]:
-    """The result, or how the process ended without one."""
-    if process.stdin is None or process.stdout is None:
-        raise SymconfigError("the process that measures has no pipes")
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_hear, args=(process.stdout, lines), daemon=True).start()
-    threading.Thread(target=_say, args=(process.stdin, request), daemon=True).start()
-    doing = "starting"
-    while True:
-        try:
-            line = lines.get(timeout=silence_s)
-        except queue.Empty:
-            return None, f"said nothing for {silence_s:.0f} s while {doing}"
-        if line is None:
-            return None, f"ended with status {process.wait()} while {doing}"
-        data = json.loads(line)
-        if "result" in data:
-            return data["result"], ""
-        doing = data["doing"]
-        progress(doing)
-
-
-def _hear(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
-
-
-def _say(stream: IO[str], request: str) -> None:
-    try:
-        stream.write(request)
-        stream.close()
-    except OSError:  # it died before it had read all: the reader reports that
-        return
 
 
 def _taken(result: Mapping[str, Any]) -> Taken:

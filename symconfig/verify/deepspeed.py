@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
@@ -19,11 +17,11 @@ from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.verify import deepspeed_rank, deepspeed_rules, deepspeed_schema
 from symconfig.verify.checks import Check, Options, Stopwatch
+from symconfig.verify.conversation import ask
 
 Json = dict[str, Any]
 INSTALL = "pip install '.[verify]'"
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
-LAST_LINES = 6
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -197,20 +195,8 @@ def _comparable(config: Json) -> Json:
 
 
 def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """The runner's answers. A crash, a hang or noise instead is `ok: false` with the last lines."""
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        ended = subprocess.run([sys.executable, "-m", "symconfig.verify.deepspeed_runner"], input=json.dumps(requests),
-                               capture_output=True, text=True, timeout=timeout_s, env=env, check=False)
-    except subprocess.TimeoutExpired:
-        return [{"ok": False, "error": f"DeepSpeed gave no answer within {timeout_s:.0f} s"}] * len(requests)
-    lines = ended.stdout.strip().splitlines()
-    try:
-        answers = json.loads(lines[-1])
-        if isinstance(answers, list) and len(answers) == len(requests):
-            return answers
-    except (IndexError, ValueError):
-        pass
-    last = " | ".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
-    error = f"DeepSpeed ended with status {ended.returncode}; its last lines: {last}"
-    return [{"ok": False, "error": error}] * len(requests)
+    """The runner's answers, one a request."""
+    answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
+    if answer["ok"]:
+        return list(answer["answers"])
+    return [answer] * len(requests)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +9,9 @@ from typing import Any
 from symconfig.plan import Plan
 from symconfig.states.deepspeed import RankStates, Settings, rank_states
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
+from symconfig.verify.conversation import ask
 
 Json = dict[str, Any]
-LAST_LINES = 6
 
 
 def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options: Options) -> Iterator[Check]:
@@ -60,16 +56,4 @@ def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeou
     place = folder.resolve()
     request = {"folder": str(place), "words": [*own, f"--model-config={place / 'model'}"], "world_size": world_size,
                "rank": rank}
-    try:
-        ended = subprocess.run([sys.executable, "-m", "symconfig.verify.deepspeed_build"], input=json.dumps(request),
-                               capture_output=True, text=True, timeout=timeout_s, env=dict(os.environ), check=False)
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "error": f"DeepSpeed did not build rank {rank} within {timeout_s:g} s"}
-    try:
-        answer = json.loads(ended.stdout.strip().splitlines()[-1])
-        if isinstance(answer, dict) and "ok" in answer:
-            return answer
-    except (IndexError, ValueError):
-        pass
-    last = " | ".join(ended.stderr.strip().splitlines()[-LAST_LINES:])
-    return {"ok": False, "error": f"DeepSpeed ended with status {ended.returncode}; its last lines: {last}"}
+    return ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s)

@@ -1,7 +1,8 @@
-"""A process of its own: JSON requests on standard input, what the real DeepSpeed makes of them on the last line.
+"""A process of its own: {"requests": [...]} on standard input, what the real DeepSpeed makes of them on the last line.
 
 Each: {"config": {...}, "world_size": n, "trainer": {...} or null, "hidden_size": n}. With `trainer` (values of
-TrainingArguments), Transformers fills the "auto" values in first. Answer: {"ok", "error", "resolved", "config"}.
+TrainingArguments), Transformers fills the "auto" values in first. The line: {"ok": true, "answers": [...]}, for each
+request {"ok", "error", "resolved", "config"}.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ Json = dict[str, Any]
 
 
 def main() -> None:
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    requests = json.load(sys.stdin)
+    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    requests = json.load(sys.stdin)["requests"]
     logging.disable(logging.WARNING)
-    print("\n" + json.dumps([_answer(request) for request in requests], default=str), flush=True)
+    answers = [_answer(request) for request in requests]
+    print("\n" + json.dumps({"ok": True, "answers": answers}, default=str), flush=True)
 
 
 def _answer(request: Json) -> Json:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from symconfig.errors import SymconfigError
 from symconfig.plan import Plan
+from symconfig.verify.conversation import converse
 from symconfig.verify.megatron_source import MegatronSource
 
 START_S = 120.0  # importing torch and Megatron takes 2 to 4 s on an idle machine
 GRACE_S = 10.0  # beyond a job's own limit, which the runner keeps
-LAST_LINES = 12
 RUNNER = Path(__file__).with_name("megatron_runner.py")
 
 # torch.cuda.get_device_capability; for ROCm torch answers with the gfx number's first digits, for Ascend
@@ -139,61 +133,20 @@ def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep
     """One subprocess for all of `jobs`; what it leaves unanswered is reported as its crash."""
     request = {"source": str(source.root), "timeout_s": timeout_s,
                "jobs": [{**asdict(item), "env": dict(item.env)} for item in jobs]}
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-E", "-P", "-u", str(RUNNER)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            env=_environment(), text=True, encoding="utf-8",
-        )
-        try:
-            answered, fate = _converse(process, json.dumps(request), timeout_s, keep)
-        finally:
-            process.kill()
-            process.wait()
-        errors.seek(0)
-        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    for item in jobs:
-        if item.id not in answered:
-            keep(Result(item.id, crash=fate, last_lines=tuple(lines[-LAST_LINES:])))
-
-
-def _converse(
-    process: subprocess.Popen[str], request: str, timeout_s: float, keep: Callable[[Result], None]
-) -> tuple[set[str], str]:
-    """Send the request and hear the answers. Returns the ids that were answered and how it ended."""
-    if process.stdin is None or process.stdout is None:
-        raise SymconfigError("the subprocess for Megatron has no pipes")
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_hear, args=(process.stdout, lines), daemon=True).start()
-    threading.Thread(target=_say, args=(process.stdin, request), daemon=True).start()
     answered: set[str] = set()
-    limit = START_S
-    while True:
-        try:
-            line = lines.get(timeout=limit)
-        except queue.Empty:
-            return answered, f"did not answer within {limit:.0f} s"
-        if line is None:
-            return answered, f"ended with status {process.wait()}"
-        data = json.loads(line)
-        limit = timeout_s + GRACE_S
+
+    def heard(data: dict[str, Any]) -> float:
         if "ready" not in data:
             answered.add(data["id"])
             keep(_result(data))
+        return timeout_s + GRACE_S
 
-
-def _hear(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
-
-
-def _say(stream: IO[str], request: str) -> None:
-    try:
-        stream.write(request)
-        stream.close()
-    except OSError:  # it died before it had read all: the reader reports that
-        return
+    ended = converse(RUNNER, request, _environment(), START_S, heard, flags=("-E",))
+    fate = (f"ended with status {ended.status}" if ended.silent_s is None
+            else f"did not answer within {ended.silent_s:.0f} s")
+    for item in jobs:
+        if item.id not in answered:
+            keep(Result(item.id, crash=fate, last_lines=ended.last_lines))
 
 
 def _result(data: Mapping[str, Any]) -> Result:

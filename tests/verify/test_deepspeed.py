@@ -12,7 +12,7 @@ import pytest
 from symconfig.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import deepspeed, deepspeed_rules, deepspeed_schema
+from symconfig.verify import conversation, deepspeed, deepspeed_rules, deepspeed_schema
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 
@@ -177,8 +177,8 @@ def test_deepspeed_s_own_words_come_through() -> None:
 
 def test_a_hang_and_a_crash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"config": {}, "world_size": 1}
-    assert "within 0 s" in deepspeed.run([request], 0.01)[0]["error"]
-    monkeypatch.setattr(deepspeed.sys, "executable", "/bin/false")
+    assert "within 0.01 s" in deepspeed.run([request], 0.01)[0]["error"]
+    monkeypatch.setattr(conversation.sys, "executable", "/bin/false")
     assert "status 1" in deepspeed.run([request], 60)[0]["error"]
 
 
