@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def test_a_difference_shows_however_small(ours: tuple[float, float], said: str) 
     table = markdown([judged(*(Compared("optimizer shard", value, 2**30, "bytes") for value in ours))])
     assert said in table
     assert "equal" not in table
+
+
+def test_a_check_that_failed_says_so_though_every_number_shown_is_equal() -> None:
+    assert "| failed, 12 s" in markdown([replace(judged(Compared("parameters", 7, 7, "count")), code=1)])
 
 
 def test_what_was_not_compared_is_a_dash() -> None:

@@ -27,11 +27,12 @@ ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
-# The columns, each with what checks call it.
-QUANTITIES = {"parameters": "parameters", "gradient buffers": "gradient buffers", "optimizer shard": "optimizer shard",
-              "activations": "all of the stage"}
-# DeepSpeed's ranks are built, and trained, at a size that a CPU holds: tests/render.
-CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ()}
+# The columns, each with what the frameworks' checks call it.
+QUANTITIES = {"parameters": ("parameters", "parameters before ZeRO"),
+              "gradient buffers": ("gradient buffers", "gradients between steps"),
+              "optimizer shard": ("optimizer shard", "optimizer state"),
+              "activations": ("all of the stage",)}
+CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ("--build",)}
 COMMAND = (sys.executable, "-m", "symconfig")
 HARDLY = 0.01  # percent: what is nearer than this is not told apart
 _KIB = 1024
@@ -93,7 +94,7 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
     failures = [f"{check['name']}: {check['detail']}" for check in checks if check["status"] == "failed"]
     failures += [str(problem["what"]) for problem in data.get("problems", [])]
     compared = tuple(Compared(**item) for check in checks for item in check.get("compared", ()))
-    ranks = sum(any(item["what"] == "parameters" for item in check.get("compared", ())) for check in checks)
+    ranks = sum(any(item["what"] in QUANTITIES["parameters"] for item in check.get("compared", ())) for check in checks)
     return Judged(job, plan, process.returncode, tuple(failures), ranks, compared, time.perf_counter() - started,
                   used.ru_maxrss * _KIB)
 
@@ -104,8 +105,8 @@ def markdown(judged: Sequence[Judged]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for item in judged:
         cells = (item.job["model"], f"{item.job['gpus']:,} x {item.job['cluster']}", _layout(item.plan),
-                 str(item.ranks), *(_cell(_of(item.compared, what)) for what in QUANTITIES.values()),
-                 f"{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
+                 str(item.ranks), *(_cell(_of(item.compared, names)) for names in QUANTITIES.values()),
+                 f"{'failed, ' if item.code else ''}{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -117,8 +118,8 @@ def _layout(plan: Plan) -> str:
     return " ".join(f"{name}{value}" for name in names if (value := getattr(parallel, name)) > 1) or "one GPU"
 
 
-def _of(compared: Iterable[Compared], what: str) -> list[Compared]:
-    return [item for item in compared if item.what == what]
+def _of(compared: Iterable[Compared], names: Sequence[str]) -> list[Compared]:
+    return [item for item in compared if item.what in names]
 
 
 def _cell(items: Sequence[Compared]) -> str:
