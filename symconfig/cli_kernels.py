@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET_S = 60.0
 LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
+_OF_MEASURING = ("budget", "device")
 _OF_A_RANK = ("rank", "steps", "transformer_impl", "megatron")
 
 
@@ -115,6 +116,9 @@ def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
         if getattr(arguments, name) is not None:
             field = "--" + name.replace("_", "-")
             found.add(Problem("says something of a plan's rank, and --kernels measures none", field=field))
+    for name in _OF_MEASURING:
+        if arguments.times is not None and getattr(arguments, name) is not None:
+            found.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
 
 
 def _budget(text: str | None) -> float:

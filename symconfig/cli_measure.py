@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from symconfig.measure.rank import Run
     from symconfig.plan import Plan
 
+OF_KERNELS = ("budget", "raw", "times")
+
 
 def measure(arguments: argparse.Namespace) -> int:
     """`symconfig measure`: a folder's rank, or with --kernels the rates of this GPU."""
@@ -57,6 +59,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run]:
     from symconfig import api
     from symconfig.measure.rank import STEPS, choose
     from symconfig.plan import Plan
+    from symconfig.verify.checks import as_rendered
 
     found = api.Problems()
     if arguments.folder is None:
@@ -67,9 +70,14 @@ def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run]:
     if arguments.out is not None and device == "cpu":
         found.add(Problem("the seconds of a CPU are no measurement of a plan's GPU", field="--out", hint="--json"))
     cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    for name in OF_KERNELS:
+        if getattr(arguments, name) is not None:
+            found.add(Problem("says something of kernels, and of a rank it says nothing", field=f"--{name}",
+                              hint="--kernels, without DIR"))
     loaded = found.collect(lambda: Plan.load(Path(arguments.folder))) if arguments.folder is not None else None
     if loaded is None:
         raise InputError(found.all)
+    loaded = as_rendered(loaded, Path(arguments.folder))
     plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
     run = found.collect(lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS),
                                        arguments.transformer_impl, device))

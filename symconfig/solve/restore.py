@@ -18,7 +18,8 @@ from symconfig.solve.weigh import WHOLE
 def restore(plan: Plan, candidate: Candidate) -> Found:
     """The same point; `detail` of it gives the candidate's prediction again."""
     p, o = candidate.parallel, candidate.options
-    asked = request(plan.model, plan.cluster, plan.job, o.precision, parse(plan.job.pins))
+    job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
+    asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
     habits = asked.framework.replicated_vocab, asked.framework.keeps_gathered
     scheme = Scheme(o.sequence_parallel, cp_comm, *habits)  # type: ignore[arg-type]

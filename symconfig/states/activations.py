@@ -66,8 +66,9 @@ def saved(
 
 def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
-    found = restore(plan, candidate or plan.best)
-    framework = habits(plan.job.backend, plan.cluster.gpu.architecture, transformer_impl)
+    chosen = candidate or plan.best
+    found = restore(plan, chosen)
+    framework = habits(chosen.target.backend, plan.cluster.gpu.architecture, transformer_impl)
     if transformer_impl == "local":
         found = _without_engine(found)
     return replace(found, request=replace(found.request, framework=framework))

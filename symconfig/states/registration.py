@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from symconfig.cost.framework import TransformerImpl
+from symconfig.errors import SymconfigError
 
 LAYERS = "layers"
 # Of a chunk: blocks by kind, or an operator of one; the layers are all other blocks.
@@ -32,7 +33,7 @@ class Registration:
             places = {name: (index, place) for index, run in enumerate(order) for place, name in enumerate(run)}
             if asked <= places.keys():
                 return places
-        raise ValueError(f"no order of registration names all of {', '.join(sorted(asked))}")
+        raise SymconfigError(f"no order of registration names all of {', '.join(sorted(asked))}")
 
 
 _BEFORE = ("word_embedding", "position_embedding", "mtp_embedding_norm", "mtp_hidden_norm", "mtp_proj")

@@ -113,7 +113,7 @@ def verify(
     or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
-    plan = _as_rendered(Plan.load(folder), folder)
+    plan = as_rendered(Plan.load(folder), folder)
     options = Options(megatron, timeout_s, progress, build or trace, trace)
     if options.trace and plan.best.target.backend != "megatron":
         raise InputError(Problem("runs the modules of Megatron-LM only", file=str(folder), field="--trace",
@@ -126,7 +126,7 @@ def verify(
     return found
 
 
-def _as_rendered(plan: Plan, folder: Path) -> Plan:
+def as_rendered(plan: Plan, folder: Path) -> Plan:
     """The plan with the target of the folder's files: `render --target` may have written them for another one."""
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan

@@ -95,7 +95,7 @@ def _write(stream: IO[str], request: str) -> None:
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
     """The JSON object on the last line of what a module of symconfig writes; frameworks may have printed before it.
 
-    It has a key "ok". A crash, a hang or noise instead is `ok: false` with an "error" about `who`, its last lines in it.
+    It has a key "ok". A crash, a hang or noise instead is `ok: false` with an "error" about `who` and its last lines.
     """
     try:
         ended = subprocess.run([sys.executable, "-m", module], input=json.dumps(request), capture_output=True,

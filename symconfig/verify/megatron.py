@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -140,7 +141,8 @@ def judge(
     """All that Megatron's runs say of one list; `jobs` begins with that of the arguments themselves, and its plan's
     ranks follow. What fails names the options that are not the plan's."""
     changed = _edits(rendered)
-    for check in (*online(rendered, results[jobs[0].id], source), *built(rendered, results, jobs, source, trace)):
+    found = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
+    for check in chain.from_iterable(found):  # one by one: what Megatron said stays, should a later one break
         if check.status == "failed" and changed:
             check = replace(check, detail=f"{check.detail} {FILE} is not what the plan renders: {changed}.")
         yield check

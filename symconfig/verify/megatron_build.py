@@ -55,10 +55,12 @@ def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
 def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
     """Layers on the job's device: the transformer config to build with, its refusals out of the way. They are
     Megatron's own, unless `job["transformer_impl"]` asks for Transformer Engine's, which only a GPU runs."""
-    local = job.get("transformer_impl", "local") == "local"
-    ready = patches.local(config) if local else copy.copy(config)
-    patches.refusals()
-    args.transformer_impl = patches.KERNELS["transformer_impl"]
+    args.transformer_impl = job.get("transformer_impl", "local")
+    if args.transformer_impl == "local":
+        ready = patches.local(config)
+        patches.refusals()
+    else:
+        ready = copy.copy(config)
     ready.use_cpu_initialization = False
     args.init_model_with_meta_device = ready.init_model_with_meta_device = False  # already where it shall be
     ready.perform_initialization = bool(job.get("device"))

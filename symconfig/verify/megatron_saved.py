@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
 from symconfig.plan import Plan
@@ -76,8 +77,8 @@ class Group:
 def unfit(plan: Plan) -> str | None:
     """Why Megatron's own layers cannot stand in for the plan's."""
     options = plan.best.options
-    if "fp8" in options.precision:
-        return "Megatron's own layers have no fp8"
+    if options.precision in LOW_PRECISION:
+        return f"Megatron's own layers have no {options.precision}"
     if options.moe_dispatcher not in (None, DISPATCHER):
         return (f"how many tokens an expert gets is stood in for in the dispatcher {DISPATCHER} only, not in "
                 f"{options.moe_dispatcher}")

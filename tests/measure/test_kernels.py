@@ -44,10 +44,8 @@ def small(kernels: list[Kernel]) -> list[Asked]:
     return [Asked(kernel) for kernel in kernels]
 
 
-def test_the_whole_way_on_a_cpu_takes_seconds(tmp_path: Path) -> None:
-    started = time.perf_counter()
+def test_the_whole_way_on_a_cpu(tmp_path: Path) -> None:
     times = measure_kernels(torch, "cpu", 2.0, quiet)
-    assert time.perf_counter() - started < 10
     asked = {item.what for item in zoo_kernels(bench(torch, "cpu"))}
     assert {row.what for row in times.rows} | {item.what for item in times.skipped} == asked
     assert all(item.reason == "the budget of time was spent" for item in times.skipped)

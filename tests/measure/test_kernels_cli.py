@@ -92,6 +92,8 @@ def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> 
         (("--out", "/nowhere/at/all.yaml"), "--out: there is no such folder (got /nowhere/at)"),
         (("--raw", "times.txt"), "--raw: this file is YAML (got times.txt, need a name that ends in .yaml)"),
         (("--cluster", "h2000"), "--cluster: unknown cluster (got h2000"),
+        (("--times", TIMES, "--budget", "9", "--device", "cpu"),
+         "--budget: says how to measure, and --times takes what a file holds"),
         (("--times", "absent.yaml"), "absent.yaml: there is no such file"),
         (("--rank", "3"), "--rank: says something of a plan's rank, and --kernels measures none"),
         (("folder",), "DIR: kernels are measured without a plan (got folder)"),

@@ -70,6 +70,8 @@ def test_a_gpus_answer_is_shown_beside_the_prediction_and_written(
         (["--steps", "0"], "--steps: out of range (got 0"),
         (["--device", "cpu", "--out", "mine.yaml"], "--out: the seconds of a CPU are no measurement of a plan's GPU."),
         (["--out", "mine.txt"], "--out: this file is YAML"),
+        (["--budget", "nonsense"], "--budget: says something of kernels, and of a rank it says nothing."),
+        (["--times", "x.yaml"], "--times: says something of kernels"),
         (["--transformer-impl", "te"], "--transformer-impl: wrong value (got te"),
     ],
 )

@@ -17,6 +17,7 @@ from symconfig.verify import checks, megatron, megatron_rank, megatron_source
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_session import Job, Result
+from symconfig.verify.megatron_source import MegatronSource
 from tests.cli_support import Run
 from tests.cli_support import run as run
 from tests.sample_plans import sample_plan
@@ -139,6 +140,19 @@ def test_a_rank_that_crashes_or_hangs_fails_with_the_last_lines() -> None:
     found = megatron_rank.check(plan, job, result, "Megatron 0.19.2", "megatron_args.txt")
     assert found.status == "failed"
     assert "did not end within 2 s; its last lines: building GPT model ..." in found.detail
+
+
+def test_what_megatron_said_stays_where_a_ranks_own_check_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = rendered()
+    here = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
+    first, second = Job("", (), 64), Job("rank 0", (), 64, task="build")
+    ok = Result("", phases=(megatron.megatron_session.Phase("transformer_config", True, None, 1.0),))
+    monkeypatch.setattr(megatron, "online", lambda *args: iter([Check("said", "failed", "why", 0.0)]))
+    monkeypatch.setattr(megatron_rank, "check", lambda *args: {}["moe"])
+    found = megatron.judge(item, {"": ok, "rank 0": ok}, [first, second], here, False)
+    assert next(found).name == "said"
+    with pytest.raises(KeyError):
+        next(found)
 
 
 def test_a_plan_whose_stages_are_not_those_of_its_degrees_says_so() -> None:

@@ -93,11 +93,12 @@ def test_a_difference_is_said_with_both_numbers() -> None:
         "dense, 1 layer: symconfig has 1,500 bytes, Megatron keeps 1,000 (+50.00 %).")
 
 
-def test_fp8_cannot_be_compared() -> None:
-    plan = sample_plan("llama2-13b", "h100", precision="bf16-fp8")
+@pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
+def test_low_precision_cannot_be_compared(precision: str) -> None:
+    plan = sample_plan("llama2-13b", "h100", precision=precision)
     assert megatron_saved.jobs(Job("", (), 64), plan) == []
     (check,) = megatron_saved.checks(plan, [], {}, "Megatron", "args")
-    assert (check.status, check.detail) == ("skipped", "Megatron's own layers have no fp8")
+    assert (check.status, check.detail) == ("skipped", f"Megatron's own layers have no {precision}")
 
 
 def test_a_dispatcher_without_a_stand_in_is_not_traced() -> None:
