@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 import time
 import traceback
-import types
 from collections import ChainMap
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,6 @@ from typing import Any
 HERE = Path(__file__).parent
 VERIFY = HERE.parent / "verify"
 SEED = 1234
-
-
-def _load(folder: Path, name: str) -> Any:
-    """A script by its path: neither folder is on sys.path."""
-    path = folder / f"{name}.py"
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    importlib.machinery.SourceFileLoader(name, str(path)).exec_module(module)
-    return module
 
 
 class Clock:
@@ -89,14 +77,23 @@ def main() -> None:
     def say(text: str) -> None:
         print(json.dumps({"doing": text}), file=answers)
 
-    runner = _load(VERIFY, "megatron_runner")
+    runner = _runner()
     phases = runner.Phases()
     result: dict[str, Any] = {"phases": phases.done}
     try:
         _measure(request, runner, phases, say, result)
-    except runner._Stop as stop:
+    except runner.Stop as stop:
         traceback.print_exception(stop.__cause__)
     print(json.dumps({"result": result}), file=answers)
+
+
+def _runner() -> Any:
+    """megatron_runner, which loads the other scripts by their paths: its folder does not stay on sys.path."""
+    sys.path.insert(0, str(VERIFY))
+    try:
+        return importlib.import_module("megatron_runner")
+    finally:
+        sys.path.remove(str(VERIFY))
 
 
 def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result: dict[str, Any]) -> None:
@@ -110,17 +107,17 @@ def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result
         result["no_gpu"] = f"PyTorch {torch.__version__}, built {built}, finds no GPU"
         return
     say("importing Megatron")
-    phases.run("import", lambda: _import(request, job, on_gpu))
+    phases.run("import", lambda: _import(request, job, runner, on_gpu))
     result["software"] = _software(on_gpu)
     result["not_compiled"] = _not_compiled() if on_gpu else None
     say("its arguments")
-    args, config = _resolved(job, runner, phases)
+    args, config, _ = runner.resolve(job, phases)
     with contextlib.ExitStack() as stack:
         if not on_gpu:
             stack.enter_context(sys.modules["megatron_patches"].device("cpu"))
         try:
             say("building the rank")
-            rank = phases.run("build", lambda: _built(args, config, request))
+            rank = phases.run("build", lambda: _built(args, config, runner, request))
             result["states_bytes"] = torch.cuda.memory_allocated() if on_gpu else None
             result["rank"] = sys.modules["megatron_build"].describe(rank)
             result["args"] = _ran(args, request["transformer_impl"], runner)
@@ -134,11 +131,11 @@ def _measure(request: dict[str, Any], runner: Any, phases: Any, say: Any, result
                 result["memory"] = _memory()
 
 
-def _import(request: dict[str, Any], job: dict[str, Any], on_gpu: bool) -> None:
-    _load(HERE, "worker_network").install()
-    shims = _load(VERIFY, "megatron_shims")
+def _import(request: dict[str, Any], job: dict[str, Any], runner: Any, on_gpu: bool) -> None:
+    runner.load("worker_network", HERE).install()
+    shims = runner.load("megatron_shims")
     shims.install(Path(request["source"]), compilers=on_gpu)
-    _load(VERIFY, "megatron_patches")
+    runner.load("megatron_patches")
     if not on_gpu:
         shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     if importlib.util.find_spec("transformer_engine") is None:
@@ -149,26 +146,12 @@ def _import(request: dict[str, Any], job: dict[str, Any], on_gpu: bool) -> None:
         torch.cuda.set_device(0)
 
 
-def _resolved(job: dict[str, Any], runner: Any, phases: Any) -> tuple[Any, Any]:
-    """As the trainer resolves the rendered arguments, at this rank of the whole world."""
-    arguments = importlib.import_module("megatron.training.arguments")
-    sys.argv = ["pretrain_gpt.py", *job["args"]]
-    args = phases.run("parse_args", arguments.parse_args)
-    defaults = {"tokenizer_type": runner.DEFAULT_TOKENIZER}
-    phases.run("validate_args", lambda: arguments.validate_args(args, defaults))
-    phases.run("tokenizer", lambda: runner._tokenizer(args))
-    phases.run("microbatches", lambda: runner._microbatches(args))
-    phases.run("groups", lambda: runner._groups(args, job["world_size"], job["rank"]))
-    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
-    return args, config
-
-
-def _built(args: Any, config: Any, request: dict[str, Any]) -> Any:
+def _built(args: Any, config: Any, runner: Any, request: dict[str, Any]) -> Any:
     """The rank on its device, with weights as at the start of a training run."""
-    build = _load(VERIFY, "megatron_build")
-    kernels = _load(HERE, "worker_kernels")
+    build = runner.load("megatron_build")
+    kernels = runner.load("worker_kernels", HERE)
     if request["transformer_impl"] == "local":
-        stand_ins = _load(VERIFY, "megatron_stand_ins")
+        stand_ins = runner.load("megatron_stand_ins")
         stand_ins.without_fp8()
         for name, value in stand_ins.KERNELS.items():
             setattr(config, name, value)
@@ -267,7 +250,7 @@ def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
     """The namespace as a log prints it, with what the local layers do instead of what was asked for."""
     kernels = (sys.modules[name].KERNELS for name in ("megatron_patches", "megatron_stand_ins"))
     instead = dict(ChainMap(*kernels)) if impl == "local" else {}
-    found = {name: runner._plain(instead.get(name, value)) for name, value in vars(args).items()}
+    found = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
     return {name: value if isinstance(value, bool | int | float | None) else str(value)
             for name, value in found.items()}
 

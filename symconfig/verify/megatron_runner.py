@@ -1,4 +1,4 @@
-"""Runs Megatron's own argument checks on argument lists. A script for `python -I`, never imported by symconfig.
+"""Runs Megatron's own argument checks on argument lists. A script for `python -E -P -u`, never imported by symconfig.
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
@@ -40,14 +40,13 @@ IMPORTED_ONCE = ("megatron.training.arguments", "megatron.training.training", "m
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
-def _load_beside(name: str) -> Any:
-    """A module of this folder, by path: the folder itself stays off sys.path."""
-    path = Path(__file__).with_name(f"{name}.py")
-    loader = importlib.machinery.SourceFileLoader(name, str(path))
+def load(name: str, folder: Path = Path(__file__).parent) -> Any:
+    """A module by its path, of this folder if no other is named: the folder itself stays off sys.path."""
+    path = folder / f"{name}.py"
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # so that one of them can import another
-    loader.exec_module(module)
+    importlib.machinery.SourceFileLoader(name, str(path)).exec_module(module)
     return module
 
 
@@ -64,13 +63,13 @@ class Phases:
         except BaseException as error:
             self.done.append({"name": name, "ok": False, "error": _explain(error),
                               "seconds": time.perf_counter() - start})
-            raise _Stop from error
+            raise Stop from error
         self.done.append({"name": name, "ok": True, "error": None, "seconds": time.perf_counter() - start})
         return value
 
 
-class _Stop(Exception):
-    pass
+class Stop(Exception):
+    """A phase has failed; the cause is its error."""
 
 
 def _explain(error: BaseException) -> str:
@@ -87,30 +86,36 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     shims.claim_transformer_engine(job["transformer_engine"])
-    sys.argv = ["pretrain_gpt.py", *job["args"]]
     phases = Phases()
     result: dict[str, Any] = {"id": job["id"], "phases": phases.done}
-    with contextlib.suppress(_Stop):
+    with contextlib.suppress(Stop):
         _check(job, phases, result)
     return result
 
 
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
-    arguments = importlib.import_module("megatron.training.arguments")
-    args = phases.run("parse_args", arguments.parse_args)
-    phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
-    phases.run("tokenizer", lambda: _tokenizer(args))
-    result["num_microbatches"] = phases.run("microbatches", lambda: _microbatches(args))
-    phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
-    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
+    args, config, result["num_microbatches"] = resolve(job, phases)
     phases.run("ddp_config", lambda: _ddp_config(args))
     phases.run("optimizer_config", lambda: _optimizer_config(args))
     result["stages"] = phases.run("stages", lambda: _stages(config))
-    result["args"] = {name: _plain(value) for name, value in vars(args).items()}
-    result["config"] = {field.name: _plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
+    result["args"] = {name: plain(value) for name, value in vars(args).items()}
+    result["config"] = {field.name: plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
     if job["task"] != "check":
-        task = _load_beside(f"megatron_{job['task']}")
+        task = load(f"megatron_{job['task']}")
         result["rank"] = phases.run(job["task"], lambda: task.run(args, config, job))
+
+
+def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
+    """As the trainer resolves a job's arguments at its rank: they, the transformer config, microbatches of a step."""
+    arguments = importlib.import_module("megatron.training.arguments")
+    sys.argv = ["pretrain_gpt.py", *job["args"]]
+    args = phases.run("parse_args", arguments.parse_args)
+    phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
+    phases.run("tokenizer", lambda: _tokenizer(args))
+    num_microbatches = phases.run("microbatches", lambda: _microbatches(args))
+    phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
+    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
+    return args, config, num_microbatches
 
 
 def _tokenizer(args: Any) -> None:
@@ -209,16 +214,16 @@ def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
     return function(config, **{name: value for name, value in offered.items() if name in taken})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON: enums by name, functions and classes by their full name, dtypes as torch spells them."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, list | tuple | set):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))  # the same from run to run
@@ -294,7 +299,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
     start = time.perf_counter()
-    shims = _load_beside("megatron_shims")
+    shims = load("megatron_shims")
     shims.install(Path(request["source"]))
     import torch
 
@@ -302,7 +307,7 @@ def main() -> None:
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
     sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
-    _load_beside("megatron_patches")
+    load("megatron_patches")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
     _warm_up()
     gc.collect()

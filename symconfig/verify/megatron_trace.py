@@ -22,8 +22,8 @@ from typing import Any
 torch: Any = importlib.import_module("torch")  # by name: the package imports no framework
 TorchDispatchMode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 runner: Any = importlib.import_module("megatron_runner")
-build: Any = runner._load_beside("megatron_build")
-stand_ins: Any = runner._load_beside("megatron_stand_ins")
+build: Any = runner.load("megatron_build")
+stand_ins: Any = runner.load("megatron_stand_ins")
 
 META = torch.device("meta")
 BLOCK = "decoder"  # Megatron's TransformerBlock within the GPTModel

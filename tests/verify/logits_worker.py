@@ -8,18 +8,11 @@ their `config`. The answer has the logits by name.
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
+import importlib
 import os
 import sys
-import types
 from pathlib import Path
 from typing import Any
-
-
-def load(folder: Path, name: str) -> Any:
-    module = types.ModuleType(name)
-    importlib.machinery.SourceFileLoader(name, str(folder / f"{name}.py")).exec_module(module)
-    return module
 
 
 def on_cpu() -> Any:
@@ -83,7 +76,7 @@ def logits(request: dict[str, Any], runner: Any, convert: Any) -> Any:
     arguments.validate_args(args, {})
     runner._tokenizer(args)
     if not torch.distributed.is_initialized():
-        runner._groups(args, 1)
+        runner._groups(args, 1, rank=0)
     model = build(args, arguments.core_transformer_config_from_args(args)).eval()
     converted = convert(request["config"], request["weights"], args.padded_vocab_size)
     missing, unexpected = model.load_state_dict(converted, strict=False)
@@ -101,9 +94,10 @@ def main(request_file: str, answer_file: str) -> None:
     import torch
 
     request = torch.load(request_file, weights_only=False)
-    shims = load(request["verify"], "megatron_shims")
-    runner = load(request["verify"], "megatron_runner")
-    weights = load(request["verify"], "megatron_weights")
+    sys.path.insert(0, str(request["verify"]))
+    runner = importlib.import_module("megatron_runner")
+    del sys.path[0]  # it has a megatron.py of its own
+    shims, weights = runner.load("megatron_shims"), runner.load("megatron_weights")
     shims.install(Path(request["source"]))
     os.environ.update(WORLD_SIZE="1", RANK="0", LOCAL_RANK="0")
     from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
