@@ -87,11 +87,27 @@ def join(rank: int, world_size: int) -> None:
     backend = comm.TorchBackend
     backend.init_device_mesh = real(backend.init_device_mesh)
     auto_ep._gate_activation_matches = real(auto_ep._gate_activation_matches)
-    for name in ("to", "bfloat16", "half"):  # the model has its type already, and fake parameters cannot change theirs
-        setattr(torch.nn.Module, name, lambda self, *args, **kwargs: self)
+    torch.nn.Module.to = _to
+    for name in ("bfloat16", "half"):  # the model has its type already
+        setattr(torch.nn.Module, name, lambda self: self)
     torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     deepspeed.init_distributed()
     get_accelerator()._name = "cpu:0"  # so that ZeRO-3 tells it from the host, which is "cpu", when it offloads a part
+
+
+def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Module.to with new parameters where the type is another one: fake ones cannot change theirs in place.
+
+    PEFT so brings its adapters, born in fp32, to the type of the weights beside them.
+    """
+    import torch
+
+    _, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    for part in module.modules() if dtype is not None else ():
+        for name, weight in part._parameters.items():
+            if weight is not None and weight.is_floating_point() and weight.dtype != dtype:
+                part._parameters[name] = torch.nn.Parameter(weight.detach().to(dtype), weight.requires_grad)
+    return module
 
 
 def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
