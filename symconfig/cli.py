@@ -177,6 +177,7 @@ def _verify(commands: _Commands) -> _Parser:
                         help="also run the modules of those ranks without memory, and compare what they keep for the "
                         "backward, tensor by tensor (with --build, which it implies)")
     parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    parser.add_argument("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
     return parser
 
 
@@ -196,6 +197,7 @@ def _measure(commands: _Commands) -> _Parser:
     rank.add_argument("--transformer-impl", metavar="T",
                       help="transformer_engine or local (default: the former where it is installed)")
     rank.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    rank.add_argument("--timeout", metavar="S", help="seconds that a step may take (default 600, on cpu 120)")
     kernels = parser.add_argument_group("the GPU's kernels")
     kernels.add_argument("--kernels", action="store_true",
                          help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR")

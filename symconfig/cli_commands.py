@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, say, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -93,15 +93,16 @@ def verify(arguments: argparse.Namespace) -> int:
     """`symconfig verify`: exit 1 when a check failed."""
     from symconfig.report.checks import blocks
     from symconfig.report.progress import Progress
-    from symconfig.verify.checks import passed
+    from symconfig.verify.checks import TIMEOUT_S, passed
     from symconfig.verify.checks import verify as run
 
     folder = Path(arguments.folder)
     if not folder.is_dir():
         what = "this is no folder" if folder.exists() else "there is no such folder"
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
+    limit_s = timeout(arguments.timeout) or TIMEOUT_S
     with Progress(sys.stderr) as progress:
-        checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, progress=progress.say,
+        checks = run(folder, Path(arguments.megatron) if arguments.megatron else None, limit_s, progress.say,
                      build=arguments.build, trace=arguments.trace)
     if arguments.json:
         print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),

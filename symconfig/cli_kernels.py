@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, say, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, span_s, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET_S = 60.0
 LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
 _OF_MEASURING = ("budget", "device")
-_OF_A_RANK = ("rank", "steps", "transformer_impl", "megatron")
+_OF_A_RANK = ("rank", "steps", "transformer_impl", "megatron", "timeout")
 
 
 def kernels(arguments: argparse.Namespace) -> int:
@@ -122,14 +121,7 @@ def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
 
 
 def _budget(text: str | None) -> float:
-    try:
-        value = DEFAULT_BUDGET_S if text is None else float(text)
-    except ValueError:
-        value = float("nan")
-    if not (isfinite(value) and LEAST_BUDGET_S <= value <= MOST_BUDGET_S):
-        raise InputError(Problem("wrong value", field="--budget", got=text,
-                                 need=f"seconds from {LEAST_BUDGET_S:g} to {MOST_BUDGET_S:g}"))
-    return value
+    return DEFAULT_BUDGET_S if text is None else span_s("--budget", text, LEAST_BUDGET_S, MOST_BUDGET_S)
 
 
 def _existing(name: str) -> Path:

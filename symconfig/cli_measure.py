@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, say, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, write_text
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -38,28 +38,38 @@ def _rank(arguments: argparse.Namespace) -> int:
     from symconfig.measure.measure import measure as run_rank
     from symconfig.measure.measure import ready
     from symconfig.report.progress import Progress
+    from symconfig.verify.megatron import not_rendered
+    from symconfig.verify.megatron_arguments import FILE, read
 
-    plan, run = _asked(arguments)
+    plan, run, timeout_s = _asked(arguments)
     folder, out = Path(arguments.folder), Path(arguments.out) if arguments.out is not None else None
     source = ready(plan, Path(arguments.megatron) if arguments.megatron else None)
     with Progress(sys.stderr) as progress:
-        found = run_rank(folder, plan, run, source, progress.say)
+        found = run_rank(folder, plan, run, source, progress.say, timeout_s)
     if found.taken.no_gpu is not None:
         return _no_gpu(found, arguments.json)
     if (failed := found.failed) is not None:
-        raise FailedError(Problem(f"Megatron {source.version} {failed}", file=arguments.folder))
+        changed = not_rendered(_folders(folder), read(folder))
+        raise FailedError(Problem(". ".join(filter(None, (f"Megatron {source.version} {failed}", changed))),
+                                  file=str(folder / FILE)))
     _show(found, arguments.json)
     if out is not None:
         _write(found, out, arguments.force)
     return 0 if found.fits else 1
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run]:
-    """The plan and the rank, or every option that is wrong."""
-    from symconfig import api
-    from symconfig.measure.rank import STEPS, choose
+def _folders(folder: Path) -> Plan:
+    """The folder's plan, with the framework of its files."""
     from symconfig.plan import Plan
     from symconfig.verify.checks import as_rendered
+
+    return as_rendered(Plan.load(folder), folder)
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
+    """The plan, the rank and the longest silence, or every option that is wrong."""
+    from symconfig import api
+    from symconfig.measure.rank import STEPS, choose
 
     found = api.Problems()
     if arguments.folder is None:
@@ -74,16 +84,16 @@ def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run]:
         if getattr(arguments, name) is not None:
             found.add(Problem("says something of kernels, and of a rank it says nothing", field=f"--{name}",
                               hint="--kernels, without DIR"))
-    loaded = found.collect(lambda: Plan.load(Path(arguments.folder))) if arguments.folder is not None else None
+    timeout_s = found.collect(lambda: timeout(arguments.timeout))
+    loaded = found.collect(lambda: _folders(Path(arguments.folder))) if arguments.folder is not None else None
     if loaded is None:
         raise InputError(found.all)
-    loaded = as_rendered(loaded, Path(arguments.folder))
     plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
     run = found.collect(lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS),
                                        arguments.transformer_impl, device))
     if found.all or run is None:
         raise InputError(found.all)
-    return plan, run
+    return plan, run, timeout_s
 
 
 def _no_gpu(found: Measurement, as_json: bool) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from symconfig.errors import InputError, Problem
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.report.grid import Block
+
+
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1.0, 86400.0
 
 
 def say(blocks: Sequence[Block]) -> None:
@@ -38,6 +42,23 @@ def named_cluster(name: str) -> ClusterDescriptor:
     except InputError as error:
         said = (replace(each, field="--cluster") if each.field == "cluster" else each for each in error.problems)
         raise InputError(list(said)) from None
+
+
+def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
+    """The seconds that the option names."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not (isfinite(value) and least_s <= value <= most_s):
+        raise InputError(Problem("wrong value", field=field, got=text,
+                                 need=f"seconds from {least_s:g} to {most_s:g}"))
+    return value
+
+
+def timeout(text: str | None) -> float | None:
+    """What --timeout says; nothing where it is not given."""
+    return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
 
 
 def check_yaml(field: str, out: Path, force: bool) -> None:

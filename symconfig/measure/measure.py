@@ -12,13 +12,13 @@ from statistics import median
 from symconfig.errors import InputError, Problem
 from symconfig.measure.predict import Expected, expected
 from symconfig.measure.rank import Run
-from symconfig.measure.session import Step, Taken, take
+from symconfig.measure.session import SILENCE_S, Step, Taken, take
 from symconfig.plan import Plan
 from symconfig.units import GIB
 from symconfig.verify import megatron, megatron_session, megatron_source
 from symconfig.verify.megatron_arguments import read
 from symconfig.verify.megatron_source import MegatronSource
-from symconfig.verify.shell import dry_run
+from symconfig.verify.shell import exported
 
 LAUNCH_TIMEOUT_S = 60.0  # of the launcher's dry run, which tells what it exports
 
@@ -81,16 +81,17 @@ def ready(plan: Plan, named: Path | None) -> MegatronSource:
 
 
 def measure(
-    folder: Path, plan: Plan, run: Run, source: MegatronSource, progress: Callable[[str], None] = lambda text: None
+    folder: Path, plan: Plan, run: Run, source: MegatronSource, progress: Callable[[str], None] = lambda text: None,
+    timeout_s: float | None = None,
 ) -> Measurement:
-    """Run the rank; what goes wrong there is in the result."""
+    """Run the rank; what goes wrong there is in the result. timeout_s: of silence, for another than the device's."""
     hope = expected(plan, run.stage, run.impl, run.attention)
     if run.device == "cpu" and hope.peak_bytes > (room := _host_bytes()):
         what = f"the rank needs {hope.peak_bytes / GIB:.1f} GiB, and this machine has {room / GIB:.1f} GiB"
         raise InputError(Problem(what, field="--device", got="cpu", hint="a plan of a small model"))
-    exported = dry_run(folder, "launch.sh", LAUNCH_TIMEOUT_S).exported
-    job = megatron_session.job(folder.name, plan, read(folder), exported, source)
-    taken = take(source, job, run, progress)
+    env = exported(folder, "launch.sh", LAUNCH_TIMEOUT_S)
+    job = megatron_session.job(folder.name, plan, read(folder), env, source)
+    taken = take(source, job, run, progress, timeout_s or SILENCE_S[run.device])
     return Measurement(plan, run, source.version, hope, taken, passes(taken.steps, run.microbatches))
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symconfig.measure.rank import Run
+from symconfig.measure.rank import Device, Run
 from symconfig.verify.conversation import converse
-from symconfig.verify.megatron_session import Job
+from symconfig.verify.megatron_session import Job, Phase, refusal
 from symconfig.verify.megatron_source import MegatronSource
 
-SILENCE_S = 600.0  # between two things that the process does; compiling kernels in the first step takes minutes
+# Between two things that the process does: on a GPU compiling kernels in the first step takes minutes.
+SILENCE_S: Mapping[Device, float] = {"cuda": 600.0, "cpu": 120.0}
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -61,7 +62,7 @@ class Taken:
 
 
 def take(
-    source: MegatronSource, job: Job, run: Run, progress: Callable[[str], None], silence_s: float = SILENCE_S
+    source: MegatronSource, job: Job, run: Run, progress: Callable[[str], None], silence_s: float
 ) -> Taken:
     """Run it in a process of its own, with this Python."""
     request = {"source": str(source.root), "job": {**asdict(job), "env": dict(job.env), "rank": run.rank},
@@ -80,7 +81,7 @@ def take(
 
     ended = converse(WORKER, request, _environment(run.device), silence_s, heard)
     if results:
-        return _taken(results[0])
+        return _taken(results[0], ended.last_lines)
     fate = (f"ended with status {ended.status}" if ended.silent_s is None
             else f"said nothing for {ended.silent_s:.0f} s")
     return Taken(crash=f"{fate} while {doing}", last_lines=ended.last_lines)
@@ -92,14 +93,13 @@ def _environment(device: str) -> dict[str, str]:
     return {**os.environ, **offline, **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})}
 
 
-def _taken(result: Mapping[str, Any]) -> Taken:
-    failed = next((phase for phase in result["phases"] if not phase["ok"]), None)
-    wrong = failed is not None and "out_of_memory" not in result
+def _taken(result: Mapping[str, Any], last_lines: Sequence[str]) -> Taken:
+    wrong = refusal((Phase(**phase) for phase in result["phases"]), last_lines)
     return Taken(
         tuple(Step(tuple(step["forward_s"]), tuple(step["backward_s"]), step["optimizer_s"], tuple(step["losses"]),
                    step["gradient_norm"]) for step in result.get("steps", ())),
         Memory(**result["memory"]) if result.get("memory") else None, result.get("states_bytes"),
         result.get("software", {}), result.get("args", {}), result.get("rank", {}).get("parameters"),
         result.get("out_of_memory"), result.get("no_gpu"), result.get("not_compiled"),
-        f"{failed['name']}: {failed['error']}" if wrong and failed else None,
+        None if "out_of_memory" in result else wrong,
     )

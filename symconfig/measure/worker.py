@@ -83,7 +83,8 @@ def main() -> None:
     try:
         _measure(request, runner, phases, say, result)
     except runner.Stop as stop:
-        traceback.print_exception(stop.__cause__)
+        if not isinstance(stop.__cause__, SystemExit):  # which has said why: its words shall be the last
+            traceback.print_exception(stop.__cause__)
     print(json.dumps({"result": result}), file=answers)
 
 

@@ -53,8 +53,13 @@ def applies(plan: Plan) -> bool:
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     """All checks of one folder."""
     source = megatron_source.find(options.megatron)
-    rendered = Rendered(plan, read(folder), dry_run(folder, "launch.sh", options.timeout_s).exported)
+    launcher = dry_run(folder, "launch.sh", options.timeout_s)
+    rendered = Rendered(plan, read(folder), launcher.exported)
     yield from offline(rendered)
+    if launcher.status:
+        yield Check("Megatron's own checks", "failed", f"cannot be asked: {folder / 'launch.sh'} ends with status "
+                    f"{launcher.status}, so that what it exports is not known", 0.0)
+        return
     if (reason := unfit(source, plan)) is not None:
         if asked := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
             raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=asked))
@@ -140,20 +145,21 @@ def judge(
 ) -> Iterator[Check]:
     """All that Megatron's runs say of one list; `jobs` begins with that of the arguments themselves, and its plan's
     ranks follow. What fails names the options that are not the plan's."""
-    changed = _edits(rendered)
+    changed = not_rendered(rendered.plan, rendered.args)
     found = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
     for check in chain.from_iterable(found):  # one by one: what Megatron said stays, should a later one break
         if check.status == "failed" and changed:
-            check = replace(check, detail=f"{check.detail} {FILE} is not what the plan renders: {changed}.")
+            check = replace(check, detail=f"{check.detail} {changed}.")
         yield check
 
 
-def _edits(rendered: Rendered) -> str:
-    table = flags.flags(rendered.plan.best.target.version)
+def not_rendered(plan: Plan, args: Sequence[str]) -> str:
+    """The options that are not the plan's, in words; nothing if all are."""
     try:
-        return edits(rendered.args, rendered.plan.megatron_args(), table)
+        changed = edits(args, plan.megatron_args(), flags.flags(plan.best.target.version))
     except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
         return ""
+    return f"{FILE} is not what the plan renders: {changed}" if changed else ""
 
 
 def built(
@@ -165,12 +171,16 @@ def built(
     if others and not results[first.id].ok:
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
         return
-    for job in others:
+    ran = [job for job in others if results[job.id].not_run is None]
+    for job in ran:
         if job.task == megatron_rank.TASK:
             yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
     if trace:
-        traced = [job for job in others if job.task == megatron_saved.TASK]
+        traced = [job for job in ran if job.task == megatron_saved.TASK]
         yield from megatron_saved.checks(rendered.plan, traced, results, place, FILE)
+    for job in others:
+        if (reason := results[job.id].not_run) is not None:
+            yield Check(f"{place}: {job.task} of rank {job.rank}", "skipped", f"not tried: {reason}", 0.0)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:

@@ -2,10 +2,11 @@
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
-"compute_units", "transformer_engine", "rank", "task"}]}. Writes one JSON line first ({"ready": seconds}) and one for
-every job as it ends. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the
-resolved arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has
-imported Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
+"compute_units", "transformer_engine", "rank", "task", "group"}]}. Writes one JSON line first ({"ready": seconds}) and
+one for every job as it ends; the jobs of a group end with the first that crashes or refuses the arguments. A task
+other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the resolved arguments; what it
+returns is the answer's "rank". Each job runs in a forked child of the process that has imported Megatron: fresh global
+state for every list, and neither a crash nor a hang reaches the next one.
 """
 
 from __future__ import annotations
@@ -312,8 +313,24 @@ def main() -> None:
     _warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would copy the whole heap
+    over: dict[str, str] = {}  # groups that have ended, and why
     for job in request["jobs"]:
-        print(json.dumps(_isolated(job, shims, request["timeout_s"])), file=answers)
+        if job["group"] in over:
+            result = {"id": job["id"], "phases": [], "not_run": over[job["group"]]}
+        else:
+            result = _isolated(job, shims, request["timeout_s"])
+            if job["group"] is not None and (reason := _ends(job, result)):
+                over[job["group"]] = reason
+        print(json.dumps(result), file=answers)
+
+
+def _ends(job: dict[str, Any], result: dict[str, Any]) -> str | None:
+    """Why the other jobs on the same list would fare no better, each after the same time."""
+    if "crash" in result:
+        return f"the {job['task']} of rank {job['rank']} {result['crash']}"
+    if job["task"] == "check" and not all(phase["ok"] for phase in result["phases"]):
+        return "the arguments are refused"
+    return None
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Job:
     """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports.
 
     `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
+    `group`: of jobs on one list, of which none is run after one that crashes or refuses the arguments; None: alone.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Job:
     transformer_engine: str = TRANSFORMER_ENGINE_NEWEST
     rank: int = 0
     task: str = "check"
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Result:
     """What Megatron made of one list. `crash`: it ended or hung instead; then the rest is empty.
 
     args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the
-    first layer and how many follow. rank: what the job's task found of its rank.
+    first layer and how many follow. rank: what the job's task found of its rank. not_run: why it was left out.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Result:
     crash: str | None = None
     last_lines: tuple[str, ...] = ()
     seconds: float = 0.0
+    not_run: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -86,18 +89,23 @@ class Result:
         """The first thing that is wrong, as a sentence."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
-        for phase in self.phases:
-            if not phase.ok:
-                tail = f"; {self.last_lines[-1]}" if "exits with status" in str(phase.error) and self.last_lines else ""
-                return f"{phase.name}: {phase.error}{tail}"
-        return None
+        return refusal(self.phases, self.last_lines)
+
+
+def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
+    """The first phase that failed, and why; what exits has said why on its last line."""
+    for phase in phases:
+        if not phase.ok:
+            tail = f"; {last_lines[-1]}" if "exits with status" in str(phase.error) and last_lines else ""
+            return f"{phase.name}: {phase.error}{tail}"
+    return None
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
     """The job that holds `args` against `source` on the plan's GPUs."""
     gpu = plan.cluster.gpu
     return Job(
-        id=id, args=tuple(args), world_size=plan.best.parallel.world_size, env=dict(env),
+        id=id, group=id, args=tuple(args), world_size=plan.best.parallel.world_size, env=dict(env),
         capability=CAPABILITY.get(gpu.architecture, (9, 0)), memory_bytes=int(gpu.memory_bytes.value),
         compute_units=gpu.compute_units,
         transformer_engine=TRANSFORMER_ENGINE.get(source.release, TRANSFORMER_ENGINE_NEWEST),
@@ -156,6 +164,7 @@ def _result(data: Mapping[str, Any]) -> Result:
         config=data.get("config", {}), stages=stages, num_microbatches=data.get("num_microbatches"),
         rank=data.get("rank", {}),
         crash=data.get("crash"), last_lines=tuple(data.get("last_lines", ())), seconds=data.get("seconds", 0.0),
+        not_run=data.get("not_run"),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.verify.checks import Check, Options, Stopwatch
 
@@ -93,6 +94,15 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
         {key: value for key, _, value in pairs if key not in shells_own},
         ended.stderr.decode(errors="replace").strip()[-500:],
     )
+
+
+def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
+    """What the script exports. Raises InputError where it does not get so far as to say so."""
+    ran = dry_run(folder, name, timeout_s)
+    if ran.status:
+        raise InputError(Problem(f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
+                                 file=str(folder / name), got=ran.said or None))
+    return ran.exported
 
 
 def unquote(line: bytes) -> str:

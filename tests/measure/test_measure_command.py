@@ -70,6 +70,7 @@ def test_a_gpus_answer_is_shown_beside_the_prediction_and_written(
         (["--steps", "0"], "--steps: out of range (got 0"),
         (["--device", "cpu", "--out", "mine.yaml"], "--out: the seconds of a CPU are no measurement of a plan's GPU."),
         (["--out", "mine.txt"], "--out: this file is YAML"),
+        (["--timeout", "soon"], "--timeout: wrong value (got soon, need seconds from 1 to 86400)."),
         (["--budget", "nonsense"], "--budget: says something of kernels, and of a rank it says nothing."),
         (["--times", "x.yaml"], "--times: says something of kernels"),
         (["--transformer-impl", "te"], "--transformer-impl: wrong value (got te"),
@@ -97,6 +98,31 @@ def test_a_process_that_dies_is_told_with_its_last_lines(
     ended = run("measure", folder)
     assert ended.code == 1
     assert "ended with status 3 while building the rank; its last lines: no room" in ended.err
+
+
+def test_a_misspelt_flag_is_told_with_the_file_and_megatrons_own_words(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("import json, sys\nprint('error: unrecognized arguments: --seq-lenght', file=sys.stderr)\n"
+                      "sys.stdin.read()\nphase = {'name': 'parse_args', 'ok': False, 'seconds': 0.0,\n"
+                      "         'error': 'exits with status 2'}\nprint(json.dumps({'result': {'phases': [phase]}}))\n")
+    monkeypatch.setattr(session, "WORKER", worker)
+    monkeypatch.setattr(room, "take", session.take)
+    path = folder / "megatron_args.txt"
+    path.write_text(path.read_text().replace("--seq-length 64", "--seq-lenght 64"))
+    ended = run("measure", folder)
+    assert ended.code == 1
+    assert ("megatron_args.txt: Megatron 0.19.2 refuses: parse_args: exits with status 2; error: unrecognized "
+            "arguments: --seq-lenght. megatron_args.txt is not what the plan renders: --seq-lenght 64 (rendered: no "
+            "--seq-lenght), no --seq-length (rendered: --seq-length 64).") in ended.err
+
+
+def test_without_its_launcher_nothing_is_run(run: Run, folder: Path) -> None:
+    (folder / "launch.sh").write_text("exit 3\n")
+    ended = run("measure", folder)
+    assert ended.code == 2
+    assert "launch.sh: ends with status 3 under DRY_RUN=1" in ended.err
 
 
 def test_a_process_that_hangs_is_ended(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

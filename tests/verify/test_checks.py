@@ -64,6 +64,13 @@ def test_an_edited_file_fails_where_it_was_edited(folder: Path) -> None:
     assert not checks.passed(list(found.values()))
 
 
+def test_without_a_launcher_megatron_is_not_asked_with_another_environment(folder: Path) -> None:
+    (folder / "launch.sh").unlink()
+    found = by_name(checks.verify(folder))
+    assert found["Megatron's own checks"].status == "failed"
+    assert "launch.sh ends with status 127" in found["Megatron's own checks"].detail
+
+
 @pytest.mark.parametrize("missing", ["plan.json", "megatron_args.txt", None])
 def test_a_folder_that_is_not_one_is_bad_input(folder: Path, missing: str | None) -> None:
     if missing is not None:

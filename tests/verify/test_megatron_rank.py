@@ -155,6 +155,20 @@ def test_what_megatron_said_stays_where_a_ranks_own_check_breaks(monkeypatch: py
         next(found)
 
 
+def test_ranks_that_were_not_tried_after_a_hang_are_skipped_with_the_reason() -> None:
+    item = rendered()
+    here = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
+    jobs = megatron.megatron_session.job("", item.plan, item.args, item.env, here)
+    jobs = [jobs, *megatron_rank.jobs(jobs, item.plan)]
+    ok = Result("", phases=(megatron.megatron_session.Phase("transformer_config", True, None, 1.0),))
+    results = {job.id: Result(job.id, not_run="it hangs") for job in jobs}
+    results |= {"": ok, jobs[1].id: Result(jobs[1].id, crash="did not end within 2 s")}
+    assert [job.group for job in jobs] == [""] * 3
+    found = list(megatron.built(item, results, jobs, here))
+    assert [check.status for check in found] == ["failed", "skipped"]
+    assert found[1].detail == "not tried: it hangs"
+
+
 def test_a_plan_whose_stages_are_not_those_of_its_degrees_says_so() -> None:
     plan = sample_plan()
     short = replace(plan, best=replace(plan.best, stages=plan.best.stages[:1]))
