@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from symconfig.cost.device import device_bytes, reserved_bytes
-from symconfig.cost.framework import Framework, TransformerImpl
-from symconfig.cost.table import Choice
+from symconfig.cost.framework import TransformerImpl
 from symconfig.measured.row_framework import attention_of
 from symconfig.plan import Plan
 from symconfig.solve.alone import alone
 from symconfig.solve.found import Found
-from symconfig.solve.restore import restore
-from symconfig.solve.run import habits
+from symconfig.states.activations import as_run
 
 Attention = Literal["flash", "unfused"]
 STATES = ("weights", "gradients", "optimizer state")
@@ -41,7 +39,7 @@ class Expected:
 
 def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention) -> Expected:
     """The rank of this stage with the plan's own layers, or with Megatron's local ones."""
-    found = as_run(plan, impl, attention)
+    found = as_measured(plan, impl, attention)
     mine = alone(found, stage)
     peak, framework = sum(mine.memory.values()), found.request.framework
     return Expected(
@@ -51,19 +49,13 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
     )
 
 
-def as_run(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
-    """The plan's candidate as these layers run it. Megatron's own offload no activations."""
-    found = restore(plan, plan.best)
-    if impl == "transformer_engine":
+def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
+    """The plan as these layers run it; Megatron's own with PyTorch's flash attention in them, if that is chosen."""
+    found = as_run(plan, impl)
+    if impl == "transformer_engine" or attention == "unfused":
         return found
-    framework = _local(plan.cluster.gpu.architecture, attention)
-    return replace(found, request=replace(found.request, framework=framework), choice=Choice(found.choice.modules))
-
-
-def _local(architecture: str, attention: Attention) -> Framework:
-    framework = habits("megatron", architecture, "local")
-    if attention == "unfused":
-        return framework
-    kernel, rate = attention_of(TORCH_FLASH, architecture)
+    framework = found.request.framework
+    kernel, rate = attention_of(TORCH_FLASH, plan.cluster.gpu.architecture)
     fused = replace(framework.implementation, attention=kernel, repeated_heads=False)
-    return replace(framework, implementation=fused, attention_rate=rate)
+    flash = replace(framework, implementation=fused, attention_rate=rate)
+    return replace(found, request=replace(found.request, framework=flash))

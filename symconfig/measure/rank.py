@@ -14,6 +14,7 @@ from symconfig.measure.predict import Attention
 from symconfig.plan import Plan
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore
+from symconfig.states.grid import first_rank, stage_of
 
 Device = Literal["cuda", "cpu"]
 HEAVIEST = "heaviest"
@@ -42,10 +43,9 @@ def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> 
     if problems:
         raise InputError(problems)
     chosen: TransformerImpl = impl or default_impl(device)  # type: ignore[assignment]
-    p = plan.best.parallel
-    each = p.world_size // p.pp
-    number = _heaviest(plan) * each if rank == HEAVIEST else int(rank)
-    stage = number // each
+    parallel = plan.best.parallel
+    number = first_rank(parallel, _heaviest(plan)) if rank == HEAVIEST else int(rank)
+    stage = stage_of(parallel, number)
     if chosen == "local" and (problem := _beyond_local(plan)):
         raise InputError(problem)
     return Run(number, stage, microbatches(plan, stage), plan.best.batch.num_microbatches, int(steps),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.measurements import Measured, MeasuredOptions, Measurements, Row
 from symconfig.errors import InputError, Problem
 from symconfig.measure.measure import Measurement
-from symconfig.measure.predict import TORCH_FLASH, as_run
+from symconfig.measure.predict import TORCH_FLASH, as_measured
 from symconfig.measured.log_records import Memory, TrainingLog
 from symconfig.measured.log_row import as_row
 from symconfig.measured.row_framework import as_options
@@ -41,7 +41,7 @@ def row(found: Measurement) -> Row:
         path=name, framework="megatron", steps=(), steady=None,
         memory=(Memory(run.rank, max_allocated=float(found.taken.memory.allocated_bytes)),),
         arguments=found.taken.args, config={}, degrees={}, vocab_size=None, out_of_memory=None, remarks=())
-    habits = as_options(as_run(plan, run.impl, run.attention).request.framework)
+    habits = as_options(as_measured(plan, run.impl, run.attention).request.framework)
     own = {"flash": TORCH_FLASH, "unfused": "masked"}[run.attention]
     attention = {"attention_kernel": own} if run.impl == "local" else {}
     options = MeasuredOptions.model_validate(habits | attention)

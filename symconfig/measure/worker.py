@@ -154,8 +154,7 @@ def _built(args: Any, config: Any, runner: Any, request: dict[str, Any]) -> Any:
     if request["transformer_impl"] == "local":
         stand_ins = runner.load("megatron_stand_ins")
         stand_ins.without_fp8()
-        for name, value in stand_ins.KERNELS.items():
-            setattr(config, name, value)
+        stand_ins.kernels(config)
         if request["attention"] == "flash":
             kernels.flash_attention()
     args.check_for_nan_in_loss_and_grad = False  # a network that pretends promises no numbers

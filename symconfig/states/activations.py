@@ -13,7 +13,7 @@ from symconfig.cost.framework import TransformerImpl
 from symconfig.cost.stages import ENDS
 from symconfig.cost.table import Choice
 from symconfig.graph.recompute import Policy, apply
-from symconfig.plan import Candidate, Plan
+from symconfig.plan import Plan
 from symconfig.solve.detail import begins, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
@@ -27,7 +27,7 @@ class SavedTensor:
 
     chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
     layers) the how manieth, from 0; None for the ends. block: its kind. operator: what makes it, or "" for what enters
-    the block. needed_by: the operators whose backward reads it; none where it only waits to be recomputed from.
+    the block.
     """
 
     chunk: int
@@ -36,20 +36,13 @@ class SavedTensor:
     tensor: str
     bytes: float
     operator: str
-    needed_by: tuple[str, ...]
 
 
 def saved(
-    plan: Plan,
-    stage: int,
-    transformer_impl: TransformerImpl = "transformer_engine",
-    candidate: Candidate | None = None,
+    plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine"
 ) -> tuple[SavedTensor, ...]:
-    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them.
-
-    candidate: of the plan; the best one if none is given.
-    """
-    found = as_run(plan, transformer_impl, candidate)
+    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them."""
+    found = as_run(plan, transformer_impl)
     blocks = {block.derived.name: block for block in detail(found).table.blocks}
     result: list[SavedTensor] = []
     for index, chunk in enumerate(found.split.stage(stage)):
@@ -64,11 +57,10 @@ def saved(
     return tuple(result)
 
 
-def as_run(plan: Plan, transformer_impl: TransformerImpl, candidate: Candidate | None = None) -> Found:
+def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
-    chosen = candidate or plan.best
-    found = restore(plan, chosen)
-    framework = habits(chosen.target.backend, plan.cluster.gpu.architecture, transformer_impl)
+    found = restore(plan, plan.best)
+    framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl)
     if transformer_impl == "local":
         found = _without_engine(found)
     return replace(found, request=replace(found.request, framework=framework))
@@ -102,6 +94,4 @@ def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> It
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
     ):
         if stays and not moved:
-            yield SavedTensor(
-                chunk, layer, block.derived.name, held.tensor, float(size[0]), held.producer or "", held.needed_by
-            )
+            yield SavedTensor(chunk, layer, block.derived.name, held.tensor, float(size[0]), held.producer or "")

@@ -31,7 +31,6 @@ def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordina
     if on_a_stage % (parallel.ep * parallel.etp):
         raise InputError(Problem("does not divide the ranks of a stage", field="ep x etp",
                                  got=f"{parallel.ep} x {parallel.etp}", need=f"a divisor of {on_a_stage}"))
-    # Both grids have the stages outermost.
     dense = _places(parallel, framework.dense_grid, rank)
     expert = _places(parallel, framework.expert_grid, rank)
     return Coordinates(**{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
@@ -39,8 +38,13 @@ def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordina
 
 
 def first_rank(parallel: Parallel, stage: int) -> int:
-    """The lowest rank of a pipeline stage."""
+    """The lowest rank of a pipeline stage. Both grids have the stages outermost."""
     return stage * (parallel.world_size // parallel.pp)
+
+
+def stage_of(parallel: Parallel, rank: int) -> int:
+    """The pipeline stage of a rank."""
+    return rank // (parallel.world_size // parallel.pp)
 
 
 def _places(parallel: Parallel, grid: tuple[str, ...], rank: int) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.report.format import count, seconds
+from symconfig.states.grid import stage_of
 from symconfig.states.inventory import Parameter
 from symconfig.states.megatron import RankStates, rank_states
 from symconfig.units import MIB
@@ -39,14 +40,9 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
     return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=TASK) for rank in ranks(plan)]
 
 
-def stage(plan: Plan, rank: int) -> int:
-    """The pipeline stage of a rank."""
-    return rank * plan.best.parallel.pp // plan.best.parallel.world_size
-
-
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     """One rank's numbers. `place`: which Megatron; `file`: of the arguments."""
-    name = f"{place}: rank {job.rank}, stage {stage(plan, job.rank)}"
+    name = f"{place}: rank {job.rank}, stage {stage_of(plan.best.parallel, job.rank)}"
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
     try:

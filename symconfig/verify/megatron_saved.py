@@ -14,6 +14,7 @@ from symconfig.errors import SymconfigError
 from symconfig.plan import Plan
 from symconfig.report.format import count, seconds
 from symconfig.states.activations import SavedTensor, saved
+from symconfig.states.grid import stage_of
 from symconfig.units import MIB
 from symconfig.verify import megatron_rank
 from symconfig.verify.checks import Check, Compared
@@ -100,7 +101,7 @@ def checks(
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     shown: set[str] = set()
     for job in jobs:
-        result, stage = results[job.id], megatron_rank.stage(plan, job.rank)
+        result, stage = results[job.id], stage_of(plan.best.parallel, job.rank)
         name = f"{place}: rank {job.rank}, stage {stage}, kept for the backward"
         if not result.ok:
             yield Check(name, "failed", f"{file}: {result.error}", result.seconds)

@@ -23,9 +23,7 @@ KERNELS: dict[str, Any] = {
 
 def prepare(config: Any) -> None:
     """Within megatron_build.placed, before the modules are built."""
-    for name, value in KERNELS.items():
-        if hasattr(config, name):
-            setattr(config, name, value)
+    kernels(config)
     _rng()
     without_fp8()
     _positions()
@@ -33,6 +31,13 @@ def prepare(config: Any) -> None:
     _rms_norm()
     _attention()
     _routing()
+
+
+def kernels(config: Any) -> None:
+    """Those settings, as far as this version has them."""
+    for name, value in KERNELS.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
 
 
 def _rng() -> None:

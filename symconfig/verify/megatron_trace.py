@@ -31,7 +31,7 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The task `trace`: {"rank", "coordinates", "saved", "saved_bytes", …}."""
+    """The task `trace`: {"rank", "saved", "saved_bytes", …}."""
     start = time.perf_counter()
     with build.placed(args, config, job) as ready:
         stand_ins.prepare(ready)
@@ -39,7 +39,6 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
         saved = [record for place, model in enumerate(models) for record in trace(args, ready, model, place)]
     return {
         "rank": job["rank"],
-        "coordinates": build.coordinates(),
         "saved": saved,
         "saved_bytes": sum(record["bytes"] for record in saved if not record["shared"]),
         "shared_bytes": sum(record["bytes"] for record in saved if record["shared"]),
@@ -172,8 +171,7 @@ class Recorder:
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
                 record = found[storage._cdata] = {
-                    "bytes": storage.nbytes(), "shape": list(kept.tensor.shape),
-                    "dtype": str(kept.tensor.dtype).removeprefix("torch."), "module": module, "op": made.op,
+                    "bytes": storage.nbytes(), "shape": list(kept.tensor.shape), "module": module, "op": made.op,
                     "layer": _layer(kept.module, module), "reader": kept.module, "needed_by": []}
             reader = f"{kept.module} {kept.line}".strip()
             if reader not in record["needed_by"]:

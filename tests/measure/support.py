@@ -36,7 +36,7 @@ def small_folder(folder: Path, model: str = "llama2-13b", **overrides: Any) -> P
     return plan
 
 
-def answered(plan: Plan, args: dict[str, Any], rank: str = "0", impl: str = "local", **more: Any) -> Measurement:
+def answered(plan: Plan, args: dict[str, Any], rank: str = "0", **more: Any) -> Measurement:
     """What the plan's own GPU might have answered: as predicted, but for a tenth in time and a GiB in memory."""
     run = choose(plan, rank, "3", None, "cuda")
     hope = expected(plan, run.stage, run.impl, run.attention)

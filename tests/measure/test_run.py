@@ -12,7 +12,7 @@ from symconfig.descriptor.measurements import load_measurements
 from symconfig.descriptor.write import measurements_yaml
 from symconfig.errors import InputError
 from symconfig.measure.measure import Measurement, measure
-from symconfig.measure.predict import as_run, expected
+from symconfig.measure.predict import as_measured, expected
 from symconfig.measure.rank import choose
 from symconfig.measure.rows import document, row
 from symconfig.measure.session import Step
@@ -103,7 +103,7 @@ def test_the_file_is_read_back_and_holds_what_was_measured(ran: Measurement, tmp
 def test_the_row_is_predicted_with_the_framework_that_measure_used(ran: Measurement) -> None:
     found = answered(ran.plan, dict(ran.taken.args), rank="7")
     what = case("mine", row(found))
-    mine = as_run(ran.plan, "local", "flash")
+    mine = as_measured(ran.plan, "local", "flash")
     assert what.configuration.framework == mine.request.framework
     assert as_found(what.model, what.cluster, what.configuration).split.chunks == mine.split.chunks
 

@@ -26,7 +26,7 @@ FC1 = "mlp.experts.local_experts.{}.linear_fc1"
 
 
 def ours(layer: int | None, tensor: str, size: float, operator: str, block: str = "dense") -> SavedTensor:
-    return SavedTensor(0, layer, block, tensor, size, operator, ())
+    return SavedTensor(0, layer, block, tensor, size, operator)
 
 
 def real(layer: int | None, module: str, size: float, op: str = "aten.mm.default", **more: Any) -> dict[str, Any]:
