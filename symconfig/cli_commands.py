@@ -102,8 +102,8 @@ def verify(arguments: argparse.Namespace) -> int:
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
     limit_s = timeout(arguments.timeout) or TIMEOUT_S
     with Progress(sys.stderr) as progress:
-        checks = run(folder, Path(arguments.megatron) if arguments.megatron else None, limit_s, progress.say,
-                     build=arguments.build, trace=arguments.trace)
+        checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, timeout_s=limit_s,
+                     progress=progress.say, build=arguments.build, trace=arguments.trace)
     if arguments.json:
         print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),
                     "checks": [asdict(check) for check in checks]})

@@ -291,8 +291,18 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read `path`, or `path/plan.json` for a folder."""
-        file = path / "plan.json" if path.is_dir() else path
+        """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers."""
+        from symconfig import plan_shape
+
+        found = cls.read(path)
+        if wrong := list(plan_shape.problems(found, str(_file(path)))):
+            raise InputError(wrong)
+        return found
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The same, as it is: for who says more of it than that it is wrong."""
+        file = _file(path)
         try:
             return cls.from_json(file.read_text(encoding="utf-8"), str(file))
         except FileNotFoundError:
@@ -302,6 +312,10 @@ class Plan:
             raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(file))) from None
         except ValueError as error:  # not UTF-8, a name with a NUL
             raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
+
+
+def _file(path: Path) -> Path:
+    return path / "plan.json" if path.is_dir() else path
 
 
 # Made once: making an adapter takes longer than reading a plan with it.

@@ -12,6 +12,9 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.plan import Plan
+from symconfig.render import render
+from symconfig.render.files import write
+from symconfig.verify import megatron_source
 from tests.cli_support import Run, run
 from tests.sample_plans import sample_plan
 
@@ -70,3 +73,40 @@ def test_a_name_that_no_file_can_have_is_bad_input(run: Run, tmp_path: Path, nam
     plan = tmp_path / "plan.json"
     plan.write_text(sample_plan("llama2-13b").to_json(), encoding="utf-8")
     assert run("render", plan, "--out", name).code == 2
+
+
+# What a person may do to the stages of a plan, and the sentence that it must give.
+SHAPES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "a stage removed": (("stages",), lambda stages: stages[:1],
+                        "has other stages than its degrees say (got 1 stages of 1 chunks, need 2 of 1)"),
+    "a stage without layers": (("stages", 1, "chunks"), lambda chunks: [[]],
+                               "(got 1 embedding + 20 dense, need 1 embedding + 40 dense + 1 head)"),
+    "another kind": (("stages", 0, "chunks", 0, 1), lambda kind: "moe",
+                     "(got 1 embedding + 1 moe + 39 dense + 1 head, need"),
+    "another order": (("stages",), lambda stages: stages[::-1], "(got another order, need"),
+    "no degree": (("parallel", "pp"), lambda pp: 0, "best.parallel.pp: is no degree (got 0, need 1 or more)"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_plan_that_does_not_hold_its_model_is_refused_and_verify_fails(
+    name: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, change, said = SHAPES[name]
+    out = tmp_path / "out"
+    write(render(sample_plan(), "megatron"), out)
+    data = json.loads((out / "plan.json").read_text(encoding="utf-8"))
+    inner: Any = data["best"]
+    for key in path:
+        inner = inner[key]
+    (out / "plan.json").write_text(changed(data, ("best", *path), change(inner)), encoding="utf-8")
+    monkeypatch.setattr(megatron_source, "find", lambda named=None: None)
+    for words in (("measure", out), ("explain", out)):
+        ended = run(*words)
+        assert ended.code == 2
+        assert said in ended.err
+    verified = run("verify", out, "--json")
+    assert verified.code == 1
+    details = {check["name"]: check["detail"] for check in verified.json()["checks"]}
+    assert said in details["stages of plan.json"]
+    assert not any("itself broke" in detail for detail in details.values())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from symconfig import plan_shape
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan, Target
@@ -113,13 +114,15 @@ def verify(
     or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
-    plan = as_rendered(Plan.load(folder), folder)
-    options = Options(megatron, timeout_s, progress, build or trace, trace)
-    if options.trace and plan.best.target.backend != "megatron":
+    plan = as_rendered(Plan.read(folder), folder)
+    wrong = [str(problem) for problem in plan_shape.problems(plan, str(folder / "plan.json"))]
+    whole = not wrong  # ranks of a plan that loses layers are nothing to be built
+    options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)
+    if trace and plan.best.target.backend != "megatron":
         raise InputError(Problem("runs the modules of Megatron-LM only", file=str(folder), field="--trace",
                                  got=f"files for {plan.best.target.backend}",
                                  hint="symconfig render DIR/plan.json --target megatron --out NEW"))
-    found: list[Check] = []
+    found = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():
         if module.applies(plan):
             found.extend(_guarded(name, module, folder, plan, options))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.report.format import count, seconds
 from symconfig.states.grid import stage_of
@@ -46,23 +46,12 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
     try:
-        _shaped(plan)
         ours = rank_states(plan, job.rank, "local")
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
     found = " ".join(str(problem) for problem in problems(ours, result.rank, file))
     return Check(name, "failed" if found else "passed", found or _passed(result.rank), result.seconds,
                  tuple(compared(ours, result.rank)))
-
-
-def _shaped(plan: Plan) -> None:
-    """Raises InputError where a plan's stages are not those of its degrees: one that was edited."""
-    parallel, stages = plan.best.parallel, plan.best.stages
-    got = [len(stage.chunks) for stage in stages]
-    if got != [parallel.vpp] * parallel.pp:
-        raise InputError(Problem("has other stages than its degrees say", file="plan.json", field="best.stages",
-                                 got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
-                                 need=f"{parallel.pp} of {parallel.vpp}"))
 
 
 def _passed(real: Mapping[str, Any]) -> str:

@@ -169,15 +169,6 @@ def test_ranks_that_were_not_tried_after_a_hang_are_skipped_with_the_reason() ->
     assert found[1].detail == "not tried: it hangs"
 
 
-def test_a_plan_whose_stages_are_not_those_of_its_degrees_says_so() -> None:
-    plan = sample_plan()
-    short = replace(plan, best=replace(plan.best, stages=plan.best.stages[:1]))
-    result = Result("", phases=(megatron.megatron_session.Phase("build", True, None, 1.0),))
-    found = megatron_rank.check(short, Job("", (), 64), result, "Megatron 0.19.2", "megatron_args.txt")
-    assert found.status == "failed"
-    assert "plan.json: best.stages: has other stages than its degrees say (got 1 stages" in found.detail
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write(render(sample_plan(), "megatron"), tmp_path / "out")
