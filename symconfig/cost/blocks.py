@@ -47,6 +47,7 @@ class Weights:
     buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
     vocabulary: Array  # of `dense`, those of the look-up or of the head
     frozen_vocabulary: Array  # of `frozen`, the same
+    whole: Array  # of `dense`, those that every tensor-parallel rank has all of
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
 
 
@@ -234,5 +235,6 @@ def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Mon
         sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
         total([s for s in live if s.name in _VOCABULARY]),
         total([s for s in still if s.name in _VOCABULARY]),
+        total([s for s in live if not s.expert and s.elements == s.whole]),
         workspaces,
     )

@@ -56,7 +56,7 @@ class Framework:
     """One framework's habits.
 
     dense_grid, expert_grid: rank order, innermost first. reduce_each_microbatch: ZeRO stages that reduce gradients
-    every microbatch rather than once a step. vocab_multiple: the vocabulary is padded to this (times tp).
+    every microbatch rather than once a step. vocab_multiple: the vocabulary is padded to this times tp.
     """
 
     name: str
@@ -67,7 +67,6 @@ class Framework:
     hide: Hide
     reduce_each_microbatch: frozenset[int]
     vocab_multiple: int
-    replicated_vocab: bool
     step_overhead_s: float  # data, logging, Python: once a step
     microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
     fragmentation: float  # reserved over allocated, less one
@@ -103,6 +102,12 @@ class Framework:
     all_reduced_gradients: bool = False
     # Every block's weights and gradients are a collective of their own, each microbatch.
     by_block: bool = False
+    # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
+    # (deepspeed/runtime/zero/partition_parameters.py).
+    shards_over_tensor: bool = False
+    # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
+    # None: all stay, as they are.
+    beside_offload_bytes: float | None = None
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
@@ -143,7 +148,6 @@ MEGATRON = Framework(
     Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
     frozenset({2, 3}),
     MEGATRON_VOCAB_MULTIPLE,
-    False,
     0.02,  # assumed; the shortest measured steps take 1.1 s
     0.0,
     0.02,  # assumed; out-of-memory runs on A100 fit no more
@@ -187,6 +191,7 @@ DEEPSPEED = Framework(
         fused_rope=False,
         loss="torch",
         weighted_experts=False,
+        whole_look_up=True,
     ),
     ("tp", "cp", "dp", "pp"),
     ("etp", "ep", "edp"),
@@ -194,20 +199,21 @@ DEEPSPEED = Framework(
     Hide(data=0.7, sharded_weights=0.7),  # assumed: less than Megatron-LM's, since hooks in Python start each of them
     frozenset({2, 3}),
     1,
-    True,
     0.03,  # this and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine
     0.004,
     0.05,
+    shards_over_tensor=True,
+    beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
 )
 # PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
 FSDP = replace(
     DEEPSPEED,
     name="fsdp",
-    implementation=replace(DEEPSPEED.implementation, fused_bias=False, stops_early=True),
+    implementation=replace(DEEPSPEED.implementation, fused_bias=False, stops_early=True, whole_look_up=False),
     hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
     reduced_bytes=4.0,
-    replicated_vocab=False,
     by_block=True,
+    shards_over_tensor=False,
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
     # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
     copied_bytes=10.0,

@@ -109,6 +109,7 @@ class Stages:
     quantised: Array
     frozen_expert: Array
     vocabulary: Array  # of dense and frozen, the look-up's and the head's
+    whole: Array  # of dense, those that every tensor-parallel rank has all of
     largest: Array  # parameters of the largest block
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     boundary: Array  # [n]
@@ -176,6 +177,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         quantised,
         frozen_expert,
         vocabulary,
+        counts @ of["whole"],
         largest,
         of["vocabulary"][0] * (tied or "mtp" in table.kinds),
         table.boundary[points],

@@ -17,7 +17,7 @@ from symconfig.cost.flight import in_flight
 from symconfig.cost.framework import CONTENTION
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Points, Setting, Stages, stages
+from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.graph.layout import Kind
 
@@ -204,11 +204,18 @@ def _shards(points: Points, setting: Setting, sharded: bool) -> tuple[Array | fl
     return (points.shards / instances, points.expert_shards / instances) if sharded else (1.0, 1.0)
 
 
+def _dense(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[s, n]: trained parameters outside the experts as many as the ranks of `_shards` share out."""
+    if setting.zero < 3 or not setting.framework.shards_over_tensor:
+        return sums.dense
+    return sums.dense - sums.whole * (1 - 1 / points.tp)
+
+
 def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
     machine, sizes = setting.machine, setting.bytes
     over, over_experts = _shards(points, setting, setting.zero >= 1)
-    mine = (sums.dense / over + sums.expert / over_experts).max(axis=0)
+    mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
     stepped = (sums.dense + sums.expert).max(axis=0) * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
     rows = []
     for offload in setting.offload:
@@ -238,11 +245,11 @@ def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
 
 def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     """Weights, gradients and optimizer state: [s, o, n]."""
-    sizes, zero = setting.bytes, setting.zero
+    sizes, zero, dense = setting.bytes, setting.zero, _dense(sums, points, setting)
 
     def each(weight: float, gradient: float, optimizer: float, device: float) -> Array:
         result: Array = compiled.states_bytes(
-            sums.dense,
+            dense,
             sums.expert,
             weight,
             gradient,
@@ -265,11 +272,21 @@ def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     live = 2.0 * sizes.weight * sums.largest if zero >= 3 else np.zeros_like(whole)
     return {
         "weights": np.stack([live if offload.weights else whole + live for offload in setting.offload], axis=1),
-        "gradients": each(0.0, sizes.gradient, 0.0, 0.0)[:, None],
+        "gradients": np.stack(
+            [each(0.0, _gradient_bytes(setting, offload), 0.0, 0.0) for offload in setting.offload], axis=1
+        ),
         "optimizer state": np.stack(
             [each(0.0, 0.0, sizes.optimizer, 1.0 - offload.optimizer) for offload in setting.offload], axis=1
         ),
     }
+
+
+def _gradient_bytes(setting: Setting, offload: Offload) -> float:
+    """Of an element, on the device."""
+    beside = setting.framework.beside_offload_bytes
+    if beside is None or setting.zero < 2 or not offload.optimizer:
+        return setting.bytes.gradient
+    return beside * (1 - offload.optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +316,8 @@ def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequ
 def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:
     """[n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
     sizes = setting.bytes
-    dense = sums.dense * sizes.weight + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
+    trained = _dense(sums, points, setting) * sizes.weight
+    dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
     over, over_experts = _shards(points, setting, True)
     result: Array = (dense / over + expert / over_experts).max(axis=0)
@@ -309,7 +327,7 @@ def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:
 def host_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
     """Pinned host memory of one rank, [o, n]."""
     over, over_experts = _shards(points, setting, setting.zero >= 1)
-    mine = (sums.dense / over + sums.expert / over_experts).max(axis=0)
+    mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
     weights = _held_weights(sums, points, setting)
     return np.array(
         [mine * offload.optimizer * setting.bytes.optimizer + weights * offload.weights for offload in setting.offload]

@@ -33,6 +33,7 @@ WEIGHTS = (
     "buffers",
     "vocabulary",
     "frozen_vocabulary",
+    "whole",
     "workspaces",
 )
 

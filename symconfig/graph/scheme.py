@@ -21,13 +21,11 @@ class Scheme:
 
     sequence_parallel: between the tensor-parallel regions the sequence is split over tp.
     cp_comm: inside attention the keys travel (p2p, all_gather) or the heads are split instead (a2a, Ulysses).
-    replicated_vocab: embedding and head are whole on every rank (DeepSpeed's AutoTP).
     keeps_gathered: what is gathered over tp stays whole for the backward; else its shard stays and is gathered again.
     """
 
     sequence_parallel: bool
     cp_comm: CpComm = "p2p"
-    replicated_vocab: bool = False
     keeps_gathered: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
@@ -35,8 +33,7 @@ class Scheme:
         loops = set(op.loops)
         axes: dict[str, tuple[str, ...]] = {"dp": _present(loops, (d.BATCH,))}
         core = d.KEYS in loops
-        tensor_dims = [dim for dim in d.TENSOR_DIMS if not (self.replicated_vocab and dim == d.VOCAB)]
-        split = _present(loops, tensor_dims)
+        split = _present(loops, d.TENSOR_DIMS)
         heads = _present(loops, (d.HEADS, d.KV_HEADS))
         axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(loops, (d.SEQUENCE,))
         if split:

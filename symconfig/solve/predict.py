@@ -136,7 +136,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     return Found(
         request,
         machine(cluster, c.precision),
-        Scheme(c.sequence_parallel, c.cp_comm, c.framework.replicated_vocab, c.framework.keeps_gathered),
+        Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
         _split(model, c),
         Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,

@@ -21,8 +21,7 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
     asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
-    habits = asked.framework.replicated_vocab, asked.framework.keeps_gathered
-    scheme = Scheme(o.sequence_parallel, cp_comm, *habits)  # type: ignore[arg-type]
+    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)  # type: ignore[arg-type]
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(p.pp, p.vpp, chunks, o.account_for_embedding, o.account_for_loss, o.pipeline_layout)
     layers, together = 0, 1

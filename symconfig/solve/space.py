@@ -59,13 +59,12 @@ def divisors(number: int) -> list[int]:
 
 def schemes(request: Request) -> Iterator[Scheme]:
     """Templates in the order in which ties are broken: the plainest first."""
-    replicated = request.framework.replicated_vocab
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
     wanted, comm = request.pins.switch("sp"), request.pins.words.get("cp_comm")
     for sequence_parallel in parallel:
         for cp_comm in request.limits.cp_comms:
             if comm in (None, cp_comm) and wanted in (None, sequence_parallel):
-                yield Scheme(sequence_parallel, cp_comm, replicated)  # type: ignore[arg-type]
+                yield Scheme(sequence_parallel, cp_comm)  # type: ignore[arg-type]
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> Grid:
@@ -202,7 +201,7 @@ def constants(request: Request) -> dict[str, float]:
 def lattice(request: Request, candidates: Grid) -> Lattice:
     """Numbers of every symbol at every point."""
     tp, cp, ep, etp, micro = candidates.astype(np.float64)
-    multiple = request.framework.vocab_multiple * (1.0 if request.framework.replicated_vocab else tp)
+    multiple = request.framework.vocab_multiple * tp
     numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
     numbers |= {
         "tp": tp,

@@ -141,13 +141,11 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
 def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local, ...]:
     """A rank's parameters in the order of registration.
 
-    AutoTP cuts linear layers, the head among them, and an embedding only where it is the head; the first ranks get what
-    is left over. AutoEP has gate and up apart.
+    Where AutoTP cuts a parameter, the first ranks get what is left over. AutoEP has gate and up apart.
     """
     tp, ep, found = settings.tp, settings.ep, []
-    for index, parameter in enumerate(registered(model)):
-        facts = parameter.vector, parameter.trainable
-        split = 0 if index == 0 and not model.tie_word_embeddings else parameter.split
+    for parameter in registered(model):
+        facts, split = (parameter.vector, parameter.trainable), parameter.split
         if ep > 1 and parameter.expert:
             found += [Local(part // ep, *facts, _EXPERTS) for part in parameter.parts]
         elif tp > 1 and split:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from symconfig.cost.framework import DEEPSPEED
 from symconfig.descriptor.model import ModelDescriptor
@@ -172,7 +171,7 @@ def _registered(name: str, parts: list[Weight], sizes: Mapping[str, int]) -> Reg
     cut = [dim for dim in dims if dim in d.TENSOR_DIMS]
     return Registered(
         name,
-        tuple(prod(sizes[dim] for dim in weight.dims) for weight in parts),
+        tuple(d.elements(weight.dims).whole(sizes) for weight in parts),
         len(dims) == 1 or (name.endswith("bias") and d.EXPERTS not in dims),
         d.EXPERTS in dims,
         parts[0].name.startswith("router."),

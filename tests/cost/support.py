@@ -65,7 +65,7 @@ def cost(
         Found(
             wanted,
             machine(cluster, wanted.precision),
-            Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a", not megatron),
+            Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
             split,
             Choice(modules, offload),
             zero,

@@ -64,7 +64,7 @@ def test_a_layer_saves_what_is_derived(name: str) -> None:
     model = sample_model(name, **SMALL, num_hidden_layers=2)
     one = model.model_copy(update={"num_hidden_layers": 1})
     one.__dict__.pop("layer_kinds", None)  # what was worked out for two layers
-    layer = derived(model, DEEPSPEED.implementation, Scheme(False, replicated_vocab=True))["dense"]
+    layer = derived(model, DEEPSPEED.implementation, Scheme(False))["dense"]
     found = held_bytes(layer, apply(layer, frozenset()), numbers(model, seq_length=S))
     assert found == saved_bytes(model) - saved_bytes(one)
 
@@ -73,7 +73,7 @@ def test_a_layer_saves_what_is_derived(name: str) -> None:
 def test_a_model_with_its_loss_saves_what_is_derived(name: str) -> None:
     """Autograd does not save what only a variable holds: the model's output and the fp32 copy that the loss makes."""
     model = sample_model(name, **SMALL, num_hidden_layers=2)
-    blocks = derived(model, DEEPSPEED.implementation, Scheme(False, replicated_vocab=True))
+    blocks = derived(model, DEEPSPEED.implementation, Scheme(False))
     sizes = numbers(model, seq_length=S)
     kept = {kind: held_bytes(block, apply(block, frozenset()), sizes) for kind, block in blocks.items()}
     logits = S * SMALL["vocab_size"]

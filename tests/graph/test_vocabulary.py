@@ -6,7 +6,6 @@ import pytest
 
 from symconfig.graph.derived import Phase
 from symconfig.graph.operator import Element
-from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 
@@ -56,10 +55,20 @@ def test_weights_and_logits_are_cut_by_tp() -> None:
     assert logits.elements.value(values) == S * 32000 / 8
 
 
-def test_a_replicated_vocabulary_is_whole_everywhere_and_silent() -> None:
-    model = sample_model("llama2-13b")
-    values = numbers(model, tp=8)
-    for kind in ("embedding", "head"):
-        derived = block(model, kind, Scheme(False, replicated_vocab=True))
-        assert not chosen(derived, "tp")
-        assert max(w.elements.value(values) for w in derived.weights) == 32000 * 5120
+@pytest.mark.parametrize("tied", [False, True])
+def test_autotp_splits_a_look_up_only_where_it_is_the_head(tied: bool) -> None:
+    """DeepSpeed 0.19.8 builds Embedding and LinearLayer(gather_output=True), or VocabParallelEmbedding and -Linear."""
+    model = sample_model("llama2-13b", tie_word_embeddings=tied)
+    values = numbers(model, tp=8, seq_length=S)
+    ends = {kind: block(model, kind, PLAIN, whole_look_up=True, loss="torch") for kind in ("embedding", "head")}
+    elements = {kind: max(w.elements.value(values) for w in derived.weights) for kind, derived in ends.items()}
+    assert elements == {"embedding": 32000 * 5120 / (8 if tied else 1), "head": 32000 * 5120 / 8}
+    looked_up, lost = (tally(chosen(derived, "tp", Phase.FORWARD), values) for derived in ends.values())
+    assert looked_up == ({("all-reduce", S * 5120): 1} if tied else {})
+    assert lost == ({("all-reduce", S): 3} if tied else {("all-gather", S * 32000): 1})
+    backward = tally(chosen(ends["head"], "tp", Phase.INPUT), values)
+    assert backward == {("all-reduce", S * 5120): 1}  # of the head's input; a gathered logit's gradient is a slice
+    held = {h.tensor: h.elements.value(values) for h in ends["head"].held if h.needed_by}
+    split = 8 if tied else 1
+    assert held["logits_fp32"] == held["log_softmax"] == S * 32000 / split
+    assert held["logits" if tied else "gathered_logits"] == S * 32000 / split

@@ -155,7 +155,7 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
                     if (_runs_deepspeed if deepspeed else _runs_megatron)(
                         wanted, tp, cp, pp, vpp, ep, etp, dp, micro, sp, comm
                     ):
-                        scheme = Scheme(sp, comm, deepspeed)  # type: ignore[arg-type]
+                        scheme = Scheme(sp, comm)  # type: ignore[arg-type]
                         cut = splits(kinds, pp, vpp, weights(scheme), wanted.limits.layouts)
                         for split in cut:
                             yield from _policies(wanted, gpu, scheme, split, (tp, pp, cp, ep, etp, dp, micro))

@@ -42,6 +42,8 @@ class Implementation:
     fused_experts: one grouped kernel each for the experts' products with their gate, clamp, bias and quantisation
         (Transformer Engine's fused grouped MLP); else grouped products and eager kernels between them.
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
+    whole_look_up: so it does where the head is not the look-up table, which then is whole on every rank; only a table
+        for both is split (DeepSpeed's AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head).
     wide_norm: an eager norm multiplies by its weight in fp32, too, and keeps its result before that in fp32.
     viewed_values: queries, keys and values are views of their projection, which so stays whole beside rotated queries
         and keys while one of them is kept; so are the two results of a latent down projection.
@@ -69,6 +71,7 @@ class Implementation:
     fused_yarn: bool = False
     loss: Literal["fused", "flash", "parallel", "torch"] = "parallel"  # Megatron-LM's default
     gathered_logits: bool = False
+    whole_look_up: bool = False
     copied_attention: bool = False
     wide_norm: bool = False
     viewed_values: bool = False
@@ -104,6 +107,11 @@ class Context:
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
         return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared)
+
+    @property
+    def whole_look_up(self) -> bool:
+        """Every tensor-parallel rank has the look-up table and the logits for every token."""
+        return self.how.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)

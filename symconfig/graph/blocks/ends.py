@@ -14,6 +14,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 def embedding(ctx: Context) -> Block:
     """x[B, S, D] from token ids. A look-up contracts the vocabulary: split over tp, its result is partial."""
+    vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
     tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
     x = Tensor("embedded", _STREAM)
     ctx.build.elementwise(
@@ -21,8 +22,8 @@ def embedding(ctx: Context) -> Block:
         [tokens],
         x,
         saves=[tokens],
-        contracted=(d.VOCAB,),
-        weights=[ctx.weight("word_embedding.weight", d.VOCAB, d.HIDDEN)],
+        contracted=(vocab,),
+        weights=[ctx.weight("word_embedding.weight", vocab, d.HIDDEN)],
     )
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
@@ -68,8 +69,9 @@ _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held besides."""
-    vocab = d.WHOLE_VOCAB if ctx.how.gathered_logits else d.VOCAB
-    seen = Use(logits, ((d.VOCAB, vocab),) if ctx.how.gathered_logits else ())
+    gathered = ctx.how.gathered_logits or ctx.whole_look_up
+    vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
+    seen = Use(logits, ((d.VOCAB, vocab),) if gathered else ())
     if ctx.how.loss in ("fused", "flash"):
         inplace = ctx.how.loss == "fused"
         return ctx.build.elementwise(
@@ -90,8 +92,9 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
             "cross_entropy", [wide], _LOSS, contracted=(vocab,), saves=[wide], sums=3, overwrites=True, holds=waits
         )
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
+    output = Tensor("gathered_logits", dims) if gathered else logits
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
-    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[logits, wide, *before] if ctx.how.held_logits else [])
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[output, wide, *before] if ctx.how.held_logits else [])
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed])
     # Picks one number a token; its backward fills a gradient with zeros.
