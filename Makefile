@@ -22,6 +22,7 @@ help:
 	@echo 'make bench       measure speed and memory, into benchmarks/results.json'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
+	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
 	@echo 'make readme      put fresh output into README.md'
 	@echo 'make clean       remove what these made'

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.load import zoo_clusters, zoo_models
+from symconfig.verify.checks import Compared
 from tests import verify_real
 from tests.sample_plans import sample_plan
-from tests.verify_real import Compared, Judged, in_readme, jobs, markdown
+from tests.verify_real import Judged, in_readme, jobs, markdown
 
 PLAN = sample_plan("llama2-13b")
 

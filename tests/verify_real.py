@@ -22,6 +22,7 @@ import yaml
 
 from symconfig.plan import Plan
 from symconfig.units import GIB, MIB
+from symconfig.verify.checks import Compared
 
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
@@ -36,21 +37,6 @@ CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ("--build",)}
 COMMAND = (sys.executable, "-m", "symconfig")
 HARDLY = 0.01  # percent: what is nearer than this is not told apart
 _KIB = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One number of one rank: symconfig's and the real module's."""
-
-    what: str
-    ours: float
-    real: float
-    unit: str
-
-    @property
-    def difference(self) -> float:
-        """Relative."""
-        return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
 from symconfig.graph.blocks.common import Implementation
@@ -15,6 +18,7 @@ from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 # a GPU, where most is hidden, on A100 and H100 alike; it holds for the backward of arXiv 2205.05198, table 4, too.
 CONTENTION = 0.45
 
+Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 TransformerImpl = Literal["transformer_engine", "local"]  # Megatron-LM's --transformer-impl
 
 
@@ -115,6 +119,11 @@ class Framework:
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
     # Operators replayed as CUDA graphs, with no host between. The router: with its norm and the counts of tokens.
     graphed: Literal["none", "router", "outside experts", "all"] = "none"
+
+    def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
+        """Rows of its embedding."""
+        multiple = self.vocab_multiple * tp
+        return -(-vocab_size // multiple) * multiple
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
         """Distance in ranks between neighbours of a group: the product of the axes inside it."""

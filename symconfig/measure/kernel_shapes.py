@@ -14,12 +14,13 @@ from symconfig.graph.model import blocks, derived, dim_sizes
 from symconfig.graph.operator import Element, Operator
 from symconfig.graph.scheme import Scheme
 from symconfig.measure.kernel_times import Attention, Dtype, HostCopy, Kernel, Launch, Layout, Product, Stream
+from symconfig.units import MIB
 
 _ACTIVATION_BYTES = int(ELEMENT_BYTES[Element.ACTIVATION])
 _LAYOUTS: dict[Phase, Layout] = {
     Phase.FORWARD: "forward", Phase.INPUT: "input-gradient", Phase.WEIGHT: "weight-gradient"
 }
-_MIB = 2**20
+_MIB = int(MIB)
 LOW_MULTIPLE = 16  # of every dim of an fp8 product (cuBLASLt's requirement)
 WORTH = 1e-3  # of the FLOP of a model's largest product: a smaller one, as a router's, is no part of its time
 
@@ -139,13 +140,12 @@ def _kernels(model: ModelDescriptor, points: Sequence[Point]) -> Iterator[Kernel
 
 
 def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
-    multiple = MEGATRON.vocab_multiple * point.tp
     experts = model.experts.num_experts if model.experts else 1
     return {
         **dim_sizes(model),
         "tp": point.tp, "cp": 1, "dp": 1, "ep": min(point.ep, experts), "etp": 1,
         "micro_batch": point.micro, "seq_length": point.length, "expert_imbalance": 1.0,
-        "padded_vocab_size": ceil(model.vocab_size / multiple) * multiple,
+        "padded_vocab_size": MEGATRON.padded_vocab(model.vocab_size, point.tp),
     }
 
 

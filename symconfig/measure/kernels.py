@@ -19,6 +19,7 @@ from symconfig.measure.kernel_clock import Clock, DeviceClock, HostClock, Timing
 from symconfig.measure.kernel_run import Bench, Make, Way, bench, unsupported, ways
 from symconfig.measure.kernel_shapes import CPU, GPU, Asked, asked
 from symconfig.measure.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
+from symconfig.units import significant
 
 Progress = Callable[[str, float], None]
 OVERRUN = 1.5  # of the budget, after which what is left is not measured
@@ -26,6 +27,7 @@ _WARM_UP_S = 0.5  # until clocks have risen
 _WARM_UP_SIZE = 4096  # of each side of the product that does it
 FREE = 0.9  # of the memory: where less is, somebody else may be on the GPU
 INSTALL = "python -m pip install torch"
+DIGITS = 5  # of what is measured
 LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
 
 
@@ -129,8 +131,8 @@ def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
         reasons = dict.fromkeys(found for found in tried if isinstance(found, str))
         return Skipped(what=item.what, reason="; ".join(reasons))
     found, how = min(done, key=lambda pair: pair[0].seconds)
-    return Row(what=item.what, seconds=_rounded(found.seconds), spread=_rounded(found.spread), samples=found.samples,
-               model=item.model, how=how)
+    return Row(what=item.what, seconds=significant(found.seconds, DIGITS), spread=significant(found.spread, DIGITS),
+               samples=found.samples, model=item.model, how=how)
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
@@ -167,10 +169,6 @@ def _warm_up(on: Bench, seconds: float) -> None:
     while time.perf_counter() < until:
         on.torch.mm(x, x)
         on.torch.cuda.synchronize()
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def _notes(on: Bench) -> Iterator[str]:

@@ -9,8 +9,9 @@ from symconfig.measure.predict import TORCH_FLASH, as_measured
 from symconfig.measured.log_records import Memory, TrainingLog
 from symconfig.measured.log_row import as_row
 from symconfig.measured.row_framework import as_options
-from symconfig.units import GIB
+from symconfig.units import GIB, significant
 
+DIGITS = 5  # of what is measured
 NOTES = (
     "One GPU ran one rank of the plan with a network that only pretends: stage_*_ms are the GPU's own work, forward "
     "and backward of a microbatch through its pipeline stage (counted from 0) and one optimizer step; no collective.",
@@ -58,14 +59,10 @@ def measured(found: Measurement) -> Measured:
         raise InputError(Problem("nothing was measured", field="--out"))
     return Measured(
         stage=stage,
-        stage_forward_ms=_tidy(1e3 * passes.forward_s),
-        stage_backward_ms=_tidy(1e3 * passes.backward_s),
-        stage_optimizer_ms=_tidy(1e3 * passes.optimizer_s),
-        peak_allocated_gib=_tidy(taken.memory.allocated_bytes / GIB),
-        peak_reserved_gib=_tidy(taken.memory.reserved_bytes / GIB),
-        device_used_gib=_tidy(taken.memory.device_bytes / GIB),
+        stage_forward_ms=significant(1e3 * passes.forward_s, DIGITS),
+        stage_backward_ms=significant(1e3 * passes.backward_s, DIGITS),
+        stage_optimizer_ms=significant(1e3 * passes.optimizer_s, DIGITS),
+        peak_allocated_gib=significant(taken.memory.allocated_bytes / GIB, DIGITS),
+        peak_reserved_gib=significant(taken.memory.reserved_bytes / GIB, DIGITS),
+        device_used_gib=significant(taken.memory.device_bytes / GIB, DIGITS),
     )
-
-
-def _tidy(value: float) -> float:
-    return float(f"{value:.5g}")

@@ -12,6 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged, timed_stage
 from symconfig.solve.predict import Timer
+from symconfig.units import significant
 
 # What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.
 ANY_GPU: dict[str, tuple[float, float]] = {
@@ -153,9 +154,9 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], found: Fit, s
     """The constants with those that were fitted."""
     update = {
         p.name: Quantity(
-            value=float(f"{value:.3g}"),
+            value=significant(value, 3),
             source=source,
-            uncertainty=float(f"{max(spread, LEAST_UNCERTAINTY):.2g}"),
+            uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2),
         )
         for p, value, spread in zip(parameters, found.values, found.uncertainty, strict=True)
     }

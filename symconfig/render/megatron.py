@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from symconfig.cost.framework import MEGATRON
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import environment, flags, summary
 from symconfig.render.files import File, Files, sh, templates
 from symconfig.render.megatron_args import Arguments, Group, unpassable
-from symconfig.render.megatron_model import model_args, padded_vocab_size
+from symconfig.render.megatron_model import model_args
 from symconfig.render.megatron_moe import moe_args
 from symconfig.render.megatron_run import (
     data_args,
@@ -82,7 +83,7 @@ def render(plan: Plan) -> Files:
         variables=environment.variables(plan, version(plan)), summary=summary.FUNCTIONS, notes=_notes(plan),
         tokenizer=tokenizer,
         tokenizer_type=training.tokenizer_type or "HuggingFaceTokenizer",
-        padded=padded_vocab_size(plan.model, plan.best.parallel.tp),
+        padded=MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
     )
     words = [word for group in done for option in group.options for word in option]
     return Files((

@@ -6,6 +6,7 @@ core_v0.12.1 to core_v0.19.0. An accepted option proves little: some never reach
 
 from __future__ import annotations
 
+from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.render.megatron_args import Arguments, pattern, whole
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
@@ -18,12 +19,6 @@ CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET = 7.0, 1.0
 LLAMA3_FACTOR, LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_LENGTH = 8.0, 1.0, 4.0, 8192
 # MLATransformerConfig's fields without an option.
 MLA_YARN_LENGTH, MLA_BETA_FAST, MLA_BETA_SLOW = 4096, 32.0, 1.0
-
-
-def padded_vocab_size(model: ModelDescriptor, tp: int) -> int:
-    """Rows of Megatron's embedding: the true vocabulary, padded to a multiple of 128 tp."""
-    multiple = MEGATRON_VOCAB_MULTIPLE * tp
-    return -(-model.vocab_size // multiple) * multiple
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int) -> None:
@@ -256,7 +251,7 @@ def _vocabulary(out: Arguments, model: ModelDescriptor, tp: int) -> None:
     out.put("--vocab-size", model.vocab_size - (0 if out.at_least("core_v0.18.2") else 1))
     out.put("--make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)
     if out.known("--padded-vocab-size"):
-        out.put("--padded-vocab-size", padded_vocab_size(model, tp))
+        out.put("--padded-vocab-size", MEGATRON.padded_vocab(model.vocab_size, tp))
     if not model.tie_word_embeddings:
         out.put("--untie-embeddings-and-output-weights")
 

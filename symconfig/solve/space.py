@@ -201,7 +201,6 @@ def constants(request: Request) -> dict[str, float]:
 def lattice(request: Request, candidates: Grid) -> Lattice:
     """Numbers of every symbol at every point."""
     tp, cp, ep, etp, micro = candidates.astype(np.float64)
-    multiple = request.framework.vocab_multiple * tp
     numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
     numbers |= {
         "tp": tp,
@@ -211,7 +210,7 @@ def lattice(request: Request, candidates: Grid) -> Lattice:
         "micro_batch": micro,
         "dp": np.ones_like(tp),
         "expert_imbalance": request.job.limits.expert_imbalance,
-        "padded_vocab_size": np.ceil(request.model.vocab_size / multiple) * multiple,
+        "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, tp),
     }
     return Lattice(numbers, candidates.shape[1])
 

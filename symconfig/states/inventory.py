@@ -64,10 +64,9 @@ def whole_numbers(found: Found) -> dict[str, int]:
     """Every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
     tp, _, cp, ep, etp, dp, _ = found.degrees
     framework, model = found.request.framework, found.request.model
-    multiple = framework.vocab_multiple * tp
     sizes = {name: int(size) for name, size in dim_sizes(model).items()}
     return sizes | {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "dp": dp,
-                    d.VOCAB: -(-model.vocab_size // multiple) * multiple}
+                    d.VOCAB: framework.padded_vocab(model.vocab_size, tp)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,11 @@ class Compared:
     real: float
     unit: Literal["count", "bytes"]
 
+    @property
+    def difference(self) -> float:
+        """Relative."""
+        return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:

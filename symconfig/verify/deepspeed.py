@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from symconfig import install
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
@@ -20,7 +21,6 @@ from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.conversation import ask
 
 Json = dict[str, Any]
-INSTALL = "pip install '.[verify]'"
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
@@ -47,9 +47,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     yield _arguments(folder, plan, words, watch)
     missing = [name for name in ("deepspeed", "torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing and options.build:
-        raise InputError(Problem(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=INSTALL))
+        raise InputError(Problem(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=install.EXTRA))
     if missing:
-        yield watch.check("DeepSpeed", "skipped", f"{', '.join(missing)} not installed: {INSTALL}")
+        yield watch.check("DeepSpeed", "skipped", f"{', '.join(missing)} not installed: {install.EXTRA}")
         return
     options.progress("DeepSpeed's own configuration")
     if CONFIG in texts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from symconfig import install
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.render import flags
@@ -93,7 +94,7 @@ def offline(rendered: Rendered) -> Iterator[Check]:
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
     """Why `source` cannot judge this plan: absent, without torch, or of another release and not named by a person."""
     if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed: pip install '.[verify]'"
+        return f"PyTorch is not installed: {install.EXTRA}"
     if source is None:
         return f"Megatron's argument parser is not here: {megatron_source.COMMAND}, or give --megatron PATH"
     if not source.chosen and not _release_fits(source, plan):

@@ -74,6 +74,10 @@ class Group:
     def title(self) -> str:
         return f"{self.name}, {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else self.name
 
+    @property
+    def compared(self) -> Compared:
+        return Compared(self.title, self.ours_bytes, self.real_bytes, "bytes")
+
 
 def unfit(plan: Plan) -> str | None:
     """Why Megatron's own layers cannot stand in for the plan's."""
@@ -119,9 +123,9 @@ def checks(
 
 
 def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
-    ours, theirs = (sum(getattr(group, side) for group in found) for side in ("ours_bytes", "real_bytes"))
-    parts = [f"{count(theirs / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
-             f"{difference(ours, theirs)}"]
+    row = whole(found)
+    parts = [f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
+             f"{difference(row)}"]
     if plan.best.parallel.cp > 1:
         parts.append("its attention takes each rank's part of a sequence for a whole one, on both sides")
     if plan.best.options.activation_offload:
@@ -132,18 +136,21 @@ def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def difference(ours: float, real: float) -> str:
-    return f"{100 * (ours - real) / real:+.2f} %" if real else "without anything to compare"
+def difference(row: Compared) -> str:
+    return f"{100 * row.difference:+.2f} %" if row.real else "without anything to compare"
+
+
+def whole(found: Sequence[Group]) -> Compared:
+    ours, real = (sum(getattr(group, side) for group in found) for side in ("ours_bytes", "real_bytes"))
+    return Compared("all of the stage", ours, real, "bytes")
 
 
 def problems(found: Sequence[Group]) -> Iterator[str]:
     """Kinds of layers, and the whole stage, that differ by more than the tolerance."""
-    whole = Group("all of the stage", 0, (), (), sum(group.ours_bytes for group in found),
-                  sum(group.real_bytes for group in found))
-    for group in (*(group for group in found if group.layers), whole):
-        if abs(group.ours_bytes - group.real_bytes) > TOLERANCE * group.real_bytes:
-            yield (f"{group.title}: symconfig has {count(group.ours_bytes)} bytes, Megatron keeps "
-                   f"{count(group.real_bytes)} ({difference(group.ours_bytes, group.real_bytes)}).")
+    for row in (*(group.compared for group in found if group.layers), whole(found)):
+        if abs(row.ours - row.real) > TOLERANCE * row.real:
+            yield (f"{row.what}: symconfig has {count(row.ours)} bytes, Megatron keeps {count(row.real)} "
+                   f"({difference(row)}).")
 
 
 def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
@@ -152,9 +159,8 @@ def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
         if group.name not in shown:
             for what, ours, real in pairs(group.ours, group.real):
                 yield Compared(f"{group.name}: {what}", ours, real, "bytes")
-        yield Compared(group.title, group.ours_bytes, group.real_bytes, "bytes")
-    yield Compared("all of the stage", sum(group.ours_bytes for group in found),
-                   sum(group.real_bytes for group in found), "bytes")
+        yield group.compared
+    yield whole(found)
 
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:

@@ -18,6 +18,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from symconfig import install
 from symconfig.errors import InputError, Problem, SymconfigError
 
 RELEASE = "0.19.2"
@@ -25,7 +26,7 @@ WHEEL_PYTHON = "3.12"
 # Of the wheels of https://pypi.org/project/megatron-core/0.19.2/ for Python 3.12 on x86-64 Linux.
 WHEEL_PLATFORM = "manylinux_2_28_x86_64"
 WHEEL_SHA256 = "8e3e486f13f559450415b9b9dc0ff3331a0bb83dd154553f7f350a75ff9c42b5"
-COMMAND = "make megatron-source (or: python -m symconfig.verify.megatron_source)"
+COMMAND = f"make megatron-source (or: {install.MEGATRON})"
 _ARGUMENTS = Path("megatron", "training", "arguments.py")
 _PACKAGE_INFO = Path("megatron", "core", "package_info.py")
 

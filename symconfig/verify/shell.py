@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from symconfig import install
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.verify.checks import Check, Options, Stopwatch
 
 SCRIPTS = ("launch.sh", "sbatch.sh")
 MEGATRON_SCRIPT = "pretrain_gpt.py"
-INSTALL = "pip install '.[verify]'"
 _ANSI_C = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", flags=re.DOTALL)
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v",
             b"E": b"\x1b", b"e": b"\x1b"}
@@ -59,7 +59,7 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
     beside = str(Path(sys.executable).parent)
     program = shutil.which("shellcheck", path=beside) or shutil.which("shellcheck")
     if program is None:
-        return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {INSTALL}")
+        return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {install.SHELLCHECK}")
     if not names:
         return watch.check("shellcheck", "skipped", "there is no script")
     try:

