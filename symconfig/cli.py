@@ -77,7 +77,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
     """Say what is wrong on standard error, and as JSON on standard output where JSON was asked for."""
-    from symconfig.report.format import clean
+    from symconfig.format import clean
 
     try:
         for problem in problems:

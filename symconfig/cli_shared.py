@@ -28,7 +28,7 @@ def say(blocks: Sequence[Block]) -> None:
 
 def note(text: str) -> None:
     """A message beside the answer."""
-    from symconfig.report.format import clean
+    from symconfig.format import clean
 
     print(clean(text), file=sys.stderr)
 

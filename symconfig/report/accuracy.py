@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from symconfig.report.format import percent
+from symconfig.format import percent
 
 Figures = Mapping[str, Any]
 _TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}

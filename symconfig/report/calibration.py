@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
+from symconfig.format import percent
 from symconfig.measured.calibrate import Calibration, SourceErrors
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
-from symconfig.report.format import percent
 from symconfig.report.grid import Block, Grid
 
 _WORDS = {

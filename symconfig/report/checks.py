@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.report.format import count, seconds
+from symconfig.format import count, seconds
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:

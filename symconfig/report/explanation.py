@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from symconfig.format import count, gib, mib, milliseconds, percent, seconds
 from symconfig.plan import Plan, Stage
-from symconfig.report.format import count, gib, mib, milliseconds, percent, seconds
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 

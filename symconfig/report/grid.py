@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from symconfig.report.format import clean
+from symconfig.format import clean
 
 
 @dataclass(frozen=True, slots=True)

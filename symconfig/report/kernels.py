@@ -10,10 +10,10 @@ from typing import Any
 from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
+from symconfig.format import percent
 from symconfig.measure.kernel_fit import FamilyErrors, KernelFit
 from symconfig.measure.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
 from symconfig.report.calibration import constants
-from symconfig.report.format import percent
 from symconfig.report.grid import Block, Grid
 
 _BYTES = 2  # of a 16-bit element

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from symconfig.format import gib, milliseconds
 from symconfig.plan import Plan
-from symconfig.report.format import gib, milliseconds
 from symconfig.report.grid import Block, Grid
 from symconfig.solve.candidate import degrees, tidy
 

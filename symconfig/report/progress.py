@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
-from symconfig.report.format import clean
+from symconfig.format import clean
 
 SILENT_S = 1.0
 REDRAW_S = 0.1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from symconfig.format import count, gib, percent, seconds, words
 from symconfig.plan import Candidate, Plan, Recompute
-from symconfig.report.format import count, gib, percent, seconds, words
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from symconfig.report.format import count, percent
+from symconfig.format import count, percent
 from symconfig.report.grid import Block, Grid
 from symconfig.solve.candidate import tidy
 

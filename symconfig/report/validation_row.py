@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from symconfig.report.format import gib, percent, seconds
+from symconfig.format import gib, percent, seconds
 from symconfig.report.grid import Block, Grid
 from symconfig.solve.candidate import tidy
 

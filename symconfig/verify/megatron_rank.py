@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
+from symconfig.format import count, seconds
 from symconfig.plan import Plan
-from symconfig.report.format import count, seconds
 from symconfig.states.grid import stage_of
 from symconfig.states.inventory import Parameter
 from symconfig.states.megatron import RankStates, rank_states

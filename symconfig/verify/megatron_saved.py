@@ -11,8 +11,8 @@ from typing import Any
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
+from symconfig.format import count, seconds
 from symconfig.plan import Plan
-from symconfig.report.format import count, seconds
 from symconfig.states.activations import SavedTensor, saved
 from symconfig.states.grid import stage_of
 from symconfig.units import MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from symconfig.report.format import clean
+from symconfig.format import clean
 from symconfig.report.grid import Grid, plain, show, to_text
 
 GRID = Grid(("name", "s"), (("a", "1.0"), ("long name", "10.0")), left=(0,), title="T")
