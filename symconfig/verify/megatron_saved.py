@@ -26,7 +26,7 @@ TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 
 # Modules of Megatron's TransformerLayer, and the operators of symconfig whose tensors they make. What is in no
 # module, and what enters the layer, belongs to the layer itself.
-LAYER_ITSELF, NONE = "the layer", "nothing"
+LAYER_ITSELF, NONE, BY_SIZE = "the layer", "nothing", ", by its size"
 MODULES: Mapping[str, tuple[str, ...]] = {
     "input_layernorm": ("input_norm",),
     "self_attention": (
@@ -46,8 +46,12 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "mlp.shared_experts.linear_fc1": ("shared_gate_up_proj", "shared_up_proj"),
 }
 MODULE_OF = {operator: module for module, operators in MODULES.items() for operator in operators}
+# What the multi-token-prediction block hands to the model's own output layer and loss, which keep it.
+MTP, LEAVES_MTP = "mtp", ("mtp_final_norm", "logits", "logits_fp32")
 WITHIN = re.compile(r"^(?:decoder|mtp)\.layers\.\d+\.?(?:mtp_model_layer\.?)?")
 EXPERT = re.compile(r"\.local_experts\.\d+")
+
+Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead of the decoder, the how manieth layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +169,17 @@ def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
     """Layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
-    mine: dict[tuple[int, int] | None, list[Tensor]] = defaultdict(list)
-    kinds: dict[tuple[int, int] | None, str] = {}
+    mine: dict[Key | None, list[Tensor]] = defaultdict(list)
+    kinds: dict[Key | None, str] = {}
     for item in ours:
-        key = None if item.block in ENDS or item.layer is None else (item.chunk, item.layer)
+        key = _planned(item)
         kinds[key] = item.block if key else ", ".join(dict.fromkeys((*kinds.get(None, "").split(", "), item.block)))
         mine[key].append(Tensor(MODULE_OF.get(item.operator, LAYER_ITSELF), item.tensor, item.bytes))
-    theirs: dict[tuple[int, int] | None, list[Tensor]] = defaultdict(list)
+    theirs: dict[Key | None, list[Tensor]] = defaultdict(list)
     for record in real:
         if not record["shared"]:
             theirs[_place(record)].append(_tensor(record))
-    alike: dict[tuple[str, tuple[Tensor, ...]], list[tuple[int, int]]] = defaultdict(list)
+    alike: dict[tuple[str, tuple[Tensor, ...]], list[Key]] = defaultdict(list)
     for key in sorted({key for key in (*mine, *theirs) if key}):
         alike[kinds.get(key, "nothing"), tuple(mine[key])].append(key)
     made = [_group(_named(kind, place, alike), keys, mine, theirs) for place, ((kind, _), keys)
@@ -191,19 +195,28 @@ def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]],
 
 
 def _group(
-    name: str, keys: Sequence[tuple[int, int] | None], mine: Mapping[tuple[int, int] | None, list[Tensor]],
-    theirs: Mapping[tuple[int, int] | None, list[Tensor]],
+    name: str, keys: Sequence[Key | None], mine: Mapping[Key | None, list[Tensor]],
+    theirs: Mapping[Key | None, list[Tensor]],
 ) -> Group:
     first = keys[0]
     return Group(name, len(keys), tuple(mine.get(first, ())), tuple(theirs.get(first, ())),
                  *(sum(tensor.bytes for key in keys for tensor in side.get(key, ())) for side in (mine, theirs)))
 
 
-def _place(record: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Chunk and layer of a saved storage; None for what belongs to no transformer layer of the decoder."""
-    if record["layer"] is None or any(record[name].startswith("mtp") for name in ("reader", "module")):
+def _planned(item: SavedTensor) -> Key | None:
+    """Where a tensor of symconfig's belongs; None for what belongs to no layer."""
+    further = item.block == MTP
+    if item.layer is None or (item.tensor in LEAVES_MTP if further else item.block in ENDS):
         return None
-    return record["chunk"], record["layer"]
+    return item.chunk, further, item.layer
+
+
+def _place(record: Mapping[str, Any]) -> Key | None:
+    """Where a saved storage belongs; None for what belongs to no layer."""
+    if record["layer"] is None:
+        return None
+    further = any(record[name].startswith(f"{MTP}.") for name in ("reader", "module"))
+    return record["chunk"], further, record["layer"]
 
 
 def _tensor(record: Mapping[str, Any]) -> Tensor:
@@ -217,21 +230,22 @@ def _tensor(record: Mapping[str, Any]) -> Tensor:
 
 
 def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
-    """Tensors of one module and one size are the same, then those of one size; what is left of a module is compared
-    as a sum (parts of one storage that symconfig counts apart, a few bytes that it does not have)."""
+    """Tensors of one module and one size are the same, then those of one size, which is said; what is left of a module
+    is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it does not have)."""
     places = dict.fromkeys(tensor.place for tensor in (*ours, *real))
     left = {place: _merged([tensor for tensor in real if tensor.place == place]) for place in places}
     rest: dict[str, list[Tensor]] = {place: [] for place in places}
     strays = []
     for tensor in ours:
         if (match := _of_size(tensor.bytes, left[tensor.place])) is not None:
-            yield f"{tensor.name} = {match}", tensor.bytes, left[tensor.place].pop(match)
+            by = BY_SIZE if tensor.place == LAYER_ITSELF else ""  # many modules' are there
+            yield f"{tensor.name} = {match}{by}", tensor.bytes, left[tensor.place].pop(match)
         else:
             strays.append(tensor)
     for tensor in strays:
         for others in left.values():
             if (match := _of_size(tensor.bytes, others)) is not None:
-                yield f"{tensor.name} = {match}", tensor.bytes, others.pop(match)
+                yield f"{tensor.name} = {match}{BY_SIZE}", tensor.bytes, others.pop(match)
                 break
         else:
             rest[tensor.place].append(tensor)

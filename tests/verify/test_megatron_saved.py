@@ -56,7 +56,7 @@ def test_a_tensor_that_another_module_makes_is_found_by_its_size() -> None:
     (group,) = megatron_saved.groups([ours(0, "probabilities", 3, "expert_activation"), ours(0, "in", 9, "dispatch")],
                                      [real(0, "mlp", 9, "aten.cat.default"), real(0, "mlp", 3, "aten.cat.default")])
     assert [what for what, _, _ in megatron_saved.pairs(group.ours, group.real)] == [
-        "in = mlp cat", "probabilities = mlp cat #2"]
+        "in = mlp cat", "probabilities = mlp cat #2, by its size"]
 
 
 def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> None:
@@ -70,9 +70,13 @@ def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> No
 
 def test_what_the_multi_token_layer_keeps_is_not_the_decoders() -> None:
     found = megatron_saved.groups(
-        [ours(0, "hidden", 9, "activation"), ours(0, "hidden", 9, "activation", "mtp")],
-        [real(0, "mlp", 9), {**real(0, "mlp", 9), "module": "mtp.layers.0.mtp_model_layer.mlp"}])
-    assert [(group.name, group.real_bytes) for group in found] == [("dense", 9), ("mtp", 9)]
+        [ours(0, "hidden", 9, "activation"), ours(0, "hidden", 7, "activation", "mtp"),
+         ours(0, "mtp_final_norm", 5, "mtp_final_norm", "mtp")],
+        [real(0, "mlp", 9), {**real(0, "mlp", 6), "module": "mtp.layers.0.mtp_model_layer.mlp"},
+         {**real(None, "mtp", 5), "reader": "output_layer"}])
+    assert [(group.title, group.real_bytes) for group in found] == [
+        ("dense, 1 layer", 9), ("mtp, 1 layer", 6), ("mtp", 5)]
+    assert next(megatron_saved.problems(found)).startswith("mtp, 1 layer: symconfig has 7 bytes, Megatron keeps 6")
 
 
 def test_tables_that_serve_every_microbatch_are_left_out() -> None:
