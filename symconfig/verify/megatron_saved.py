@@ -25,24 +25,29 @@ DISPATCHER = "alltoall"
 TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 
 # Modules of Megatron's TransformerLayer, and the operators of symconfig whose tensors they make. What is in no
-# module, and what enters the layer, belongs to the layer itself.
+# module, what enters the layer, and what is around the layer that predicts further tokens belongs to the layer itself.
 LAYER_ITSELF, NONE, BY_SIZE = "the layer", "nothing", ", by its size"
 MODULES: Mapping[str, tuple[str, ...]] = {
+    LAYER_ITSELF: (
+        "attention_residual", "mlp_residual", "mtp_hidden_norm", "mtp_embedding_norm", "mtp_concat", "mtp_proj",
+        "mtp_gather", "mtp_final_norm", "lm_head", "logits_fp32", "cross_entropy"),
     "input_layernorm": ("input_norm",),
     "self_attention": (
         "q_norm", "k_norm", "rope_q", "rope_k", "q_down_proj", "q_low_norm", "q_up_proj", "kv_down_proj",
-        "kv_low_norm", "kv_up_proj"),
+        "kv_low_norm", "kv_up_proj", "o_proj"),
     "self_attention.linear_qkv": ("qkv_proj",),
     "self_attention.core_attention": (
         "copy_queries", "repeat_keys", "repeat_values", "scores", "attention_dropout", "context", "copy_heads"),
     "self_attention.core_attention.scale_mask_softmax": ("mask_scores", "softmax"),
     "pre_mlp_layernorm": ("mlp_norm",),
-    "mlp": ("activation", "dispatch", "combine"),
+    "mlp": ("activation", "dispatch", "combine", "shared_add", "down_proj"),
     "mlp.linear_fc1": ("gate_up_proj", "up_proj"),
     "mlp.router": ("router", "route"),
-    "mlp.experts": ("expert_gate_clamp", "expert_up_clamp", "expert_activation"),
+    "mlp.experts": (
+        "expert_gate_clamp", "expert_up_clamp", "expert_activation", "expert_weighting", "expert_bias",
+        "expert_down_proj"),
     "mlp.experts.local_experts.linear_fc1": ("expert_gate_up_proj", "expert_up_proj"),
-    "mlp.shared_experts": ("shared_activation",),
+    "mlp.shared_experts": ("shared_activation", "shared_down_proj", "shared_gate", "shared_scale"),
     "mlp.shared_experts.linear_fc1": ("shared_gate_up_proj", "shared_up_proj"),
 }
 MODULE_OF = {operator: module for module, operators in MODULES.items() for operator in operators}
