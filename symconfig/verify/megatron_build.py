@@ -61,6 +61,7 @@ def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
         patches.refusals()
     else:
         ready = copy.copy(config)
+    patches.network()
     ready.use_cpu_initialization = False
     args.init_model_with_meta_device = ready.init_model_with_meta_device = False  # already where it shall be
     ready.perform_initialization = bool(job.get("device"))

@@ -43,6 +43,10 @@ def refusals() -> None:
     _norms()
     _attention()
     _down_projections()
+
+
+def network() -> None:
+    """Let be built, with any layers, what asks other ranks: a fake network has none."""
     _fsdp()
     _checkpoint_groups()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # Layers of each stage, where the sample's equal shares are not those of the options.
 LAYERS = {"layout": (9, 11, 11, 9), "split": (6, 7, 7, 7, 7, 6)}
-BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank
+BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 
 def _item(name: str) -> Rendered:
@@ -91,6 +92,12 @@ def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words() 
         assert not any(check.compared and check.status == "passed" for check in found[name]), name
 
 
+def _used_s() -> float:
+    """Of all subprocesses that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.parametrize(("gpus", "model", "overrides"), [
     (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
     (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
@@ -99,9 +106,10 @@ def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: s
     item = rendered(sample_plan(model, "h100", **overrides))
     assert item.plan.best.parallel.world_size == gpus
     jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
+    before_s = _used_s()
     result = megatron.megatron_session.run(source(), jobs[-1:], 60.0)[jobs[-1].id]
     assert result.ok, result.error
-    assert result.seconds < BOUNDS[0]
+    assert 0 < _used_s() - before_s < BOUNDS[0]
     assert result.rank["max_rss_bytes"] < BOUNDS[1]
 
 
