@@ -35,7 +35,6 @@ QUANTITIES = {"parameters": ("parameters", "parameters before ZeRO"),
               "activations": ("all of the stage",)}
 CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ("--build",)}
 COMMAND = (sys.executable, "-m", "symconfig")
-HARDLY = 0.01  # percent: what is nearer than this is not told apart
 _KIB = 1024
 
 
@@ -121,8 +120,6 @@ def _differences(items: Sequence[Compared]) -> str:
     if all(item.ours == item.real for item in items):
         return "equal"
     low, high = (100 * pick(item.difference for item in items) for pick in (min, max))
-    if max(-low, high) < HARDLY:
-        return f"within {HARDLY:g} %"
     return f"{low:+.2g} %" if low == high else f"{low:+.2g} to {high:+.2g} %"
 
 
