@@ -12,7 +12,7 @@ from symconfig.format import count, seconds
 from symconfig.plan import Plan
 from symconfig.states.grid import stage_of
 from symconfig.states.inventory import Parameter
-from symconfig.states.megatron import RankStates, rank_states
+from symconfig.states.megatron import Buffer, RankStates, rank_states
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
@@ -93,10 +93,28 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
                 yield Problem(f"Megatron builds other parameters: {found}", file=file, field=f"chunk {place}")
     if others > 1:
         yield Problem("Megatron builds other parameters here, too", file=file, field=f"{others - 1} more chunks")
+    yield from buffers(ours.buffers, real["buffers"], file)
     for row in compared(ours, real):
         if row.unit == "bytes" and row.ours != row.real:
             yield Problem("Megatron holds other bytes", file=file, field=row.what, got=count(row.real),
                           need=count(row.ours))
+
+
+def buffers(ours: Sequence[Buffer], real: Sequence[Mapping[str, Any]], file: str) -> Iterator[Problem]:
+    """The first gradient buffer that differs: sums may agree by chance. What this version does not tell is None."""
+    if len(ours) != len(real):
+        yield Problem("Megatron makes another number of gradient buffers", file=file, got=str(len(real)),
+                      need=str(len(ours)))
+    for place, (mine, theirs) in enumerate(zip(ours, real, strict=False)):
+        wrong = {name: got for name, got in theirs.items() if got is not None and got != getattr(mine, name)}
+        if wrong:
+            yield Problem("Megatron makes another gradient buffer", file=file, field=f"buffer {place}",
+                          got=_fields(wrong), need=_fields({name: getattr(mine, name) for name in wrong}))
+            return
+
+
+def _fields(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in values.items())
 
 
 def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool, bool]]) -> str:

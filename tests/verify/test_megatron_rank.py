@@ -14,6 +14,7 @@ from symconfig.plan import Plan, Stage
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.states.inventory import Parameter
+from symconfig.states.megatron import rank_states
 from symconfig.verify import checks, megatron, megatron_rank, megatron_source
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
@@ -139,6 +140,20 @@ def test_parameters_that_differ_are_named() -> None:
         "it has m.b.weight (4); the plan has b.weight (4, expert)")
     many = megatron_rank.parameters([], [("w", 1, False, True)] * 9)
     assert many == "it has w (1), w (1), w (1), w (1) and 5 more"
+
+
+def test_a_buffer_that_differs_is_told_where_the_sums_agree() -> None:
+    states = rank_states(sample_plan("llama3.1-70b"), 0, "local")
+    real = [{"chunk": item.chunk, "expert": item.expert, "element_bytes": item.element_bytes,
+             "elements": item.elements, "unpadded": item.unpadded, "buckets": item.buckets} for item in states.buffers]
+    assert list(megatron_rank.buffers(states.buffers, real, "x")) == []
+    real[0]["unpadded"] = None  # of a version that does not tell
+    assert list(megatron_rank.buffers(states.buffers, real, "x")) == []
+    real[1]["buckets"] += 1
+    (problem,) = megatron_rank.buffers(states.buffers, real, "x")
+    assert str(problem) == "x: buffer 1: Megatron makes another gradient buffer (got buckets 2, need buckets 1)."
+    (problem,) = megatron_rank.buffers(states.buffers, [], "x")
+    assert "another number of gradient buffers (got 0" in str(problem)
 
 
 def test_a_rank_that_crashes_or_hangs_fails_with_the_last_lines() -> None:
