@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Any, Final, Literal
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -78,25 +78,36 @@ class Settings:
         return self.stage == 2 and bool(self.offload) and not self.wide and self.accumulates
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Settings:
+    def of(config: Mapping[str, Any], world_size: int) -> Settings:
+        """What is not there has DeepSpeed's defaults (runtime/zero/config.py)."""
         zero = config.get("zero_optimization", {})
         offload = zero.get("offload_optimizer", {})
         return Settings(
             zero.get("stage", 0),
             bool(config.get("bf16", {}).get("enabled")),
             config.get("data_types", {}).get("grad_accum_dtype") == "fp32",
-            config["gradient_accumulation_steps"] > 1,
+            _accumulation_steps(config, world_size) > 1,
             offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
             zero.get("offload_param", {}).get("device", "none") != "none",
             zero.get("round_robin_gradients", False),
-            zero.get("overlap_comm", False),
-            zero.get("reduce_bucket_size", 0),
-            zero.get("stage3_param_persistence_threshold", 0),
-            zero.get("sub_group_size", 0),
+            zero.get("overlap_comm", zero.get("stage", 0) == 3),
+            zero.get("reduce_bucket_size", 500_000_000),
+            zero.get("stage3_param_persistence_threshold", 100_000),
+            zero.get("sub_group_size", 1_000_000_000),
             config.get("tensor_parallel", {}).get("autotp_size", 1),
             config.get("sequence_parallel_size", 1),
             config.get("expert_parallel", {}).get("autoep_size", 1),
         )
+
+
+def _accumulation_steps(config: Mapping[str, Any], world_size: int) -> int:
+    """Given, or what the batch leaves of it, or one (runtime/config.py, _set_batch_related_parameters)."""
+    given = config.get("gradient_accumulation_steps")
+    if given is not None:
+        return int(given)
+    batch, micro = (config.get(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu"))
+    ranks = world_size // config.get("sequence_parallel_size", 1)
+    return int(batch // (micro * ranks)) if batch and micro else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,12 @@ Group = Sequence[Local]
 
 
 def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: int, rank: int) -> RankStates:
-    """Of one rank, by ds_config.json. Raises InfeasibleError for QLoRA, whose 4-bit storage is not DeepSpeed's."""
+    """Of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they share, and for
+    QLoRA, whose 4-bit storage is not DeepSpeed's."""
     if model.adapter is not None and model.adapter.method == "qlora":
         raise InfeasibleError(Problem("the bytes of 4-bit weights are bitsandbytes' own", field="adapter.method"))
-    settings = Settings.of(config)
+    settings = Settings.of(config, world_size)
+    _check_degrees(model, settings, world_size)
     mine = local(model, settings, rank)
     groups = _groups(mine)
     trained = sum(parameter.elements for parameter in mine if parameter.trained)
@@ -136,6 +149,20 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
         wide = Held(WIDE * sum(flat.padded for flat in flats))
         return replace(empty, optimizer=_adam(flats), gradients=wide + Held(HALF * trained), kept_gradients=wide)
     return _flattened(empty, flats, settings)
+
+
+def _check_degrees(model: ModelDescriptor, settings: Settings, world_size: int) -> None:
+    experts = model.experts.num_experts if model.experts is not None else world_size
+    shared = {
+        "tensor_parallel.autotp_size": (settings.tp, "ranks", world_size),
+        "sequence_parallel_size": (settings.cp, "ranks", world_size),
+        "expert_parallel.autoep_size": (settings.ep, "experts and ranks", gcd(experts, world_size)),
+    }
+    problems = [Problem(f"does not divide the {what}", file="ds_config.json", field=field, got=str(degree),
+                        need=f"a divisor of {number}")
+                for field, (degree, what, number) in shared.items() if degree < 1 or number % degree]  # fmt: skip
+    if problems:
+        raise InfeasibleError(problems)
 
 
 def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local, ...]:

@@ -45,7 +45,8 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     yield _model(folder, plan, watch)
     words = _launched(folder, options)
     yield _arguments(folder, plan, words, watch)
-    missing = [name for name in ("deepspeed", "torch", "transformers") if importlib.util.find_spec(name) is None]
+    needed = ("deepspeed", "torch", "transformers", *(("peft",) if options.build and plan.model.adapter else ()))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing and options.build:
         raise InputError(Problem(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=install.EXTRA))
     if missing:

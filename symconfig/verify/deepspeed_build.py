@@ -16,7 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from symconfig.errors import InputError, Problem, SymconfigError
+
 Json = dict[str, Any]
+AGAIN = "render the plan again with symconfig render"
 MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
@@ -35,6 +38,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     try:
         answer = {"ok": True, "error": None, **build(request)}
+    except SymconfigError as error:
+        answer = {"ok": False, "error": str(error)}
     except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
         answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
     print("\n" + json.dumps(answer), flush=True)
@@ -49,7 +54,7 @@ def build(request: Json) -> Json:
     sys.path.insert(0, request["folder"])
     join(request["rank"], request["world_size"])
     sys.argv = ["train.py", *request["words"]]
-    train, states = importlib.import_module("train"), importlib.import_module("states")
+    train, states = scripts()
     args = train.arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
@@ -62,6 +67,24 @@ def build(request: Json) -> Json:
         sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
         return {"optimizer": type(engine.optimizer).__name__, "elements": sum(size for size, _ in sizes),
                 "trained": sum(size for size, trained in sizes if trained), "held": states.held(engine)}
+
+
+def scripts() -> tuple[Any, Any]:
+    """The folder's train.py and states.py, with the functions that are called here."""
+    found = []
+    for name, wanted in (("train", ("arguments", "start_engine")), ("states", ("MASTERS", "held"))):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("train", "states", "saving", "sequences"):
+                raise
+            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=AGAIN)) from None
+        absent = [attribute for attribute in wanted if not hasattr(module, attribute)]
+        if absent:
+            what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
+            raise InputError(Problem(what, file=f"{name}.py", hint=AGAIN))
+        found.append(module)
+    return found[0], found[1]
 
 
 def join(rank: int, world_size: int) -> None:

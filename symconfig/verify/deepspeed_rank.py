@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan
 from symconfig.states.deepspeed import RankStates, Settings, rank_states
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
@@ -27,12 +28,25 @@ def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options
         if not real["ok"]:
             yield watch.check(title, "failed", real["error"])
             continue
-        compared = _compared(rank_states(plan.model, config, world, rank), real, Settings.of(config))
-        differ = [item.what for item in compared if item.ours != item.real]
-        status, detail = ("failed", f"{', '.join(differ)}: not what {real['optimizer']} really holds") if differ else (
-            "passed", f"{real['optimizer']} holds what the plan says, to the byte")
-        found = watch.check(title, status, detail)  # type: ignore[arg-type]
+        try:
+            ours = rank_states(plan.model, config, world, rank)
+        except InfeasibleError as error:
+            yield watch.check(title, "failed", str(error))
+            continue
+        compared = _compared(ours, real, Settings.of(config, world))
+        found = watch.problems(title, _differences(compared, real["optimizer"]),
+                               f"{real['optimizer']} holds what the plan says, to the byte")
         yield Check(found.name, found.status, found.detail, found.seconds, compared)
+
+
+def _differences(compared: Sequence[Compared], optimizer: str) -> Iterator[Problem]:
+    """A count of elements comes from the model's shape, bytes from what ZeRO does with them."""
+    for item in compared:
+        if item.ours != item.real:
+            file, field = ("model/config.json", None) if item.unit == "count" else (
+                "ds_config.json", "zero_optimization")
+            yield Problem(f"{item.what}: not what {optimizer} really holds", file=file, field=field,
+                          got=f"{item.real:,.0f} {item.unit}", need=f"{item.ours:,.0f}")
 
 
 def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compared, ...]:

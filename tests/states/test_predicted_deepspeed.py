@@ -81,7 +81,7 @@ def test_what_is_predicted_is_what_is_held_but_for_padding(kind: str) -> None:
     """Padding: less than two elements of a flat group or one of a parameter, and Adam's count of steps beside each."""
     count = 0
     for plan in plans(kind):
-        ours, settings = predicted(plan), Settings.of(config(plan))
+        ours, settings = predicted(plan), Settings.of(config(plan), plan.best.parallel.world_size)
         for rank in (0, plan.best.parallel.world_size - 1):
             mine = local(plan.model, settings, rank)
             trained = [parameter.elements for parameter in mine if parameter.trained]

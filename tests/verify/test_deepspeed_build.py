@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from symconfig.errors import InputError
 from symconfig.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
@@ -57,9 +59,33 @@ def test_a_lost_layer_is_named_with_its_numbers(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
     (found,) = _ranks(folder)
     assert found.status == "failed"
-    assert "parameters before ZeRO" in found.detail
+    assert found.detail.startswith("model/config.json: parameters before ZeRO")
+    assert "ds_config.json: zero_optimization: optimizer state" in found.detail
     whole, *_ = found.compared
     assert whole.ours > whole.real > 0
+
+
+@pytest.mark.parametrize("old", ["train.py without its function", "no states.py"])
+def test_scripts_of_another_version_are_named(old: str, tmp_path: Path) -> None:
+    folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
+    if old == "no states.py":
+        (folder / "states.py").unlink()
+    else:
+        script = folder / "train.py"
+        script.write_text(script.read_text().replace("start_engine", "make_engine"))
+    (found,) = _ranks(folder)
+    assert found.status == "failed"
+    said = "states.py: is missing" if old == "no states.py" else "train.py: has no start_engine"
+    assert found.detail.startswith(said)
+    assert "render the plan again" in found.detail
+
+
+def test_ranks_of_a_model_with_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _folder(tmp_path, model=tiny("qwen lora"), dp=1, zero_stage=1)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else found(name))
+    with pytest.raises(InputError, match="needs peft"):
+        verify(folder, build=True)
 
 
 def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path) -> None:
