@@ -143,11 +143,14 @@ def blocks(health: Health) -> list[Block]:
     folders = Grid(("folder", "files", "where"), tuple(
         (folder.name, ", ".join(f"{count} in {name}" for name, count in folder.files.items()), folder.path or "MISSING")
         for folder in health.folders), left=(0, 1, 2))
+    commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
     abilities = Grid(("what can be verified here", "", "to enable it"), tuple(
-        (ability.name, "yes" if ability.possible else "no", ability.enable) for ability in health.abilities),
+        (ability.name, "yes" if ability.possible else "no",
+         f"({commands.index(ability.enable) + 1})" if ability.enable else "") for ability in health.abilities),
         left=(0, 1, 2))
+    enable = ["\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))] if commands else []
     return [f"symconfig {health.symconfig}, Python {health.python}, {health.system}", packages, folders,
             f"{len(health.models)} models: {' '.join(health.models)}\n"
-            f"{len(health.clusters)} clusters: {' '.join(health.clusters)}", abilities,
+            f"{len(health.clusters)} clusters: {' '.join(health.clusters)}", abilities, *enable,
             "Planning and rendering work here." if health.healthy
             else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."]

@@ -41,6 +41,9 @@ def test_every_lack_comes_with_the_command_that_ends_it(monkeypatch: pytest.Monk
     assert any("DeepSpeed" in ability.name for ability in lacking)
     assert all(ability.enable for ability in lacking)
     assert health.healthy  # planning needs none of them
+    shown = plain(doctor.blocks(health))
+    assert all(shown.count(command) == 1 for command in {ability.enable for ability in lacking} - {install.EXTRA})
+    assert f"(1) {install.EXTRA}\n" in shown
 
 
 def test_the_commands_are_those_of_the_readme() -> None:
