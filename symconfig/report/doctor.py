@@ -148,9 +148,9 @@ def blocks(health: Health) -> list[Block]:
         (ability.name, "yes" if ability.possible else "no",
          f"({commands.index(ability.enable) + 1})" if ability.enable else "") for ability in health.abilities),
         left=(0, 1, 2))
-    enable = ["\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))] if commands else []
+    enable = "\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))
     return [f"symconfig {health.symconfig}, Python {health.python}, {health.system}", packages, folders,
             f"{len(health.models)} models: {' '.join(health.models)}\n"
-            f"{len(health.clusters)} clusters: {' '.join(health.clusters)}", abilities, *enable,
+            f"{len(health.clusters)} clusters: {' '.join(health.clusters)}", abilities, *([enable] if enable else []),
             "Planning and rendering work here." if health.healthy
             else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."]
