@@ -163,10 +163,10 @@ def _layout(layout: str, layers: int, pp: int, mtp: int) -> Iterator[Problem]:
     if set(letters) - set("EtmL"):
         yield Problem("has letters other than E, t, m and L", field=field, got=repr(layout), need="those four")
         return
-    for letter, name, need in (("t", "layers", layers), ("m", "prediction layers", mtp), ("E", "embedding", 1),
+    for letter, name, need in (("t", "layer", layers), ("m", "prediction layer", mtp), ("E", "embedding", 1),
                                ("L", "loss", 1)):
         if letters.count(letter) != need:
-            yield Problem(f"does not hold every {name}", field=field, got=f"{letters.count(letter)} x {letter}",
+            yield Problem(f"does not hold each {name} once", field=field, got=f"{letters.count(letter)} x {letter}",
                           need=str(need))
     if not letters.startswith("E") or not letters.endswith("L"):
         yield Problem("does not begin with the embedding and end with the loss", field=field, got=repr(layout),
