@@ -25,7 +25,7 @@ from symconfig.graph.derived import (
     WeightShard,
     Workspace,
 )
-from symconfig.graph.monomial import Monomial
+from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element
 from symconfig.graph.recompute import Policy
 
@@ -48,6 +48,10 @@ class Weights:
     vocabulary: Array  # of `dense`, those of the look-up or of the head
     frozen_vocabulary: Array  # of `frozen`, the same
     whole: Array  # of `dense`, those that every tensor-parallel rank has all of
+    vectors: Array  # of `dense`, in vectors; this and the next three are 0 where no gradient is kept whole
+    widest: Array  # of `dense`, those of the largest matrix but for the look-up's and the head's
+    widest_vector: Array  # of `vectors`, those of the largest
+    widest_expert: Array  # of `expert`, those of the largest parameter
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
 
 
@@ -185,7 +189,13 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         full,
         tuple(held * sizes),
         np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
-        _weights(block.weights, lattice, _buffers(block, framework), _libraries_of(block, lattice, machine, framework)),
+        _weights(
+            block.weights,
+            lattice,
+            _buffers(block, framework),
+            _widest(block.weights, lattice, framework),
+            _libraries_of(block, lattice, machine, framework),
+        ),
         lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
     )
 
@@ -220,7 +230,13 @@ def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
     return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
 
 
-def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Monomial], workspaces: Array) -> Weights:
+def _weights(
+    shards: tuple[WeightShard, ...],
+    lattice: Lattice,
+    buffers: set[Monomial],
+    largest: tuple[Array, Array, Array, Array],
+    workspaces: Array,
+) -> Weights:
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
 
@@ -236,5 +252,31 @@ def _weights(shards: tuple[WeightShard, ...], lattice: Lattice, buffers: set[Mon
         total([s for s in live if s.name in _VOCABULARY]),
         total([s for s in still if s.name in _VOCABULARY]),
         total([s for s in live if not s.expert and s.elements == s.whole]),
+        *largest,
         workspaces,
+    )
+
+
+def _widest(
+    shards: tuple[WeightShard, ...], lattice: Lattice, framework: Framework
+) -> tuple[Array, Array, Array, Array]:
+    """[points] each: trained elements of all vectors, the largest matrix and vector, and the experts' largest."""
+    zero = np.zeros(lattice.points)
+    if not framework.whole_gradients_at:
+        return zero, zero, zero, zero
+
+    def most(chosen: list[WeightShard]) -> Array:
+        result: Array = np.max([zero, *(lattice.value(shard.elements) for shard in chosen)], axis=0)
+        return result
+
+    live = [shard for shard in shards if not shard.frozen and shard.name not in _VOCABULARY]
+    dense, experts = [s for s in live if not s.expert], [s for s in live if s.expert]
+    vectors = [s for s in dense if s.row == ONE]
+    joined = [s for s in experts if s.name.removesuffix(".weight") in framework.joined_experts]
+    together = sum((lattice.value(shard.elements) for shard in joined), zero)
+    return (
+        sum((lattice.value(shard.elements) for shard in vectors), zero),
+        most([s for s in dense if s.row != ONE]),
+        most(vectors),
+        np.maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
     )

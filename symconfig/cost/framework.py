@@ -112,6 +112,12 @@ class Framework:
     # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
     # None: all stay, as they are.
     beside_offload_bytes: float | None = None
+    # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
+    # whole (deepspeed/runtime/zero/stage_1_and_2.py).
+    whole_gradients_at: frozenset[int] = frozenset()
+    # Stems of weights of experts that are one parameter where one rank has all experts.
+    joined_experts: frozenset[str] = frozenset()
+    expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
@@ -213,6 +219,9 @@ DEEPSPEED = Framework(
     0.05,
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
+    whole_gradients_at=frozenset({2}),
+    joined_experts=frozenset({"expert_gate_proj", "expert_up_proj"}),  # Transformers' gate_up_proj
+    expert_group=178956971,  # deepspeed/moe/utils.py, max_group_size
 )
 # PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
 FSDP = replace(
@@ -223,6 +232,7 @@ FSDP = replace(
     reduced_bytes=4.0,
     by_block=True,
     shards_over_tensor=False,
+    whole_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
     # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
     copied_bytes=10.0,

@@ -20,6 +20,7 @@ from symconfig.cost.table import WEIGHTS, Table
 # Blocks whose backward follows their forward at once, at the end of the last stage: one microbatch is in flight there.
 LAST = ("mtp", "head")
 ENDS = ("embedding", *LAST)
+_WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -111,6 +112,11 @@ class Stages:
     vocabulary: Array  # of dense and frozen, the look-up's and the head's
     whole: Array  # of dense, those that every tensor-parallel rank has all of
     largest: Array  # parameters of the largest block
+    vectors: Array  # of dense, in vectors; this and the next four are 0 where no gradient is kept whole
+    widest_table: Array  # trained parameters of the look-up or of the head, whichever has more
+    widest: Array  # of the largest other trained matrix
+    widest_vector: Array
+    widest_expert: Array
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
@@ -160,7 +166,12 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = np.array([block[count > 0].max(axis=0) for count in counts])
+    widest = np.zeros((len(_WIDEST), *largest.shape))
+    if of["widest"].any():
+        rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
+        widest = np.stack([rows[:, count > 0].max(axis=1) for count in counts], axis=1)
     forward, backward, forward_comm, backward_comm, again = sums
+    look_up, matrix, vector, of_experts = widest
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
         forward,
@@ -179,6 +190,11 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         vocabulary,
         counts @ of["whole"],
         largest,
+        counts @ of["vectors"],
+        look_up,
+        matrix,
+        vector,
+        of_experts,
         of["vocabulary"][0] * (tied or "mtp" in table.kinds),
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),

@@ -19,6 +19,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
 from symconfig.cost.table import Table
+from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.graph.layout import Kind
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
@@ -273,7 +274,12 @@ def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     return {
         "weights": np.stack([live if offload.weights else whole + live for offload in setting.offload], axis=1),
         "gradients": np.stack(
-            [each(0.0, _gradient_bytes(setting, offload), 0.0, 0.0) for offload in setting.offload], axis=1
+            [
+                each(0.0, _gradient_bytes(setting, offload), 0.0, 0.0)
+                + whole_gradient_bytes(sums, points, setting, offload)
+                for offload in setting.offload
+            ],
+            axis=1,
         ),
         "optimizer state": np.stack(
             [each(0.0, 0.0, sizes.optimizer, 1.0 - offload.optimizer) for offload in setting.offload], axis=1

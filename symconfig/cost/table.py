@@ -34,6 +34,10 @@ WEIGHTS = (
     "vocabulary",
     "frozen_vocabulary",
     "whole",
+    "vectors",
+    "widest",
+    "widest_vector",
+    "widest_expert",
     "workspaces",
 )
 

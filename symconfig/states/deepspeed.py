@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any, Final, Literal
 
+from symconfig.cost.framework import DEEPSPEED
+from symconfig.cost.whole_gradients import ALIGNMENT
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.states.transformers import registered
@@ -18,8 +20,7 @@ from symconfig.states.transformers import registered
 HALF, WIDE = 2, 4  # bytes of a bf16 or fp16 and of an fp32 element
 ADAM = 3 * WIDE  # the fp32 parameter and its two moments
 STEP = 4  # torch's AdamW counts its steps in an fp32 tensor for each of its parameters
-ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of the ranks (nccl_start_alignment_factor)
-EXPERT_GROUP = 178956971  # elements: experts' groups are cut there (moe/utils.py, max_group_size)
+EXPERT_GROUP = DEEPSPEED.expert_group  # elements: experts' groups are cut there
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
     settings = Settings.of(config, world_size)
     _check_degrees(model, settings, world_size)
     mine = local(model, settings, rank)
-    groups = _groups(mine)
+    groups = optimizer_groups(mine)
     trained = sum(parameter.elements for parameter in mine if parameter.trained)
     elements = sum(parameter.elements for parameter in mine)
     empty = RankStates(elements, trained, Held(), Held(), Held(), Held(), Held())
@@ -143,7 +144,7 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
         count = sum(len(group) for group in groups)
         return replace(empty, parameters=Held(HALF * elements), optimizer=Held(ADAM * trained + STEP * count),
                        gradients=Held(HALF * trained))  # fmt: skip
-    flats = [_flat(group, settings, world_size, rank) for group in groups]
+    flats = [flattened(group, settings, world_size, rank) for group in groups]
     empty = replace(empty, parameters=Held(frozen + HALF * sum(flat.padded for flat in flats)))
     if settings.stage == 1 and settings.bf16 and settings.wide and not settings.offload:  # BF16_Optimizer
         wide = Held(WIDE * sum(flat.padded for flat in flats))
@@ -183,7 +184,7 @@ def local(model: ModelDescriptor, settings: Settings, rank: int) -> tuple[Local,
     return tuple(found)
 
 
-def _groups(mine: Iterable[Local]) -> list[Group]:
+def optimizer_groups(mine: Iterable[Local]) -> list[Group]:
     """The optimizer's groups: train.py's matrices and vectors, then the experts of each."""
     result: list[Group] = []
     experts: list[Group] = []
@@ -217,7 +218,7 @@ class Flat:
     elsewhere: tuple[int, ...]
 
 
-def _flat(group: Group, settings: Settings, world_size: int, rank: int) -> Flat:
+def flattened(group: Group, settings: Settings, world_size: int, rank: int) -> Flat:
     """Ranks that share a group out are neighbours but for those that share a tensor or the experts."""
     apart = settings.ep if group[0].made_by == _EXPERTS else settings.tp
     ranks, index = world_size // apart, rank // apart

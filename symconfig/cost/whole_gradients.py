@@ -1,0 +1,68 @@
+"""Gradients that a rank keeps beside its share, since parameters that the share's ends cut are there whole.
+
+Parameters lie one after the other in a flat group, of which each rank has an equal share; only two of those that the
+share touches can reach out of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Offload, Points, Setting, Stages
+
+ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of the ranks (nccl_start_alignment_factor)
+
+
+def whole_gradient_bytes(sums: Stages, points: Points, setting: Setting, offload: Offload) -> Array | float:
+    """[s, n]: of the rank that keeps most. Wide gradients are of the share alone; host memory takes all others."""
+    sizes, framework = setting.bytes, setting.framework
+    if setting.zero not in framework.whole_gradients_at or offload.optimizer or sizes.gradient > sizes.weight:
+        return 0.0
+    apart = points.ep > 1  # experts are then in groups of their own
+    among = np.where(apart, 0.0, sums.expert)
+    result: Array = sizes.gradient * (
+        _beside_share(sums, points, among, np.where(apart, 0.0, sums.widest_expert))
+        + _beside_expert_shares(sums.expert - among, sums.widest_expert, points, framework.expert_group)
+    )
+    return result
+
+
+def _beside_share(sums: Stages, points: Points, expert: Array, widest_expert: Array) -> Array:
+    """The tables are first and last: the first and the last share hold them whole unless they are smaller.
+
+    Both tables reach out of one share only where all layers are in it: otherwise a layer's parameter is at one end.
+    """
+    trained = sums.dense + expert
+    vectors = sums.vectors / points.shards
+    share = sums.dense / points.shards + expert / points.expert_shards - vectors  # of the matrices
+    layers = np.maximum(sums.widest, widest_expert)
+    table = np.where(sums.widest_table > share - ALIGNMENT * points.shards, sums.widest_table, 0.0)
+    largest = np.maximum(table, layers)
+    other = np.where(trained - sums.vectors - sums.vocabulary <= share, largest, layers)
+    result: Array = np.minimum(trained - sums.vectors - share, largest + other)
+    return result + np.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+
+
+def _beside_expert_shares(expert: Array, largest: Array, points: Points, group: int) -> Array:
+    """The experts' matrices are all as large: so many of them fill a group, at least one, but for the last group."""
+    size = np.maximum(largest, 1.0)
+    count, each = np.ceil(expert / size), np.maximum(group // size, 1.0)
+    rest = count % each
+    touched = count // each * _touched(each, size, points.expert_shards) + _touched(rest, size, points.expert_shards)
+    result: Array = largest * touched - expert / points.expert_shards
+    return result
+
+
+def _touched(count: Array, size: Array, ranks: Array) -> Array:
+    """The most of so many parameters of one size that one of the ranks' equal shares of them touches.
+
+    Shares begin at all multiples of 1 / q of a parameter and are p / q of one long, p / q being count / ranks in lowest
+    terms; with padding they begin anywhere.
+    """
+    common = np.gcd(count.astype(np.int64), ranks.astype(np.int64))
+    p, q = count / common, ranks / common
+    exact = np.ceil((p - 1) / q) + 1
+    padded = count * size % (ALIGNMENT * ranks) > 0
+    result: Array = np.where(count > 0, np.minimum(np.where(padded, np.ceil(p / q) + 1, exact), count), 0.0)
+    return result
