@@ -22,20 +22,15 @@ import inspect
 import json
 import os
 import re
-import resource
-import select
-import signal
 import sys
-import tempfile
 import time
 import traceback
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-LAST_LINES = 12
-MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-freq is evaluated, also '[1]*10000000000'
 IMPORTED_ONCE = ("megatron.training.arguments", "megatron.training.training", "megatron.core.models.gpt",
                  "torch.testing._internal.distributed.fake_pg")
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
@@ -230,56 +225,6 @@ def plain(value: Any) -> Any:
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))  # the same from run to run
 
 
-def _isolated(job: dict[str, Any], shims: Any, timeout_s: float) -> dict[str, Any]:
-    """Run one job in a forked child; its output is kept for the report of a crash."""
-    start = time.perf_counter()
-    with tempfile.TemporaryFile() as output:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            with contextlib.suppress(ValueError, OSError):  # where the system has no such limit
-                resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            answer = json.dumps(check(job, shims)).encode()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(answer)
-            os._exit(0)
-        os.close(writer)
-        answer, timed_out = _read_until(reader, start + timeout_s)
-        if timed_out:
-            os.kill(child, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
-    result: dict[str, Any] = {"id": job["id"], "phases": []}
-    if timed_out:
-        result["crash"] = f"did not end within {timeout_s:.0f} s"
-    elif status or not answer:
-        result["crash"] = f"ended with status {status}"
-    else:
-        result = json.loads(answer)
-    result["last_lines"] = [line for line in lines if line.strip()][-LAST_LINES:]
-    result["seconds"] = time.perf_counter() - start
-    return result
-
-
-def _read_until(descriptor: int, deadline: float) -> tuple[bytes, bool]:
-    parts: list[bytes] = []
-    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        while True:
-            left = deadline - time.perf_counter()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                return b"", True
-            part = pipe.read(1 << 16)
-            if not part:
-                return b"".join(parts), False
-            parts.append(part)
-
-
 def _warm_up() -> None:
     """Read and import once, before the forks, what each child would: the parser's sources, and what the first
     tokenizer imports (0.1 and 0.9 s each from 0.17 on)."""
@@ -309,6 +254,7 @@ def main() -> None:
         importlib.import_module(name)
     sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
     load("megatron_patches")
+    forks = load("megatron_forks")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
     _warm_up()
     gc.collect()
@@ -318,7 +264,7 @@ def main() -> None:
         if job["group"] in over:
             result = {"id": job["id"], "phases": [], "not_run": over[job["group"]]}
         else:
-            result = _isolated(job, shims, request["timeout_s"])
+            result = forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])
             if job["group"] is not None and (reason := _ends(job, result)):
                 over[job["group"]] = reason
         print(json.dumps(result), file=answers)

@@ -1,0 +1,71 @@
+"""One task in a forked child of the process that has imported Megatron: neither a crash nor a hang reaches the next.
+
+Loaded by path beside megatron_runner, never imported by symconfig.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+LAST_LINES = 12
+MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-freq is evaluated, also '[1]*10000000000'
+
+
+def isolated(id: str, task: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    """What `task` answers in a forked child, or how the child ended ("crash"); with its last lines and its seconds."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as output:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            with contextlib.suppress(ValueError, OSError):  # where the system has no such limit
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            answer = json.dumps(task()).encode()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(answer)
+            os._exit(0)
+        os.close(writer)
+        answer, timed_out = _read_until(reader, start + timeout_s)
+        if timed_out:
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        lines = output.read().decode(errors="replace").splitlines()
+    result: dict[str, Any] = {"id": id, "phases": []}
+    if timed_out:
+        result["crash"] = f"did not end within {timeout_s:.0f} s"
+    elif status or not answer:
+        result["crash"] = f"ended with status {status}"
+    else:
+        result = json.loads(answer)
+    result["last_lines"] = [line for line in lines if line.strip()][-LAST_LINES:]
+    result["seconds"] = time.perf_counter() - start
+    return result
+
+
+def _read_until(descriptor: int, deadline: float) -> tuple[bytes, bool]:
+    parts: list[bytes] = []
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        while True:
+            left = deadline - time.perf_counter()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                return b"", True
+            part = pipe.read(1 << 16)
+            if not part:
+                return b"".join(parts), False
+            parts.append(part)
