@@ -166,12 +166,8 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
     largest = np.array([block[count > 0].max(axis=0) for count in counts])
-    widest = np.zeros((len(_WIDEST), *largest.shape))
-    if of["widest"].any():
-        rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
-        widest = np.stack([rows[:, count > 0].max(axis=1) for count in counts], axis=1)
+    look_up, matrix, vector, of_experts = _widest(weights, counts)
     forward, backward, forward_comm, backward_comm, again = sums
-    look_up, matrix, vector, of_experts = widest
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
         forward,
@@ -212,6 +208,14 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
     group = spaces + together * (transient - spaces) + (together - 1) * entering
     result: Array = np.where(layer, group, transient)
     return result
+
+
+def _widest(weights: Array, counts: Array) -> Array:
+    """[_WIDEST, s, n]: elements of the largest parameters of each stage; 0 where no gradient is kept whole."""
+    rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
+    if not rows[_WIDEST.index("widest")].any():
+        return np.zeros((len(_WIDEST), len(counts), rows.shape[-1]))
+    return np.stack([rows[:, count > 0].max(axis=1) for count in counts], axis=1)
 
 
 def _look_ups(kinds: Sequence[str], counts: Array, tied: bool) -> Array:
