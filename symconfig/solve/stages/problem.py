@@ -1,0 +1,130 @@
+"""What the stage solver is asked and what it answers. Seconds of one microbatch; bytes of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.format import gib
+
+Array = NDArray[np.float64]
+Chunks = tuple[tuple[str, ...], ...]  # kinds of every chunk, chunk j on stage j mod pp
+Choices = tuple[tuple[int, ...], ...]  # recompute choice of every block of every chunk
+
+
+class Scope(Enum):
+    """How finely a target can say what is recomputed. A setting is the tuple of numbers that says it."""
+
+    MODEL = "one choice for the model"  # setting: (choice,)
+    STAGE = "one choice for every stage"  # setting: (choice of stage 0, choice of stage 1, …)
+    LAYER = "one choice for every block"  # setting: (choice of every block in model order)
+    FIRST = "choice 1 for the first layers of every chunk, choice 0 for the others and the ends"  # setting: (layers,)
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Which cuts a target can say. Layers are all blocks but the ends: embedding, mtp and head.
+
+    any_cut: every contiguous cut with a layer in each chunk; without it only the same number of layers on every chunk
+    and the families that first_last and account add.
+    """
+
+    any_cut: bool
+    empty_ends: bool = False  # with any_cut: a chunk may hold ends and no layer
+    empty: bool = False  # with any_cut: a chunk may hold no block at all
+    mtp_with_head: bool = True  # with any_cut: mtp lies in the head's chunk
+    first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
+    account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
+
+
+@dataclass(frozen=True, slots=True)
+class StageProblem:
+    """A sequence of blocks to be cut into pp x vpp contiguous chunks; chunk j lies on stage j mod pp.
+
+    The mappings have an entry for each kind of the sequence; their tuples one for each recompute choice, the same
+    number everywhere. A stage's peak is its stage_bytes, the state, once and kept bytes of its blocks (kept: times the
+    microbatches of the chunk held at the moment) and the largest transient among its blocks, at the worst moment.
+    """
+
+    pp: int
+    vpp: int
+    sequence: tuple[str, ...]
+    seconds: Mapping[str, tuple[float, ...]]  # forward, recompute and backward, communication included
+    kept_bytes: Mapping[str, tuple[float, ...]]  # of every microbatch in flight
+    once_bytes: Mapping[str, tuple[float, ...]]  # whatever is in flight: the head's logits
+    state_bytes: Mapping[str, float]  # weights, gradients, optimizer state
+    transient_bytes: Mapping[str, tuple[float, ...]]  # working set
+    stage_bytes: tuple[float, ...]  # [pp] beside the blocks: a second look-up table on the last stage
+    held: tuple[Array, ...]  # [pp] of [moments, vpp]: microbatches of each chunk, at every moment that may be the peak
+    limit_bytes: float
+    scope: Scope
+    layouts: Layouts
+    fixed: Chunks | None = None  # the user's own layout
+
+    @property
+    def choices(self) -> int:
+        """Recompute choices of a block."""
+        return len(self.seconds[self.sequence[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A cut and what is recomputed in it."""
+
+    chunks: Chunks
+    choices: Choices
+    setting: tuple[int, ...]  # the choices as the problem's scope says them
+
+
+@dataclass(frozen=True, slots=True)
+class StageSolution:
+    """The fastest assignment found. No assignment is faster than bound_s; optimal: this one is not slower either.
+
+    gap: (slowest_s - bound_s) / slowest_s. alternatives: other assignments with the same slowest stage, that a
+    schedule may run faster, in the order in which they deserve to be simulated. solver: "bound met" (proved without a
+    solver), "cbc" or "highs".
+    """
+
+    best: Assignment
+    alternatives: tuple[Assignment, ...]
+    slowest_s: float
+    bound_s: float
+    optimal: bool
+    gap: float
+    stage_s: tuple[float, ...]  # [pp]
+    peak_bytes: tuple[float, ...]  # [pp]
+    solver: str
+    seconds: float  # that the solver took
+
+
+@dataclass(frozen=True, slots=True)
+class Unsatisfied:
+    """No assignment fits: the one that exceeds the limit least. proved: none exceeds it less."""
+
+    best: Assignment
+    stage: int  # that exceeds it most
+    peak_bytes: tuple[float, ...]  # [pp]
+    limit_bytes: float
+    proved: bool
+
+    @property
+    def excess_bytes(self) -> float:
+        return self.peak_bytes[self.stage] - self.limit_bytes
+
+    def error(self) -> InfeasibleError:
+        """The sentence that a person reads."""
+        leanest = "the leanest layout" if self.proved else "the leanest layout found"
+        return InfeasibleError(
+            Problem(
+                f"no layout of the pipeline fits: {leanest} exceeds the memory limit on stage {self.stage} by "
+                f"{gib(self.excess_bytes)} GiB",
+                got=f"{gib(self.peak_bytes[self.stage])} GiB",
+                need=f"at most {gib(self.limit_bytes)} GiB",
+                hint="more pipeline or tensor parallel ranks, or a smaller micro-batch",
+            )
+        )
