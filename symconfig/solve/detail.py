@@ -14,8 +14,9 @@ from symconfig.cost.step import Cost, evaluate
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived
 from symconfig.solve.found import Found
+from symconfig.solve.pieces import WHOLE
 from symconfig.solve.space import Grid, columns, lattice
-from symconfig.solve.weigh import WHOLE, prefix
+from symconfig.solve.weigh import prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from symconfig.solve.split import Split
 
 if TYPE_CHECKING:
     from symconfig.solve.gamma import Gammas
+    from symconfig.solve.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Weighed:
     bounded: int = 0  # points that a lower bound ruled out
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
+    pieces: list[Piece] = field(default_factory=list)  # all of the lattice that the target can run
 
     @property
     def worst_s(self) -> float:

@@ -8,10 +8,11 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.solve import candidate
 from symconfig.solve.found import Weighed
+from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, request
 from symconfig.solve.space import blockers
-from symconfig.solve.weigh import HOST_SHARE, recompute_choices
+from symconfig.solve.weigh import HOST_SHARE
 from symconfig.units import GIB
 
 

@@ -9,10 +9,10 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plan import Candidate, Plan
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded
+from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import request
 from symconfig.solve.split import Split
-from symconfig.solve.weigh import WHOLE
 
 
 def restore(plan: Plan, candidate: Candidate) -> Found:

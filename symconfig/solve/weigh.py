@@ -7,87 +7,36 @@ faster than the plans that are already shown, or fits it in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.block_recompute import Prefix, evaluate_block
-from symconfig.cost.blocks import BlockCost
-from symconfig.cost.device import device_bytes, largest_peak_bytes
-from symconfig.cost.flops import block_flops
-from symconfig.cost.framework import element_bytes
+from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Offload, Points, Setting, Stages, distinct, stages
+from symconfig.cost.stages import Points, Setting, Stages, distinct, stages
 from symconfig.cost.step import bound, evaluate, host_bytes
-from symconfig.cost.symtensor import Relative, costs, relative
-from symconfig.cost.table import Choice, Policies, Table, block_costs, bound_table, resolve, table
-from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.operator import LAYER
-from symconfig.graph.scheme import Scheme
+from symconfig.cost.symtensor import costs
+from symconfig.cost.table import Choice, Table
+from symconfig.graph.model import sequence
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.gamma import Gammas
-from symconfig.solve.limits import offloaded, offloads, policies
-from symconfig.solve.space import (
-    Grid,
-    Refused,
-    Request,
-    admitted,
-    columns,
-    constants,
-    divisors,
-    interleaved,
-    lattice,
-    points,
-    schemes,
-)
+from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
+from symconfig.solve.space import Request, columns, schemes
 from symconfig.solve.split import LETTERS, Split, splits
 
 BATCH = 2**16  # candidates at once
-PIECE = 512  # points whose policies are worked out together
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
-WHOLE = Choice(frozenset({LAYER}))  # full recompute
-
-
-@dataclass(slots=True)
-class _Piece:
-    """Some points of one scheme, with a lower bound of their step time; their policies are worked out when needed."""
-
-    request: Request
-    machine: Machine
-    scheme: Scheme
-    candidates: Grid
-    blocks: tuple[BlockCost, ...]
-    low: Table
-    balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
-    budget: float
-    least_s: Array  # lower bound of the step at every point, rising
-    choices: list[Choice]
-    policies: Policies
-    made: Table | None = field(default=None)
-    related: list[Relative] = field(default_factory=list)
-
-    def relative(self) -> list[Relative]:
-        """Relative costs of every block at the piece's points."""
-        if not self.related:
-            plain = blocks(self.request.model, self.request.framework.implementation)
-            where = lattice(self.request, self.candidates)
-            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks]
-        return self.related
-
-    def whole(self) -> Table:
-        if self.made is None:
-            self.made = table(self.blocks, self.choices, self.policies, self.machine, self.request.framework)
-        return self.made
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """A slice of a piece: one split and ZeRO stage, some points."""
 
-    piece: _Piece
+    piece: Piece
     split: Split
     setting: Setting
     table: Table
@@ -98,13 +47,14 @@ class _Batch:
 
 def weigh(request: Request, machine: Machine, weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
     """Weigh every candidate of the request and add the best to `weighed`."""
-    pieces = [piece for scheme in schemes(request) for piece in _pieces(request, machine, scheme, weighed.refused)]
-    pieces.sort(key=lambda piece: float(piece.least_s[0]))
-    for number, piece in enumerate(pieces):
+    found = [piece for scheme in schemes(request) for piece in pieces(request, machine, scheme, weighed.refused)]
+    found.sort(key=lambda piece: float(piece.least_s[0]))
+    weighed.pieces += found
+    for number, piece in enumerate(found):
         if progress and weighed.candidates:
-            progress(f"{weighed.candidates:,} candidates weighed", number / len(pieces))
+            progress(f"{weighed.candidates:,} candidates weighed", number / len(found))
         if piece.least_s[0] > weighed.worst_s and not weighed.exhaustive:
-            weighed.bounded += sum(rest.candidates.shape[1] for rest in pieces[number:])
+            weighed.bounded += sum(rest.candidates.shape[1] for rest in found[number:])
             break
         for batch in _batches(piece, weighed):
             _one(batch, weighed)
@@ -113,125 +63,29 @@ def weigh(request: Request, machine: Machine, weighed: Weighed, progress: Callab
         piece.made = None
 
 
-def _pieces(request: Request, machine: Machine, scheme: Scheme, refused: Refused) -> Iterator[_Piece]:
-    """The scheme's points in order of their lower bound, a few hundred at a time."""
-    usable = request.job.limits.usable_bytes(machine.memory_bytes)
-    budget = largest_peak_bytes(usable, machine, request.framework)
-    grid = points(request, scheme, refused)
-    if not grid.shape[1]:
-        return
-    of_kind = derived(request.model, request.framework.implementation, scheme)
-    choices = recompute_choices(request)
-    if not choices:
-        return
-    resolved = resolve(of_kind, choices)
-    balance = block_flops(of_kind, constants(request))
-    balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
-    kinds = sequence(request.model)
-    counts = np.array([kinds.count(kind) for kind in of_kind], dtype=np.float64)
-    for start in range(0, grid.shape[1], 8 * PIECE):
-        part = grid[:, start : start + 8 * PIECE]
-        costs = block_costs(of_kind, lattice(request, part), machine, request.framework)
-        low = bound_table(costs, resolved, machine, request.framework)
-        tp, cp, _, _, micro = part
-        # All blocks of all microbatches, spread over the stages without a bubble.
-        least = np.tensordot(counts, low.seconds[0], axes=1) * request.global_batch * tp * cp / (micro * request.gpus)
-        order = np.argsort(least, kind="stable")
-        for first in range(0, order.size, PIECE):
-            mine = order[first : first + PIECE]
-            chosen = tuple(cost.at(mine) for cost in costs)
-            yield _Piece(
-                request,
-                machine,
-                scheme,
-                part[:, mine],
-                chosen,
-                low.at(mine),
-                balance,
-                budget,
-                least[mine],
-                choices,
-                resolved,
-            )
-
-
-def recompute_choices(request: Request) -> list[Choice]:
-    """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
-    pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
-    result = []
-    for modules in policies(request.limits, request.precision):
-        kind = "full" if LAYER in modules else "selective" if modules else "none"
-        if pinned is not None and not _recompute_allowed(pinned, kind, modules):
+def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
+    kinds = sequence(piece.request.model)
+    for pp, vpp, chosen in ways(piece, weighed.refused):
+        if not weighed.exhaustive:
+            chosen = chosen[piece.least_s[chosen] <= weighed.worst_s]
+        if not chosen.size:
             continue
-        if offload is not True or not request.limits.activation_offload:
-            result.append(Choice(modules))
-        if request.limits.activation_offload and offload is not False and kind != "full":
-            result.append(Choice(modules, offloaded(request.model)))
-    return result
+        for split in splits(kinds, pp, vpp, piece.balance, piece.request.limits.layouts):
+            yield from _slices(piece, split, chosen, weighed)
 
 
-def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
-    name, _, wanted = pinned.partition(":")
-    return name == kind and (not wanted or modules == frozenset(wanted.split(",")))
-
-
-def _batches(piece: _Piece, weighed: Weighed) -> Iterator[_Batch]:
-    request = piece.request
-    kinds = sequence(request.model)
-    for pp in divisors(request.gpus):
-        if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):
-            continue
-        if pp > request.model.num_hidden_layers:
-            weighed.refused.add("layers", "every pipeline stage needs a layer", piece.candidates.shape[1])
-            continue
-        plain = admitted(request, piece.scheme, piece.candidates, pp, weighed.refused)
-        if not plain.size:
-            continue
-        several = interleaved(request, piece.scheme, piece.candidates, plain, pp, weighed.refused)
-        for vpp in _virtual(request, pp):
-            chosen = plain if vpp == 1 else several
-            if not weighed.exhaustive:
-                chosen = chosen[piece.least_s[chosen] <= weighed.worst_s]
-            if not chosen.size:
-                continue
-            for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts):
-                yield from _slices(piece, split, chosen, weighed)
-
-
-def _virtual(request: Request, pp: int) -> list[int]:
-    if pp == 1:
-        return [1] if request.pins.allows("vpp", 1) else []
-    return [vpp for vpp in range(1, request.model.num_hidden_layers // pp + 1) if request.pins.allows("vpp", vpp)]
-
-
-def _slices(space: _Piece, split: Split, chosen: NDArray[np.intp], weighed: Weighed) -> Iterator[_Batch]:
+def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weighed) -> Iterator[_Batch]:
     """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
-    request, machine, kinds = space.request, space.machine, space.low.kinds
+    request, kinds = space.request, space.low.kinds
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
     where = columns(request, space.candidates[:, chosen], split.pp)
-    settings = [
-        Setting(
-            split.pp,
-            split.vpp,
-            shapes,
-            zero,
-            moved,
-            machine,
-            request.framework,
-            element_bytes(request.framework, request.precision),
-            request.model.tie_word_embeddings,
-        )
-        for zero in request.limits.zero
-        if request.pins.allows("zero", zero)
-        and not request.limits.zero_refused(zero, split.pp, where).all()
-        and (moved := _moved(request, zero))
-    ]
-    if not settings:
+    runnable = settings(space, split.pp, split.vpp, shapes, where)
+    if not runnable:
         return
-    low = bound(space.low, chosen, where, settings)
+    low = bound(space.low, chosen, where, runnable)
     hopeful = low.step_s <= weighed.worst_s if not weighed.exhaustive else np.ones(chosen.size, dtype=bool)
     weighed.bounded += int((~hopeful).sum())
-    for setting in settings:
+    for setting in runnable:
         floor = low.bytes[setting.zero]
         runs = ~request.limits.zero_refused(setting.zero, split.pp, where)
         fits = (floor <= space.budget) & runs
@@ -250,11 +104,6 @@ def _slices(space: _Piece, split: Split, chosen: NDArray[np.intp], weighed: Weig
             part = alive[start : start + width]
             sums = stages(whole, shapes, chosen[part], setting.tied)
             yield _Batch(space, split, setting, whole, chosen[part], where.at(part), sums)
-
-
-def _moved(request: Request, zero: int) -> tuple[Offload, ...]:
-    pinned = request.pins.fraction
-    return tuple(offload for offload in offloads(request.job.backend, zero) if pinned in (None, offload.optimizer))
 
 
 def _prefixes(batch: _Batch) -> tuple[Prefix, ...]:

@@ -25,12 +25,12 @@ from symconfig.plan import Candidate
 from symconfig.solve import detail as details
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded, offloads, policies
+from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
 from symconfig.solve.split import Split, splits
-from symconfig.solve.weigh import WHOLE
 from tests.sample_models import sample_cluster, sample_model
 
 Key = tuple[int, ...]  # tp, pp, vpp, cp, ep, etp, dp, micro

@@ -10,11 +10,11 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plan import Plan
-from symconfig.solve import weigh as weighing
+from symconfig.solve import pieces as weighing
 from symconfig.solve.detail import detail
+from symconfig.solve.pieces import WHOLE
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
-from symconfig.solve.weigh import WHOLE
 from tests.solve import naive
 from tests.solve.naive import job, key, tight, tiny
 

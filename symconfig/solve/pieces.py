@@ -1,0 +1,178 @@
+"""Pieces of the lattice: some points of one scheme, their blocks' costs, and a lower bound of the step of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.device import largest_peak_bytes
+from symconfig.cost.flops import block_flops
+from symconfig.cost.framework import element_bytes
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import Machine
+from symconfig.cost.stages import Offload, Points, Setting, StageShape
+from symconfig.cost.symtensor import Relative, relative
+from symconfig.cost.table import Choice, Policies, Table, block_costs, bound_table, resolve, table
+from symconfig.graph.model import blocks, derived, sequence
+from symconfig.graph.operator import LAYER
+from symconfig.graph.scheme import Scheme
+from symconfig.solve.limits import offloaded, offloads, policies
+from symconfig.solve.space import (
+    Grid,
+    Refused,
+    Request,
+    admitted,
+    constants,
+    divisors,
+    interleaved,
+    lattice,
+    points,
+)
+
+PIECE = 512  # points whose policies are worked out together
+WHOLE = Choice(frozenset({LAYER}))  # full recompute
+
+
+@dataclass(slots=True)
+class Piece:
+    """Some points of one scheme, with a lower bound of their step time; their policies are worked out when needed."""
+
+    request: Request
+    machine: Machine
+    scheme: Scheme
+    candidates: Grid
+    blocks: tuple[BlockCost, ...]
+    low: Table
+    balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
+    budget: float
+    least_s: Array  # lower bound of the step at every point, rising
+    choices: list[Choice]
+    policies: Policies
+    made: Table | None = field(default=None)
+    related: list[Relative] = field(default_factory=list)
+
+    def relative(self) -> list[Relative]:
+        """Relative costs of every block at the piece's points."""
+        if not self.related:
+            plain = blocks(self.request.model, self.request.framework.implementation)
+            where = lattice(self.request, self.candidates)
+            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks]
+        return self.related
+
+    def whole(self) -> Table:
+        if self.made is None:
+            self.made = table(self.blocks, self.choices, self.policies, self.machine, self.request.framework)
+        return self.made
+
+
+def pieces(request: Request, machine: Machine, scheme: Scheme, refused: Refused) -> Iterator[Piece]:
+    """The scheme's points in order of their lower bound, a few hundred at a time."""
+    usable = request.job.limits.usable_bytes(machine.memory_bytes)
+    budget = largest_peak_bytes(usable, machine, request.framework)
+    grid = points(request, scheme, refused)
+    if not grid.shape[1]:
+        return
+    of_kind = derived(request.model, request.framework.implementation, scheme)
+    choices = recompute_choices(request)
+    if not choices:
+        return
+    resolved = resolve(of_kind, choices)
+    balance = block_flops(of_kind, constants(request))
+    balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
+    kinds = sequence(request.model)
+    counts = np.array([kinds.count(kind) for kind in of_kind], dtype=np.float64)
+    for start in range(0, grid.shape[1], 8 * PIECE):
+        part = grid[:, start : start + 8 * PIECE]
+        costs = block_costs(of_kind, lattice(request, part), machine, request.framework)
+        low = bound_table(costs, resolved, machine, request.framework)
+        tp, cp, _, _, micro = part
+        # All blocks of all microbatches, spread over the stages without a bubble.
+        least = np.tensordot(counts, low.seconds[0], axes=1) * request.global_batch * tp * cp / (micro * request.gpus)
+        order = np.argsort(least, kind="stable")
+        for first in range(0, order.size, PIECE):
+            mine = order[first : first + PIECE]
+            chosen = tuple(cost.at(mine) for cost in costs)
+            yield Piece(
+                request,
+                machine,
+                scheme,
+                part[:, mine],
+                chosen,
+                low.at(mine),
+                balance,
+                budget,
+                least[mine],
+                choices,
+                resolved,
+            )
+
+
+def recompute_choices(request: Request) -> list[Choice]:
+    """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
+    pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
+    result = []
+    for modules in policies(request.limits, request.precision):
+        kind = "full" if LAYER in modules else "selective" if modules else "none"
+        if pinned is not None and not _recompute_allowed(pinned, kind, modules):
+            continue
+        if offload is not True or not request.limits.activation_offload:
+            result.append(Choice(modules))
+        if request.limits.activation_offload and offload is not False and kind != "full":
+            result.append(Choice(modules, offloaded(request.model)))
+    return result
+
+
+def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
+    name, _, wanted = pinned.partition(":")
+    return name == kind and (not wanted or modules == frozenset(wanted.split(",")))
+
+
+
+def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
+    """Pipeline degree, chunks a stage, and the piece's points that the target can run with them."""
+    request, layers = piece.request, piece.request.model.num_hidden_layers
+    for pp in divisors(request.gpus):
+        if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):
+            continue
+        if pp > layers:
+            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.shape[1])
+            continue
+        plain = admitted(request, piece.scheme, piece.candidates, pp, refused)
+        if not plain.size:
+            continue
+        several = interleaved(request, piece.scheme, piece.candidates, plain, pp, refused)
+        for vpp in range(1, layers // pp + 1 if pp > 1 else 2):
+            chosen = plain if vpp == 1 else several
+            if request.pins.allows("vpp", vpp) and chosen.size:
+                yield pp, vpp, chosen
+
+
+def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Points) -> list[Setting]:
+    """One for every ZeRO stage that some of the points can run."""
+    request = piece.request
+    return [
+        Setting(
+            pp,
+            vpp,
+            shapes,
+            zero,
+            moved,
+            piece.machine,
+            request.framework,
+            element_bytes(request.framework, request.precision),
+            request.model.tie_word_embeddings,
+        )
+        for zero in request.limits.zero
+        if request.pins.allows("zero", zero)
+        and not request.limits.zero_refused(zero, pp, where).all()
+        and (moved := _moved(request, zero))
+    ]
+
+
+def _moved(request: Request, zero: int) -> tuple[Offload, ...]:
+    pinned = request.pins.fraction
+    return tuple(offload for offload in offloads(request.job.backend, zero) if pinned in (None, offload.optimizer))
