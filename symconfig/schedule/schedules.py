@@ -1,0 +1,12 @@
+"""All schedules, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from symconfig.schedule.gpipe import GPIPE
+from symconfig.schedule.interleaved import INTERLEAVED
+from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
+from symconfig.schedule.schedule import Schedule
+
+SCHEDULES: Mapping[str, Schedule] = {schedule.name: schedule for schedule in (GPIPE, ONE_F_ONE_B, INTERLEAVED)}

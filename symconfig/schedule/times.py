@@ -1,0 +1,53 @@
+"""What a pipeline's tasks and messages take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one microbatch in each chunk: arrays [pp, vpp]; [i, k] is chunk i + k pp of the model.
+
+    That is Megatron's order. A schedule that places chunks otherwise (ZB-V, Chimera, DualPipe) reads the same arrays
+    by number of the chunk in the model.
+
+    recompute: the forward again, before the backward. backward: gradients of the inputs. weight: gradients of the
+    weights; a schedule that does not split the backward runs them with it.
+    busy_s: for which a message (an activation or a gradient from another stage) occupies its receiver.
+    lag_s: further time that a message is under way, while nobody needs to wait.
+    gather: all-gather of a chunk's new weights before its first forward; those of a stage run one after the other on a
+    channel of its own from time 0. reduce: the reduction of a chunk's gradients after its last backward, likewise.
+    hide: the share of a chunk's own first forward (last backward) beside which its gather (reduction) runs. 0 is no
+    overlap at all: all gathers before the first forward, all reductions after the last backward.
+    contention: the share of a collective's time beside work that the work is slowed by; below 1.
+    """
+
+    forward: Array
+    recompute: Array
+    backward: Array
+    weight: Array
+    busy_s: float = 0.0
+    lag_s: float = 0.0
+    gather: Array | None = None
+    reduce: Array | None = None
+    hide: float = 0.0
+    contention: float = 0.0
+
+    @property
+    def pp(self) -> int:
+        return int(self.forward.shape[0])
+
+    @property
+    def vpp(self) -> int:
+        return int(self.forward.shape[1])
+
+
+def by_chunk(times: Array) -> Array:
+    """[pp vpp]: an array [pp, vpp] of Times by number of the chunk in the model."""
+    return times.T.reshape(-1)
