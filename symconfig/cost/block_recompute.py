@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
 from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import in_flight
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Points, Setting, stages
+from symconfig.cost.pipeline import pipelined, received_s
+from symconfig.cost.stages import Points, Setting, Stages, stages
 from symconfig.cost.step import Cost, evaluate, total
 from symconfig.cost.table import Table
 
@@ -58,8 +58,8 @@ def evaluate_block(
         "activations": plain.memory["activations"] + _pick(less, layers),
         "working set": _pick(working, layers),
     }
-    more = prefix @ change[SECONDS].sum(axis=0)
-    return BlockCost(layers, Cost(_time(plain_sums.seconds[:, 0], more, layers, points, setting, plain.time), memory))
+    extra = _pick(prefix @ change[SECONDS].sum(axis=0), layers)
+    return BlockCost(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
@@ -68,19 +68,8 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
     return result
 
 
-def _time(
-    seconds: Array, more: Array, layers: NDArray[np.intp], points: Points, setting: Setting, plain: dict[str, Array]
-) -> dict[str, Array]:
-    """seconds [s, n] without recompute, more [s, layers, n] with it."""
-    m = points.num_microbatches
-    extra = _pick(more, layers)
-    each = seconds[:, None, None, :] + extra
-    heaviest = each.argmax(axis=0)[None]
-    slowest, repeated = each.max(axis=0), np.take_along_axis(extra, heaviest, axis=0)[0]
-    alike = np.array([stage.alike for stage in setting.stages], dtype=np.float64)
-    pipeline = compiled.pipeline_s(m, slowest, np.tensordot(alike, each, axes=1), float(setting.vpp))
-    parts = dict(plain)
-    parts["recompute"] = m * repeated
-    parts["compute"] = m * slowest - parts["recompute"] - parts["layer communication"]
-    parts["pipeline bubble"] = pipeline - m * slowest
-    return parts
+def _pipeline(sums: Stages, extra: Array, points: Points, setting: Setting) -> dict[str, Array]:
+    """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
+    seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
+    received = received_s(sums, points, setting)[:, None, None]
+    return pipelined(seconds + extra, extra, communication, received, points, setting)

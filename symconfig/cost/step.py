@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
+from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import in_flight
-from symconfig.cost.framework import CONTENTION
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine
+from symconfig.cost.pipeline import pipelined, received_s
 from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.cost.whole_gradients import whole_gradient_bytes
-from symconfig.graph.layout import Kind
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
@@ -69,134 +68,14 @@ def _each_offload(array: Array) -> Array:
 
 def _time(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     m = points.num_microbatches
-    parts = {name: _each_offload(part) for name, part in _pipeline(sums, points, setting).items()}
-    if setting.pp > 1:
-        parts["pipeline send/receive"] = _sends(sums, points, setting)[None, None, :]
-    parts["data-parallel communication"] = _each_offload(_data_parallel(sums, points, setting))
-    if setting.framework.copied_bytes:
-        parts["data-parallel communication"] = parts["data-parallel communication"] + _copies(sums, points, setting)
+    received = received_s(sums, points, setting)[:, None]
+    stages = pipelined(sums.seconds, sums.again, sums.communication, received, points, setting)
+    parts = {name: _each_offload(part) for name, part in stages.items()}
+    parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
     framework = setting.framework
     parts["overhead"] = (framework.step_overhead_s + m * framework.microbatch_overhead_s)[None, None, :]
     return parts
-
-
-def _pipeline(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
-    """[r, n] each: the slowest stage's passes and the bubble."""
-    m = points.num_microbatches
-    seconds = sums.seconds
-    alike = np.array([stage.alike for stage in setting.stages], dtype=np.float64)
-    slowest = seconds.max(axis=0)
-    heaviest = np.argmax(seconds, axis=0)[None]
-
-    def of_slowest(array: Array) -> Array:
-        result: Array = np.take_along_axis(array, heaviest, axis=0)[0] * m
-        return result
-
-    again, communication = of_slowest(sums.again), of_slowest(sums.communication)
-    whole = compiled.pipeline_s(m, slowest, np.tensordot(alike, seconds, axes=1), float(setting.vpp))
-    return {
-        "compute": m * slowest - again - communication,
-        "recompute": again,
-        "layer communication": communication,
-        "pipeline bubble": whole - m * slowest,
-    }
-
-
-def _sends(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[n]: activations forward and gradients backward across each border, once a chunk.
-
-    Those of an interleaved schedule run beside the next chunk; what a chunk's forward does not hide shows.
-    """
-    stride = points.tp * points.cp * points.dp
-    machine = setting.machine
-    scattered = setting.framework.scattered_sends
-    amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
-    once: Array = compiled.send_s(amount, float(setting.pp), stride, **machine.levels)
-    if scattered:
-        once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
-    if setting.vpp > 1:
-        # The forward is the same under every recompute policy, so that bounds hold.
-        once = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, setting.framework.hide.pp)
-    passes = points.num_microbatches * setting.vpp + (setting.pp - 1)
-    return 2.0 * (once + setting.framework.handover_s) * passes
-
-
-def ring(amount: Array, passes: float, ranks: Array, stride: object, machine: Machine) -> Array:
-    """Seconds of a collective over `ranks`; 0 for a group of one."""
-    return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
-
-
-def _data_parallel(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[r, n]: gradients reduced and weights gathered, as the ZeRO stage and framework do it, minus what hides."""
-    worst: Array = _exchange(sums, points, setting).max(axis=0)
-    if setting.pp > 1 and sums.copied.any():
-        # A table on the first and on the last stage has a producer of its gradient on either: an all-reduce of two.
-        stride = points.tp * points.cp * points.dp * (setting.pp - 1)
-        worst = worst + ring(
-            setting.bytes.gradient * sums.copied, 2.0, np.full_like(stride, 2.0), stride, setting.machine
-        )
-    return worst
-
-
-def _exchange(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[s, r, n]"""
-    framework, sizes, zero = setting.framework, setting.bytes, setting.zero
-    counts = np.array([[float(sum(stage.counts))] for stage in setting.stages])
-    messages = counts if framework.by_block else np.ones_like(counts)
-    over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
-
-    def move(kind: Kind, dense_bytes: Array, expert_bytes: Array) -> Array:
-        passes = 2.0 if kind is Kind.ALL_REDUCE else 1.0
-        seconds = messages * ring(dense_bytes / messages, passes, points.shards, over, setting.machine)
-        if expert_bytes.any():
-            seconds = seconds + ring(expert_bytes, passes, points.expert_shards, over_experts, setting.machine)
-        return seconds[:, None, :]
-
-    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
-    m = points.num_microbatches
-    reduced = sizes.gradient if framework.reduced_bytes is None else framework.reduced_bytes
-    reduce = move(
-        Kind.ALL_REDUCE if zero == 0 or framework.all_reduced_gradients else Kind.REDUCE_SCATTER,
-        reduced * sums.dense,
-        reduced * sums.expert,
-    )
-    hide = framework.hide
-
-    def beside(seconds: Array, work: Array, share: float) -> Array:
-        slowed = compiled.slowed_s(seconds, work, share, CONTENTION)
-        result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
-        return result
-
-    if zero < 3:
-        # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights. Of an
-        # interleaved schedule a chunk ends `pp` microbatches before the chunk below it does, and begins as much after.
-        if setting.vpp > 1:
-            wait = 1 / setting.vpp + (1 - 1 / setting.vpp) * np.minimum(float(setting.pp), m)
-            forward, backward = forward * wait, backward * wait
-        times = m if zero in framework.reduce_each_microbatch else 1.0
-        exposed: Array = times * beside(reduce, backward, hide.data)
-        if zero:
-            gather = move(Kind.ALL_GATHER, sizes.weight * sums.dense, sizes.weight * sums.expert)
-            exposed = exposed + beside(gather, forward, hide.data)
-        return exposed
-    frozen = sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
-    gather = move(
-        Kind.ALL_GATHER,
-        sizes.weight * sums.dense + frozen,
-        sizes.weight * sums.expert + sizes.frozen * sums.frozen_expert,
-    )
-    share = hide.sharded_weights
-    result: Array = m * (beside(gather, forward, share) + beside(gather + reduce, backward, share))
-    return result
-
-
-def _copies(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[n]: moving weights and gradients between the collectives' buffers and the tensors, each microbatch."""
-    elements = (sums.dense + sums.expert).max(axis=0)
-    moved = points.num_microbatches * elements * setting.framework.copied_bytes
-    result: Array = moved / setting.machine.hbm_bytes_per_s
-    return result
 
 
 def _shards(points: Points, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
@@ -306,9 +185,8 @@ class Bound:
 def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:
     """From a table whose one policy no policy can beat (`bound_table`)."""
     sums = stages(table, settings[0].stages, chosen, settings[0].tied)
-    pipeline = total(_pipeline(sums, points, settings[0]))[0]
-    if settings[0].pp > 1:
-        pipeline = pipeline + _sends(sums, points, settings[0])
+    received = received_s(sums, points, settings[0])[:, None]
+    pipeline = total(pipelined(sums.seconds, sums.again, sums.communication, received, points, settings[0]))[0]
     held = {}
     for setting in settings:
         # Offloads are in rising order: the last one leaves least on the GPU.
