@@ -1,0 +1,79 @@
+"""What a schedule needs to know of a plan: seconds of every chunk's passes, messages and data-parallel collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from symconfig.cost.blocks import SECONDS
+from symconfig.cost.exchange import exchange
+from symconfig.cost.framework import CONTENTION
+from symconfig.cost.lattice import Array
+from symconfig.cost.pipeline import message
+from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, stages
+from symconfig.cost.table import Table
+from symconfig.graph.derived import Phase
+from symconfig.schedule.times import Times
+
+Chunk = Sequence[str]  # kinds of its blocks, in model order
+
+
+def chunk_times(
+    table: Table, sums: Stages, points: Points, setting: Setting, chunks: Sequence[Chunk], repeated: int
+) -> Times:
+    """Of the first point of the table and of its first policy.
+
+    sums: of the stages. chunks: all of the model, in its order. repeated: layers at the head of each chunk that run
+    again as the table's second policy has it. Gathers and reductions are those of once a step (ZeRO 0 and 1).
+    """
+    alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
+    shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
+    of = stages(table, shapes, np.arange(points.dp.size), setting.tied)
+    moved = exchange(of, points, replace(setting, stages=shapes))
+    counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
+    weight = counts @ _weight_gradients(table)
+    again = of.again[:, 0, 0]
+    backward = (of.backward + of.backward_comm)[:, 0, 0] - again - weight
+    if repeated:
+        again = again + _repeated(table, alike, repeated)
+    handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
+    where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
+    sent = message(sums, points, setting)
+    return Times(
+        ((of.forward + of.forward_comm)[:, 0, 0] + handover_s)[where],
+        again[where],
+        (backward + handover_s)[where],
+        weight[where],
+        float(sent.busy_s[0]),
+        float(sent.lag_s[0]),
+        moved.gather[where, 0],
+        moved.reduce[where, 0],
+        setting.framework.hide.data,
+        CONTENTION,
+    )
+
+
+def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
+    layers = sum(kind not in ENDS for kind in chunk)
+    return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
+
+
+def _weight_gradients(table: Table) -> Array:
+    """[kinds]: seconds of each block's products for its weights' gradients."""
+    return np.array(
+        [
+            sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT)
+            for block in table.blocks
+        ]
+    )
+
+
+def _repeated(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
+    """[chunks]: what running the first layers of each again adds."""
+    change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
+    heads = [[kind for kind in chunk if kind not in ENDS][:layers] for chunk in chunks]
+    counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)
+    result: Array = counts @ change
+    return result

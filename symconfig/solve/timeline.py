@@ -1,0 +1,86 @@
+"""A candidate's pipeline, simulated: its timeline, and the step that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from symconfig.cost.chunks import chunk_times
+from symconfig.cost.exchange import between_ends_s, copies_s
+from symconfig.schedule.schedule import Schedule
+from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.simulate import simulate
+from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.times import Times
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+
+_STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
+BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
+
+
+def own_schedule(found: Found) -> Schedule:
+    """The one that the target runs."""
+    return SCHEDULES["interleaved" if found.split.vpp > 1 else "1f1b"]
+
+
+def timeline(found: Found, parts: Detail, schedule: Schedule | None = None) -> Timeline:
+    """One step; as the target runs it, or by another schedule. Raises InputError if that cannot run such a shape."""
+    return _run(found, parts, times(found, parts), schedule)
+
+
+def times(found: Found, parts: Detail) -> Times:
+    """What the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
+    made = chunk_times(parts.table, parts.sums, parts.points, parts.setting, found.split.chunks, found.block_layers)
+    return made if found.zero < 2 else _without_exchange(made)
+
+
+def refined_s(found: Found) -> float:
+    """Seconds of a step: where there is a pipeline, simulated."""
+    parts = detail(found)
+    time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
+    if not _simulated(found, parts):
+        return sum(time.values())
+    simulated = {*_STAGES, BUBBLE, EXCHANGE} if found.zero < 2 else {*_STAGES, BUBBLE}
+    rest = sum(value for name, value in time.items() if name not in simulated)
+    end = _end_s(timeline(found, parts), parts)
+    return end + rest + (float(copies_s(parts.sums, parts.points, parts.setting)[0]) if found.zero < 2 else 0.0)
+
+
+def refined_time(found: Found, parts: Detail) -> dict[str, float]:
+    """Seconds of a step by part: the bubble, and what shows of the data-parallel communication, as simulated."""
+    time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
+    if not _simulated(found, parts):
+        return time
+    made = times(found, parts)
+    alone = _run(found, parts, _without_exchange(made), None).step_s
+    time[BUBBLE] = alone - sum(time[name] for name in _STAGES)
+    if found.zero < 2:
+        shown = _end_s(_run(found, parts, made, None), parts) - alone
+        time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
+    return time
+
+
+def _without_exchange(made: Times) -> Times:
+    return replace(made, gather=None, reduce=None)
+
+
+def _run(found: Found, parts: Detail, made: Times, schedule: Schedule | None) -> Timeline:
+    m, group = _shape(parts)
+    return simulate(schedule or own_schedule(found), made, m, group)
+
+
+def _shape(parts: Detail) -> tuple[int, int]:
+    return int(parts.points.num_microbatches[0]), parts.setting.framework.microbatch_group or parts.setting.pp
+
+
+def _simulated(found: Found, parts: Detail) -> bool:
+    """Whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have other ones."""
+    setting = parts.setting
+    return setting.pp > 1 and own_schedule(found).problem(setting.pp, setting.vpp, *_shape(parts)) is None
+
+
+def _end_s(simulated: Timeline, parts: Detail) -> float:
+    """When the optimizer starts: all stages are done, and the ends have summed the gradient of a table of both."""
+    done = simulated.finish_s
+    between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
+    return max(float(done.max()), max(float(done[0]), float(done[-1])) + between)
