@@ -20,7 +20,20 @@ class Grid:
     marked: int | None = None
 
 
-Block = Grid | str
+Span = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Painted:
+    """Lines of spans: a text, and the style that rich gives it on a terminal."""
+
+    lines: tuple[tuple[Span, ...], ...]
+
+    def __str__(self) -> str:
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self.lines)
+
+
+Block = Grid | Painted | str
 
 
 def to_text(grid: Grid) -> str:
@@ -41,7 +54,7 @@ def to_text(grid: Grid) -> str:
 
 def plain(blocks: Sequence[Block]) -> str:
     """All blocks as text, an empty line between them and one newline at the end."""
-    return "\n\n".join(clean(block) if isinstance(block, str) else to_text(block) for block in blocks) + "\n"
+    return "\n\n".join(to_text(block) if isinstance(block, Grid) else clean(str(block)) for block in blocks) + "\n"
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
@@ -61,6 +74,10 @@ def show(blocks: Sequence[Block], stream: TextIO) -> None:
             console.print()
         if isinstance(block, str):
             console.print(Text(clean(block)))
+            continue
+        if isinstance(block, Painted):
+            for painted in block.lines:
+                console.print(Text.assemble(*((clean(text), style) for text, style in painted)), no_wrap=True)
             continue
         table = Table(title=Text(clean(block.title), style="bold") if block.title else None, title_justify="left",
                       box=None, pad_edge=False, show_header=any(block.headers), header_style="bold")

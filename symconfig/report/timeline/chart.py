@@ -1,0 +1,94 @@
+"""What every view of a schedule is drawn from: the simulated events, the memory of every stage, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.report.timeline.kinds import LOOKS, OPTIMIZER
+from symconfig.report.timeline.windows import Phases, Window
+from symconfig.schedule.timeline import Event, Timeline
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of one stage: `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the next."""
+
+    seconds: Array
+    bytes: Array
+
+    @property
+    def peak_bytes(self) -> float:
+        return float(self.bytes.max())
+
+    def most(self, edges_s: Array) -> Array:
+        """The most bytes of each interval between neighbouring edges, so that a coarse view loses no peak."""
+        last = len(self.seconds)
+        begin = np.clip(np.searchsorted(self.seconds, edges_s[:-1], side="right") - 1, 0, last - 1)
+        end = np.clip(np.searchsorted(self.seconds, edges_s[1:], side="left"), begin + 1, last)
+        # reduceat also reduces the stretches between the intervals, which are every second of its results.
+        padded = np.append(self.bytes, -np.inf)
+        result: Array = np.maximum.reduceat(padded, np.column_stack((begin, end)).ravel())[::2]
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """title, notes: what is drawn, in a line and in further sentences. memory: of every stage.
+
+    optimizer_s: after the last stage has finished, on all of them at once, the last of each stage's events.
+    """
+
+    title: str
+    notes: tuple[str, ...]
+    timeline: Timeline
+    memory: tuple[Memory, ...]
+    events: tuple[tuple[Event, ...], ...]
+    optimizer_s: float
+    phases: Phases
+    kinds: frozenset[str]
+
+    @property
+    def total_s(self) -> float:
+        """All that is drawn: the pipeline and the optimizer."""
+        return self.phases.total_s
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest stage."""
+        return max(memory.peak_bytes for memory in self.memory)
+
+    def idle(self, stage: int) -> float:
+        """Share of the pipeline's time in which the stage does no work of a microbatch."""
+        return 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s
+
+    def within(self, stage: int, pieces: Sequence[Window]) -> list[Event]:
+        """The events that are seen in any of the pieces, by their start; what runs beside work comes before it."""
+        seen = [event for event in self.events[stage]
+                if any(piece.meets(event.start_s, event.end_s) for piece in pieces)]
+        return sorted(seen, key=lambda event: (not LOOKS[event.kind].beside, event.start_s))
+
+
+def chart(
+    title: str, notes: Sequence[str], timeline: Timeline, memory: Sequence[tuple[Array, Array]], optimizer_s: float
+) -> Chart:
+    """memory: seconds and bytes of each stage's steps."""
+    steps = tuple(Memory(*each) for each in memory)
+    end_s = timeline.step_s + optimizer_s
+    after = (Event(OPTIMIZER, 0, -1, timeline.step_s, end_s),) if optimizer_s > 0 else ()
+    events = tuple((*timeline.events(stage), *after) for stage in range(timeline.pp))
+    kinds = frozenset(event.kind for each in events for event in each)
+    return Chart(title, tuple(notes), timeline, steps, events, optimizer_s, _phases(events, end_s), kinds)
+
+
+def _phases(events: Sequence[Sequence[Event]], total_s: float) -> Phases:
+    forwards = [[event for event in each if event.kind == "forward"] for each in events]
+    forward_s = sum(event.end_s - event.start_s for each in forwards for event in each) / sum(map(len, forwards))
+    warm_s = max(min(event.start_s for event in each if event.kind == "backward") for each in events)
+    cool_s = min(max(event.end_s for event in each) for each in forwards)
+    return Phases(total_s, warm_s, cool_s, forward_s)

@@ -1,0 +1,86 @@
+"""The schedule for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from symconfig.report.timeline.trace import trace
+from symconfig.schedule.schedules import SCHEDULES
+from symconfig.units import GIB
+from tests.report.timeline.support import made
+
+
+def events(text: str, phase: str) -> list[dict[str, Any]]:
+    return [event for event in json.loads(text)["traceEvents"] if event["ph"] == phase]
+
+
+def tracks(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Complete events by the name of their track."""
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events(text, "M")
+             if event["name"] == "thread_name"}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
+    for event in events(text, "X"):
+        found[names[event["pid"], event["tid"]]].append(event)
+    return found
+
+
+def test_one_track_a_stage_with_every_task_and_the_optimizer() -> None:
+    found = tracks(trace(made(m=8)))
+    assert [name for name in found if "network" not in name] == [f"stage {i}" for i in range(4)]
+    for stage in range(4):
+        kinds = [event["cat"] for event in found[f"stage {stage}"]]
+        assert [kinds.count(kind) for kind in ("forward", "backward", "weight", "optimizer")] == [8, 8, 8, 1]
+        assert {event["args"].get("microbatch") for event in found[f"stage {stage}"]} == {*range(8), None}
+    assert found["stage 3"][0]["name"] == "forward 0"
+    assert found["stage 3"][0]["ts"] == pytest.approx(3e6)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_events_of_a_track_do_not_overlap(name: str) -> None:
+    schedule = SCHEDULES[name]
+    vpp = next(vpp for vpp in (1, 2, 3, 4) if schedule.problem(4, vpp, 16) is None)
+    each = np.full((4, vpp), 0.3)
+    found = tracks(trace(made(name, 4, vpp, 16, busy_s=0.1, lag_s=0.4, gather=each, reduce=each, hide=1.0)))
+    for mine in found.values():
+        for before, after in pairwise(sorted(mine, key=lambda event: (event["ts"], event["dur"]))):
+            assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
+
+
+def test_a_message_is_received_and_collectives_run_beside_the_work() -> None:
+    each = np.full((4, 1), 0.3)
+    found = tracks(trace(made(busy_s=0.1, lag_s=0.2, gather=each, reduce=each)))
+    assert sum(event["cat"] == "receive" for event in found["stage 1"]) == 2 * 8
+    beside = [event["cat"] for name, mine in found.items() if name.startswith("stage 1 network") for event in mine]
+    assert [beside.count(kind) for kind in ("gather", "reduce", "send")] == [1, 1, 2 * 8]
+
+
+def test_a_counter_of_every_stage_has_its_memory() -> None:
+    chart = made(m=8)
+    counters = events(trace(chart), "C")
+    for stage, memory in enumerate(chart.memory):
+        values = [event["args"]["GiB"] for event in counters if event["name"] == f"stage {stage} memory GiB"]
+        assert max(values) == pytest.approx(memory.peak_bytes / GIB, abs=1e-4)
+        assert values[0] == pytest.approx(20e9 / GIB, abs=1e-4)
+
+
+def test_a_long_step_keeps_its_ends_and_says_what_is_left_out() -> None:
+    chart = made("interleaved", 16, 8, 256)
+    text = trace(chart)
+    assert len(text) < 6e6
+    said = json.loads(text)["otherData"]["left out"]
+    assert f"{sum(map(len, chart.events)):,} events" in said
+    first = tracks(text)["stage 0"]
+    assert [event["name"] for event in first if event["cat"] == "left out"] == ["left out"] * 2
+    assert first[-1]["cat"] == "optimizer" or first[-2]["cat"] == "optimizer"
+    for before, after in pairwise(sorted(first, key=lambda event: event["ts"])):
+        assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
+
+
+def test_equal_schedules_give_equal_bytes_without_a_time_of_day() -> None:
+    assert trace(made()) == trace(made())
+    assert set(json.loads(trace(made()))["otherData"]) == {"schedule", "title", "notes"}
