@@ -111,7 +111,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _render, _verify, _measure, _explain, _validate, _calibrate, _import, _doctor):
+    for add in (_plan, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -211,6 +211,20 @@ def _explain(commands: _Commands) -> _Parser:
     parser = _command(commands, "explain", "the formulas behind a plan with their numbers, what binds, the runner-up",
                       "explain")
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    return parser
+
+
+def _timeline(commands: _Commands) -> _Parser:
+    parser = _command(commands, "timeline", "draw the schedule of a plan, stage by stage, with its memory", "timeline",
+                      "cli_timeline")
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
+    add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
+    add("--svg", metavar="FILE.svg", help="draw it as a picture")
+    add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
+    add("--force", action="store_true", help="replace pictures that exist")
+    add("--width", metavar="N", help="letters in a line (default: the terminal's, or 120)")
     return parser
 
 

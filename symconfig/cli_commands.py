@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, retraced, say, timeout, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -119,11 +119,8 @@ def explain(arguments: argparse.Namespace) -> int:
     from symconfig.solve.explain import explain as formulas
 
     loaded = Plan.load(Path(arguments.plan))
-    try:
+    with retraced(arguments.plan):
         found = formulas(loaded)
-    except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
-        what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
-        raise InputError(Problem(what, file=arguments.plan, hint="plan again with this version of symconfig")) from None
     if arguments.json:
         print_json(to_dict(loaded, found))
     else:

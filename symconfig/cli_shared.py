@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -61,10 +62,27 @@ def timeout(text: str | None) -> float | None:
     return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
 
 
+@contextmanager
+def retraced(plan: str) -> Iterator[None]:
+    """What computes a plan of the file `plan` again: one that was edited, or is of another version, may not let it."""
+    try:
+        yield
+    except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
+        what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
+        raise InputError(Problem(what, file=plan, hint="plan again with this version of symconfig")) from None
+
+
 def check_yaml(field: str, out: Path, force: bool) -> None:
     """Whether the YAML file that this option names can be written. Asked before the work, not after it."""
-    if out.suffix not in (".yaml", ".yml"):
-        raise InputError(Problem("this file is YAML", field=field, got=out.name, need="a name that ends in .yaml"))
+    check_output(field, out, force, ("YAML", ".yaml", ".yml"))
+
+
+def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> None:
+    """The same for a file of any kind: its name, and the endings that it may have."""
+    name, *endings = kind
+    if out.suffix.lower() not in endings:
+        need = f"a name that ends in {endings[0]}"
+        raise InputError(Problem(f"this file is {name}", field=field, got=out.name, need=need))
     if not out.parent.is_dir():
         raise InputError(Problem("there is no such folder", field=field, got=str(out.parent)))
     if not os.access(out.parent, os.W_OK):
@@ -77,11 +95,16 @@ def check_yaml(field: str, out: Path, force: bool) -> None:
 
 def write_text(path: Path, text: str, force: bool) -> None:
     """One file, whole or not at all."""
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: Path, content: bytes, force: bool) -> None:
+    """One file, whole or not at all."""
     if path.exists() and not force:
         raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

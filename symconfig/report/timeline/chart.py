@@ -63,6 +63,11 @@ class Chart:
         """Of the fullest stage."""
         return max(memory.peak_bytes for memory in self.memory)
 
+    @property
+    def least_bytes(self) -> float:
+        """Of any stage at any time."""
+        return min(float(memory.bytes.min()) for memory in self.memory)
+
     def idle(self, stage: int) -> float:
         """Share of the pipeline's time in which the stage does no work of a microbatch."""
         return 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s

@@ -15,7 +15,7 @@ from symconfig.report.timeline.windows import Window, fitting
 from symconfig.schedule.timeline import Event
 
 _LEVELS = "▁▂▃▄▅▆▇█"
-_PLAIN_LEVELS = " .:-=+*#"  # where the terminal has letters of ASCII only
+_PLAIN_LEVELS = "_.:-=+*#"  # where the terminal has letters of ASCII only
 _BREAK = " / "
 _UNSEEN = frozenset(("send",))  # a message under way: its receiver either waits or works, and that is what is seen
 _IN_COLOUR = "#000000 on {}"
@@ -51,8 +51,9 @@ def drawing(chart: Chart, width: int, ascii_only: bool = False) -> Painted:
               for stage, (head, tail) in enumerate(zip(heads, peaks, strict=True))]
     indent = " " * len(heads[0])
     ruler = ((indent + _ruler(pieces), "dim"), (f" {'idle':>8}", "dim"))
-    title = ((f"{indent}{'memory of each stage, up to its peak':{letters}}", "dim"), (f" {'peak GiB':>8}", "dim"))
-    return Painted((ruler, *work, ((indent, ""), *_legend(chart)), (("", ""),), title, *memory))
+    scale = f"memory of each stage, {levels[0]} {gib(chart.least_bytes)} to {levels[-1]} {gib(chart.peak_bytes)} GiB"
+    title = ((f"{indent}{scale:{letters}}", "dim"), (f" {'peak GiB':>8}", "dim"))
+    return Painted((ruler, *work, *_legend(chart, width), (("", ""),), title, *memory))
 
 
 def _pieces(chart: Chart, letters: int) -> tuple[_Piece, ...]:
@@ -90,11 +91,13 @@ def _runs(letters: list[str], kinds: list[str]) -> list[Span]:
 
 
 def _sparkline(chart: Chart, stage: int, pieces: tuple[_Piece, ...], levels: str) -> str:
+    """From the least that any stage holds to the most."""
+    least, span = chart.least_bytes, max(chart.peak_bytes - chart.least_bytes, 1.0)
     found = []
     for piece in pieces:
         edges = np.linspace(piece.window.start_s, piece.window.end_s, piece.letters + 1)
-        heights = np.ceil(chart.memory[stage].most(edges) / chart.peak_bytes * len(levels)).astype(int)
-        found.append("".join(levels[min(max(height, 1), len(levels)) - 1] for height in heights))
+        heights = (chart.memory[stage].most(edges) - least) / span * (len(levels) - 1)
+        found.append("".join(levels[height] for height in np.ceil(heights - 1e-9).astype(int)))
     return _BREAK.join(found)
 
 
@@ -108,10 +111,14 @@ def _ruler(pieces: tuple[_Piece, ...]) -> str:
     return _BREAK.join(found)
 
 
-def _legend(chart: Chart) -> list[Span]:
-    """The letters of the kinds that occur, and of none."""
-    spans: list[Span] = []
-    for kind, look in LOOKS.items():
-        if kind in chart.kinds - _UNSEEN:
-            spans += [(look.letter * 2, _IN_COLOUR.format(look.colour)), (f" {look.words}  ", "")]
-    return [*spans, (IDLE * 2, "dim"), (" idle", "")]
+def _legend(chart: Chart, width: int) -> list[tuple[Span, ...]]:
+    """The letters of the kinds that occur, and of none, on as many lines as they need."""
+    items = [(look.letter * 2, _IN_COLOUR.format(look.colour), look.words) for kind, look in LOOKS.items()
+             if kind in chart.kinds - _UNSEEN]
+    lines: list[list[Span]] = [[]]
+    for letters, style, words in (*items, (IDLE * 2, "dim", "idle")):
+        spans: list[Span] = [("  ", ""), (letters, style), (f" {words}", "")]
+        if sum(len(text) for text, _ in lines[-1] + spans) > width:
+            lines.append([])
+        lines[-1] += spans
+    return [tuple(line) for line in lines]

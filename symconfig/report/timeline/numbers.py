@@ -1,0 +1,22 @@
+"""The schedule as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symconfig.report.timeline.chart import Chart
+
+
+def to_dict(chart: Chart) -> dict[str, Any]:
+    """What `symconfig timeline --json` gives; seconds and bytes. trace.json has the single events."""
+    line = chart.timeline
+    return {
+        "schema": "symconfig.timeline/1", "title": chart.title, "notes": list(chart.notes),
+        "schedule": line.schedule.name, "runs_in": list(line.schedule.runs_in), "num_microbatches": line.m,
+        "pipeline_s": line.step_s, "optimizer_s": chart.optimizer_s,
+        "stages": [
+            {"chunks": list(line.placed[stage]), "busy_s": float(line.busy_s[stage]), "idle": chart.idle(stage),
+             "finish_s": float(line.finish_s[stage]), "peak_bytes": memory.peak_bytes}
+            for stage, memory in enumerate(chart.memory)
+        ],
+    }
