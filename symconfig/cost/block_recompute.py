@@ -72,4 +72,5 @@ def _pipeline(sums: Stages, extra: Array, points: Points, setting: Setting) -> d
     """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     received = received_s(sums, points, setting)[:, None, None]
-    return pipelined(seconds + extra, extra, communication, received, points, setting)
+    hidden = sums.hidden[:, None, None]
+    return pipelined(seconds + extra, extra, communication, received, hidden, points, setting)

@@ -7,7 +7,7 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from symconfig.graph.derived import (
 )
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element
-from symconfig.graph.recompute import Policy
+from symconfig.graph.recompute import Policy, apply
 
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")
@@ -68,6 +68,8 @@ class BlockCost:
     workspace_bytes: Array  # of the operator that needs most
     weights: Weights
     boundary_bytes: Array
+    hidden_s: Array  # [2, points], forward and backward: how much longer they take with no other microbatch beside
+    paired: bool  # another microbatch goes forward through a layer beside this one backward
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
         """Some of the points."""
@@ -82,6 +84,8 @@ class BlockCost:
             self.workspace_bytes[chosen],
             weights,
             self.boundary_bytes[chosen],
+            self.hidden_s[:, chosen],
+            self.paired,
         )
 
     def lean_bytes(self, policies: Sequence[Policy]) -> Array:
@@ -116,7 +120,7 @@ class BlockCost:
         away = moved @ held / host_bytes_per_s
         kept = (_rows([policy.kept for policy in policies]) - moved) @ held
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + _revived(policies, held) + moved @ held
+        transient = self.workspace_bytes + _revived(policies, held) + moved @ held + kept * self.paired
         total_forward = works.sum(axis=0)
         wait = self._forward_wait(ops, works)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
@@ -174,14 +178,12 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     work = work_seconds(block, lattice, machine, framework)
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
     shown = tuple(exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
-    if framework.hide.experts:
-        shown = beside_another(block.collectives, shown, work, framework.hide.experts)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
-    return BlockCost(
+    alone = BlockCost(
         block,
         work,
         host_seconds(block, lattice, machine, framework),
@@ -197,7 +199,23 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
             _libraries_of(block, lattice, machine, framework),
         ),
         lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
+        np.zeros((2, lattice.points)),
+        paired=False,
     )
+    paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in block.collectives)
+    return _beside_another(alone, framework.hide.experts) if paired else alone
+
+
+def _beside_another(alone: BlockCost, hide: float) -> BlockCost:
+    """The block while another microbatch goes through one like it the other way."""
+    shown = beside_another(alone.derived, alone.comm_s, alone.work_s, hide)
+    beside = replace(alone, comm_s=shown, paired=True)
+    plain = [apply(alone.derived, frozenset())]
+    # Nothing is offloaded here, so the host's link does not matter.
+    less = (alone.passes(plain, 1.0, 0.0) - beside.passes(plain, 1.0, 0.0))[:, 0]
+    of = dict(zip(PASSES, less, strict=True))
+    hidden = [of["forward"] + of["forward_comm"], of["backward"] + of["backward_comm"]]
+    return replace(beside, hidden_s=np.maximum(np.array(hidden), 0.0))
 
 
 def _libraries(machine: Machine, framework: Framework) -> float:

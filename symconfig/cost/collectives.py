@@ -6,17 +6,16 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.framework import CONTENTION, Framework
-from symconfig.cost.host import is_dispatch
+from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.graph.derived import Collective, Phase
+from symconfig.graph.derived import Collective, DerivedBlock, Phase
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
 
 # Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
 # 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
 _TAKEN = 0.2
-_NOTHING_S = 1e-30  # keeps a share of nothing from being a division by zero
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
@@ -50,11 +49,25 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
 
 
 def beside_another(
-    collectives: tuple[Collective, ...], seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
+    block: DerivedBlock, seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
 ) -> tuple[Array, ...]:
-    """The experts' all-to-all of a microbatch's forward runs beside the work of another one's backward and vice versa
-    (Megatron-LM, overlap_moe_expert_parallel_comm): all of it together beside both passes of the layer."""
-    mine = [is_dispatch(c) for c in collectives]
-    whole = sum((t for t, yes in zip(seconds, mine, strict=True) if yes), np.zeros_like(seconds[0]))
-    left = np.maximum(compiled.exposed_s(whole, sum(work.values()), hide) / np.maximum(whole, _NOTHING_S), _TAKEN)
-    return tuple(t * left if yes else t for t, yes in zip(seconds, mine, strict=True))
+    """What of the collectives shows while one microbatch goes forward through a layer and another one backward through
+    a layer of its kind: the experts' all-to-all of each runs beside the other's work.
+
+    In four turns, none of which begins before both of the last one have ended (Megatron-LM core_v0.14 to 0.19,
+    model_chunk_schedule_plan.py, TransformerLayerSchedulePlan.run): the combined tokens' gradients beside what comes
+    before the experts forward, the tokens beside the experts backward, the tokens' gradients beside the experts
+    forward, the combined tokens beside what comes before the experts backward.
+    """
+    among = inside_experts(block)
+
+    def beside(c: Collective) -> Array:
+        """The work of the other microbatch that has its turn at the same time."""
+        ahead, inside = c.phase is Phase.FORWARD, c.owner != "combine"
+        turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
+        return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
+
+    return tuple(
+        compiled.chunked_s(t, beside(c), hide, _TAKEN) if is_dispatch(c) else t
+        for c, t in zip(block.collectives, seconds, strict=True)
+    )

@@ -129,6 +129,11 @@ def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) ->
     return num_microbatches*slowest_s + (-slowest_s + total_s)/vpp
 
 
+def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
+    """s: what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)."""
+    return hidden_s*np.minimum(num_microbatches, (group*(vpp - 1) + 1)/vpp)
+
+
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
     """microbatches: Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved."""
     x0 = _greater(vpp, 1)

@@ -16,7 +16,7 @@ def in_flight(points: Points, setting: Setting) -> Array:
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
     """
-    group = float(setting.framework.microbatch_group or setting.pp)
+    group = float(setting.microbatch_group)
     m = points.num_microbatches
     index = np.array([[float(stage.index)] for stage in setting.stages])
     result: Array = compiled.in_flight(index, float(setting.pp), float(setting.vpp), m[None], group)

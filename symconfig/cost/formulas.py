@@ -239,6 +239,18 @@ def _pipeline() -> Formula:
     )
 
 
+def _alone() -> Formula:
+    hidden, m, vpp, group = _symbols("hidden_s num_microbatches vpp group")
+    return Formula(
+        "alone_s",
+        _names(hidden, m, vpp, group),
+        hidden * minimum(m, ((vpp - 1) * group + 1) / vpp),
+        "s",
+        "what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the "
+        "last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)",
+    )
+
+
 def _in_flight() -> Formula:
     stage, pp, vpp, m, group = _symbols("stage pp vpp num_microbatches group")
     chunks = minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group + 1)
@@ -299,6 +311,7 @@ def formulas() -> dict[str, Formula]:
         _chunked(),
         _slowed(),
         _pipeline(),
+        _alone(),
         _in_flight(),
         _states(),
         _optimizer(),

@@ -145,6 +145,22 @@ class Framework:
 # transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
 USER_BUFFERS: dict[str, float] = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
 
+# Of the computation beside it, what the experts' all-to-all hides behind; assumed.
+EXPERTS_HIDE = 0.9
+
+
+def beside_another(framework: Framework, architecture: str) -> Framework:
+    """Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
+
+    It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
+    send starts ahead of the product that hides it: that then shows (Megatron-LM, arguments.py, validate_args).
+    """
+    hide = framework.hide
+    if architecture != "blackwell":
+        hide = replace(hide, tp_backward=0.0, cp_forward=0.0, cp_backward=0.0)
+    return replace(framework, hide=replace(hide, experts=EXPERTS_HIDE))
+
+
 # bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
 _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 

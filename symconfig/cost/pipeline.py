@@ -56,12 +56,19 @@ def received_s(sums: Stages, points: Points, setting: Setting) -> Array:
 
 
 def pipelined(
-    seconds: Array, again: Array, communication: Array, received: Array, points: Points, setting: Setting
+    seconds: Array,
+    again: Array,
+    communication: Array,
+    received: Array,
+    hidden: Array,
+    points: Points,
+    setting: Setting,
 ) -> dict[str, Array]:
     """The slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
 
     Of one microbatch, each [s, ..., n]: all passes of a stage, what of them runs again and what is communication; what
-    it waits for messages comes on top.
+    it waits for messages comes on top. hidden: what they take longer with no other microbatch beside them, as at the
+    pipeline's begin and end.
     """
     m = points.num_microbatches
     whole = seconds + received
@@ -75,9 +82,12 @@ def pipelined(
     parts = {"recompute": of_slowest(again), "layer communication": of_slowest(communication)}
     if setting.pp > 1:
         parts["pipeline send/receive"] = of_slowest(received)
-    step = compiled.pipeline_s(m, slowest, np.tensordot(alike, whole, axes=1), float(setting.vpp))
-    return {
-        "compute": m * slowest - sum(parts.values()),
-        **parts,
-        "pipeline bubble": step - m * slowest,
-    }
+    compute = m * slowest - sum(parts.values())
+    passes = np.tensordot(alike, whole, axes=1)
+    if setting.framework.hide.experts:
+        mine = of_slowest(hidden) / m
+        passes = passes + np.tensordot(alike, hidden, axes=1) - mine
+        alone = compiled.alone_s(mine, m, float(setting.vpp), float(setting.microbatch_group))
+        parts["layer communication"] = parts["layer communication"] + alone
+    step = compiled.pipeline_s(m, slowest, passes, float(setting.vpp))
+    return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

@@ -91,6 +91,11 @@ class Setting:
     bytes: Bytes
     tied: bool
 
+    @property
+    def microbatch_group(self) -> int:
+        """Microbatches that go through a chunk before the next chunk has its turn."""
+        return self.framework.microbatch_group or self.pp
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -118,6 +123,7 @@ class Stages:
     widest_vector: Array
     widest_expert: Array
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
+    hidden: Array  # seconds of both passes that another microbatch beside them hides, [s, n]
     boundary: Array  # [n]
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
@@ -192,6 +198,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         vector,
         of_experts,
         of["vocabulary"][0] * (tied or "mtp" in table.kinds),
+        counts @ table.hidden[..., points].sum(axis=0),
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )

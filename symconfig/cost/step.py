@@ -68,8 +68,8 @@ def _each_offload(array: Array) -> Array:
 
 def _time(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     m = points.num_microbatches
-    received = received_s(sums, points, setting)[:, None]
-    stages = pipelined(sums.seconds, sums.again, sums.communication, received, points, setting)
+    received, hidden = received_s(sums, points, setting)[:, None], sums.hidden[:, None]
+    stages = pipelined(sums.seconds, sums.again, sums.communication, received, hidden, points, setting)
     parts = {name: _each_offload(part) for name, part in stages.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
@@ -185,8 +185,8 @@ class Bound:
 def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:
     """From a table whose one policy no policy can beat (`bound_table`)."""
     sums = stages(table, settings[0].stages, chosen, settings[0].tied)
-    received = received_s(sums, points, settings[0])[:, None]
-    pipeline = total(pipelined(sums.seconds, sums.again, sums.communication, received, points, settings[0]))[0]
+    received, hidden = received_s(sums, points, settings[0])[:, None], sums.hidden[:, None]
+    pipeline = total(pipelined(sums.seconds, sums.again, sums.communication, received, hidden, points, settings[0]))[0]
     held = {}
     for setting in settings:
         # Offloads are in rising order: the last one leaves least on the GPU.

@@ -44,13 +44,18 @@ WEIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """passes [PASSES, policies, kinds, points], weights [WEIGHTS, kinds, points], boundary [points]."""
+    """passes [PASSES, policies, kinds, points], weights [WEIGHTS, kinds, points], boundary [points].
+
+    hidden [2, kinds, points]: seconds of a forward and of a backward pass that another microbatch beside it hides, and
+    that show where none is beside it, at the pipeline's begin and end.
+    """
 
     kinds: tuple[str, ...]
     policies: tuple[Choice, ...]
     passes: Array
     weights: Array
     boundary: Array
+    hidden: Array
     blocks: tuple[BlockCost, ...]
 
     def only(self, policy: int) -> Table:
@@ -60,7 +65,11 @@ class Table:
     def at(self, chosen: NDArray[np.intp]) -> Table:
         """Some of the points; the blocks stay as they are."""
         return replace(
-            self, passes=self.passes[..., chosen], weights=self.weights[..., chosen], boundary=self.boundary[chosen]
+            self,
+            passes=self.passes[..., chosen],
+            weights=self.weights[..., chosen],
+            boundary=self.boundary[chosen],
+            hidden=self.hidden[..., chosen],
         )
 
     @property
@@ -113,4 +122,5 @@ def bound_table(blocks: Sequence[BlockCost], policies: Policies, machine: Machin
 def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array) -> Table:
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
-    return Table(kinds, tuple(choices), passes, weights, blocks[0].boundary_bytes, tuple(blocks))
+    hidden = np.stack([block.hidden_s for block in blocks], axis=1)
+    return Table(kinds, tuple(choices), passes, weights, blocks[0].boundary_bytes, hidden, tuple(blocks))

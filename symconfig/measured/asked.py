@@ -83,6 +83,7 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
         "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
         "engine": not local,
         "layout": arguments.get("pipeline-model-parallel-layout") or "",
+        "moe_a2a": bool(arguments.get("overlap-moe-expert-parallel-comm")),
         "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
         "etp": arguments.get("expert-tensor-parallel-size") or arguments.get("tensor-model-parallel-size", 1),
     }

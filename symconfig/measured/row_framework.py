@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from symconfig.cost.framework import FRAMEWORKS, MEGATRON, USER_BUFFERS, Framework
+from symconfig.cost.framework import FRAMEWORKS, MEGATRON, USER_BUFFERS, Framework, beside_another
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Implementation, Kernel
@@ -132,6 +132,8 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     sizes = {name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits}
     if asked.stated.get("fsdp_mixed_precision") == "PURE":
         habits["reduced_bytes"] = 2.0
+    if overlap.get("moe_a2a") or asked.stated.get("moe_a2a"):
+        base = beside_another(base, asked.cluster.gpu.architecture)
     return replace(
         base,
         implementation=replace(base.implementation, attention=kernel, **how),

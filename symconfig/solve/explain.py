@@ -114,7 +114,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "pp": setting.pp,
             "vpp": setting.vpp,
             "num_microbatches": points.num_microbatches[0],
-            "group": setting.framework.microbatch_group or setting.pp,
+            "group": setting.microbatch_group,
         },
         "states_bytes": {
             "dense_parameters": sums.dense[worst, 0],
