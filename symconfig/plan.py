@@ -111,13 +111,28 @@ class Options:
     optimizer_offload: float  # share of the optimizer state in host memory, 0 to 1
     activation_offload: bool
     param_offload: bool
-    pipeline_layout: str | None  # Megatron's layout string when the stages are uneven
+    pipeline_layout: str | None  # Megatron's layout string, where nothing plainer says the stages
     account_for_embedding: bool
     account_for_loss: bool
     microbatch_group_size: int | None  # per virtual stage, interleaved schedule only
     moe_dispatcher: Literal["alltoall", "allgather", "flex"] | None
     grad_bytes: int  # per parameter, as accumulated
     schedule: Literal["none", "1f1b", "interleaved"]
+    # Layers on the first and on the last stage, the others share the rest; None: as the others have.
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
+
+    @property
+    def stage_layout(self) -> str:
+        """How the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
+        if self.pipeline_layout:
+            return self.pipeline_layout
+        told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
+        words = [f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items()
+                 if count is not None]
+        counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
+        words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ RECOMPUTE_SINCE = {
     "moe": "core_v0.12.1",
     "shared_experts": "core_v0.14.0",
 }
+# --pipeline-model-parallel-layout, and what it may say: multi-token prediction; that in another chunk than the loss
+# (pipeline_parallel_layer_layout.py, validate_layer_layout).
+LAYOUT_SINCE = "core_v0.13.0"
+LAYOUT_MTP_SINCE = "core_v0.14.0"
+LAYOUT_MTP_ALONE_SINCE = "core_v0.16.1"
 # Megatron-LM pads the vocabulary to a multiple of this times tp (--make-vocab-size-divisible-by, its default).
 MEGATRON_VOCAB_MULTIPLE = 128
 

@@ -50,6 +50,10 @@ class FlagTable:
     def known(self, name: str) -> bool:
         return name in self.flags
 
+    def at_least(self, version: str) -> bool:
+        """Is this version `version` or later? For what changed without an option of its own."""
+        return versions().index(self.version) >= versions().index(version)
+
     def check(self, args: Sequence[str]) -> list[Problem]:
         """What this version's parser would refuse in `args`, all of it."""
         problems: list[Problem] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from symconfig.errors import InputError, Problem
-from symconfig.render.flags import FlagTable, first_with, versions
+from symconfig.render.flags import FlagTable, first_with
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = ("MODEL_ARGS", "MOE_ARGS", "TRAINING_ARGS", "PRECISION_ARGS", "MODEL_PARALLEL_ARGS", "DATA_PARALLEL_ARGS",
@@ -49,8 +49,7 @@ class Arguments:
 
     def at_least(self, version: str) -> bool:
         """Is this version `version` or later? For what changed without an option of its own."""
-        order = versions()
-        return order.index(self.table.version) >= order.index(version)
+        return self.table.at_least(version)
 
     def refuse(
         self, name: str, why: str, got: object = None, since: str | None = None, hint: str | None = None

@@ -7,7 +7,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
-from symconfig.targets import RECOMPUTE_SINCE
+from symconfig.targets import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
@@ -106,15 +106,14 @@ def _pipeline(out: Arguments, best: Candidate) -> None:
     if parallel.pp == 1:
         return
     if options.pipeline_layout is not None:
-        if out.needs("pipeline_layout", "--pipeline-model-parallel-layout", "it has no layouts of stages",
-                     options.pipeline_layout):
-            out.put("--pipeline-model-parallel-layout", options.pipeline_layout)  # says vpp, too
-        if "m" in options.pipeline_layout and not out.at_least("core_v0.14.0"):
-            out.refuse("pipeline_layout", "layouts have no multi-token prediction", options.pipeline_layout,
-                       since="core_v0.14.0")
+        _layout(out, options.pipeline_layout)
     else:
         if parallel.vpp > 1:
             out.put("--num-virtual-stages-per-pipeline-rank", parallel.vpp)
+        if options.first_stage_layers is not None:
+            out.put("--decoder-first-pipeline-num-layers", options.first_stage_layers)
+        if options.last_stage_layers is not None:
+            out.put("--decoder-last-pipeline-num-layers", options.last_stage_layers)
         if options.account_for_embedding:
             out.put("--account-for-embedding-in-pipeline-split")
         if options.account_for_loss:
@@ -124,6 +123,17 @@ def _pipeline(out: Arguments, best: Candidate) -> None:
             out.put("--microbatch-group-size-per-virtual-pipeline-stage", options.microbatch_group_size)
         if not options.overlap.pp_p2p and parallel.pp > 2:  # with two stages Megatron insists on the overlap
             out.put("--no-overlap-p2p-communication")
+
+
+def _layout(out: Arguments, layout: str) -> None:
+    """The layout string, which says the virtual stages, too."""
+    if out.needs("pipeline_layout", "--pipeline-model-parallel-layout", "it has no layouts of stages", layout):
+        out.put("--pipeline-model-parallel-layout", layout)
+    if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
+        out.refuse("pipeline_layout", "layouts have no multi-token prediction", layout, since=LAYOUT_MTP_SINCE)
+    elif "m" in layout.replace(",", "").rpartition("|")[0] and not out.at_least(LAYOUT_MTP_ALONE_SINCE):
+        out.refuse("pipeline_layout", "multi-token prediction goes with the loss", layout,
+                   since=LAYOUT_MTP_ALONE_SINCE)
 
 
 def data_parallel_args(out: Arguments, best: Candidate) -> None:

@@ -116,8 +116,8 @@ def options(best: Candidate) -> tuple[Row, ...]:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:
         rows.append(("token dispatcher", value.moe_dispatcher))
-    if value.pipeline_layout:
-        rows.append(("stage layout", value.pipeline_layout))
+    if value.stage_layout:
+        rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:
         rows.append(("optimizer state on the host", share(value.optimizer_offload, 1.0)))
     for name, on in (("activations on the host", value.activation_offload),

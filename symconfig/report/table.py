@@ -77,7 +77,7 @@ def others_text(candidate: Candidate) -> str:
         found.append(f"cp by {o.cp_comm}")
     if o.moe_dispatcher and candidate.parallel.ep > 1:
         found.append(f"{o.moe_dispatcher} dispatch")
-    if o.pipeline_layout or o.account_for_embedding or o.account_for_loss:
+    if o.stage_layout:
         found.append("uneven stages")
     return ", ".join(found)
 

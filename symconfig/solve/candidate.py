@@ -104,6 +104,8 @@ def _options(found: Found, recompute: Recompute) -> Options:
         moe_dispatcher="alltoall" if request.model.experts else None,
         grad_bytes=int(request.framework.bytes.gradient),
         schedule="none" if pp == 1 else "interleaved" if split.vpp > 1 else "1f1b",
+        first_stage_layers=split.first_layers,
+        last_stage_layers=split.last_layers,
     )
 
 

@@ -14,7 +14,15 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph.operator import DISCARDING, LAYER
-from symconfig.targets import AUTOEP_MODELS, AUTOTP_MODELS, RECOMPUTE_SINCE, megatron_release
+from symconfig.solve.stages.problem import Layouts
+from symconfig.targets import (
+    AUTOEP_MODELS,
+    AUTOTP_MODELS,
+    LAYOUT_MTP_SINCE,
+    LAYOUT_SINCE,
+    RECOMPUTE_SINCE,
+    megatron_release,
+)
 
 Ints = NDArray[np.int64]
 
@@ -48,7 +56,7 @@ class Limits:
     """
 
     pipeline: bool
-    layouts: bool
+    layouts: Layouts
     tensor_with_sequence: tuple[bool, ...]  # choices of sequence parallelism when tp > 1
     cp_comms: tuple[str, ...]
     zero: tuple[int, ...]
@@ -247,22 +255,32 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
     if backend == "deepspeed":
         # p2p stands for none: the scheme of Ulysses keeps the heads a second time, after their exchange.
         return Limits(
-            pipeline=False, layouts=False, tensor_with_sequence=(False,), cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3),
-            modules=(), block_recompute=False, activation_offload=False, refusals=_DEEPSPEED, interleaved=(),
-            fsdp_alone=False,
+            pipeline=False, layouts=Layouts(any_cut=False), tensor_with_sequence=(False,), cp_comms=("p2p", "a2a"),
+            zero=(0, 1, 2, 3), modules=(), block_recompute=False, activation_offload=False, refusals=_DEEPSPEED,
+            interleaved=(), fsdp_alone=False,
         )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     modules = tuple(name for name in there if _applies(name, model))
-    layouts = number >= ((0, 14) if model.num_nextn_predict_layers else (0, 13))
     refusals = _MEGATRON + tuple(refusal for until, refusal in _MEGATRON_UNTIL if number < until)
     if architecture in NO_FLASH:
         refusals += _WITHOUT_FLASH
     return Limits(
-        pipeline=True, layouts=layouts, tensor_with_sequence=(True, False), cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3),
-        modules=modules, block_recompute=True, activation_offload=number >= (0, 16), refusals=refusals,
-        interleaved=_INTERLEAVED, fsdp_alone=True,
+        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=(True, False), cp_comms=("p2p", "a2a"),
+        zero=(0, 1, 2, 3), modules=modules, block_recompute=True, activation_offload=number >= (0, 16),
+        refusals=refusals, interleaved=_INTERLEAVED, fsdp_alone=True,
     )
+
+
+def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
+    """What Megatron-LM can say of the stages. With a layout string a chunk may be empty ("Empty stages are allowed":
+    docs/user-guide/features/pipeline_parallel_layout.md).
+
+    Multi-token prediction stays with the loss, also from core_v0.16 on, where it need not: elsewhere it makes every
+    message ask for its shape first and wait for the device (p2p_communication.py, _communicate_shapes).
+    """
+    any_cut = number >= megatron_release(LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE)
+    return Layouts(any_cut, empty_ends=any_cut, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:

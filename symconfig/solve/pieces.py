@@ -32,6 +32,7 @@ from symconfig.solve.space import (
     lattice,
     points,
 )
+from symconfig.solve.split import most_chunks
 
 PIECE = 512  # points whose policies are worked out together
 WHOLE = Choice(frozenset({LAYER}))  # full recompute
@@ -145,7 +146,7 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
         if not plain.size:
             continue
         several = interleaved(request, piece.scheme, piece.candidates, plain, pp, refused)
-        for vpp in range(1, layers // pp + 1 if pp > 1 else 2):
+        for vpp in range(1, most_chunks(layers, pp, request.limits.layouts) + 1):
             chosen = plain if vpp == 1 else several
             if request.pins.allows("vpp", vpp) and chosen.size:
                 yield pp, vpp, chosen

@@ -29,6 +29,7 @@ class Pins:
     ranges: Mapping[str, tuple[int, int]]
     words: Mapping[str, str]
     fraction: float | None = None  # optimizer_offload
+    layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
 
     def allows(self, name: str, value: int) -> bool:
         low, high = self.ranges.get(name, (0, 2**62))
@@ -44,7 +45,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
-    fraction = None
+    fraction = layout = None
     for name, raw in pins.items():
         value = raw.strip()
         if name in DEGREES:
@@ -63,6 +64,8 @@ def parse(pins: Mapping[str, str]) -> Pins:
             fraction = _fraction(value)
             if fraction is None:
                 problems.append(_problem(name, raw, "a share from 0 to 1"))
+        elif name == "layout":
+            layout = value  # held against the model and the target where they are known
         elif name in WORDS:
             if value not in WORDS[name]:
                 problems.append(_problem(name, raw, "one of " + ", ".join(WORDS[name])))
@@ -75,7 +78,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
             )
     if problems:
         raise InputError(problems)
-    return Pins(ranges, words, fraction)
+    return Pins(ranges, words, fraction, layout)
 
 
 def _range(value: str) -> tuple[int, int] | None:

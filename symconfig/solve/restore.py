@@ -23,7 +23,16 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
     scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)  # type: ignore[arg-type]
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
-    split = Split(p.pp, p.vpp, chunks, o.account_for_embedding, o.account_for_loss, o.pipeline_layout)
+    split = Split(
+        p.pp,
+        p.vpp,
+        chunks,
+        o.account_for_embedding,
+        o.account_for_loss,
+        o.pipeline_layout,
+        o.first_stage_layers,
+        o.last_stage_layers,
+    )
     layers, together = 0, 1
     if o.recompute.granularity == "full":
         choice, given = WHOLE, o.recompute.num_layers

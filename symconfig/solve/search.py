@@ -9,8 +9,10 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan, Search
-from symconfig.solve import candidate
+from symconfig.solve import candidate, pinned
 from symconfig.solve.infeasible import infeasible
+from symconfig.solve.limits import limits
+from symconfig.solve.pins import parse
 from symconfig.solve.run import Outcome, Progress, fits, run
 
 
@@ -66,6 +68,8 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         raise InfeasibleError(
             Problem("Megatron-LM has no LoRA", field="backend", got="megatron", hint="--backend deepspeed")
         )
+    space = limits(job.backend, job.megatron_version, model, cluster.gpu.architecture)
+    problems += pinned.problems(model, job, parse(job.pins), space)
     if problems:
         raise InputError(problems)
     peaks = cluster.gpu.peak_flops

@@ -1,30 +1,36 @@
-"""How the blocks of a model are laid over (virtual) pipeline stages, and which splits a target can express."""
+"""How the blocks of a model are laid over (virtual) pipeline stages, and how a target can say it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise, product
 
-LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}  # any other kind is a transformer layer, t
+from symconfig.pipeline_layout import LETTERS, dealt, expanded, letters, written
+from symconfig.solve.stages.problem import Chunks, Layouts
+
+_ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """chunks[j]: kinds of chunk j in model order; stage i holds chunks i, i + pp, i + 2 pp, …
 
-    account_*: the embedding (loss) takes the place of one layer; layout: Megatron's layout string, or None.
+    How it is said, if not as equal chunks. account_*: the embedding (loss) takes the place of one layer. first_layers,
+    last_layers: layers on these stages, the others share the rest; None: as the others. layout: Megatron's string.
     """
 
     pp: int
     vpp: int
-    chunks: tuple[tuple[str, ...], ...]
+    chunks: Chunks
     account_for_embedding: bool = False
     account_for_loss: bool = False
     layout: str | None = None
+    first_layers: int | None = None
+    last_layers: int | None = None
 
-    def stage(self, index: int) -> tuple[tuple[str, ...], ...]:
+    def stage(self, index: int) -> Chunks:
         return self.chunks[index :: self.pp]
 
     def counts(self, kinds: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -34,138 +40,232 @@ class Split:
 
     @property
     def longest_chunk(self) -> int:
-        return max(sum(kind not in LETTERS for kind in chunk) for chunk in self.chunks)
+        return max(map(_layers, self.chunks))
 
 
-def splits(
-    sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: bool
-) -> tuple[Split, ...]:
-    """Every split worth weighing for pp x vpp chunks.
-
-    weights: relative seconds of each kind, for balancing. layouts: the target can say any split; otherwise only
-    equal ones, with or without the ends counted as layers.
-    """
-    return _splits(sequence, pp, vpp, tuple(sorted(weights.items())), layouts)
-
-
-@lru_cache(maxsize=4096)
-def _splits(
-    sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: bool
-) -> tuple[Split, ...]:
-    layers = [kind for kind in sequence if kind not in LETTERS]
-    first, last = _ends(sequence)
-    chunks = pp * vpp
-    result: list[Split] = []
-    for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)):
-        split = equal(sequence, pp, vpp, at_start, at_end)
-        # A chunk that holds an end and no layer is left to those who ask for it.
-        if split is not None and (chunks == 1 or all(any(k not in LETTERS for k in chunk) for chunk in split.chunks)):
-            result.append(split)
-    if layouts and pp > 1 and len(layers) >= chunks:
-        kinds = tuple(layers)
-        sizes = list(_balanced(kinds, chunks, weights))
-        cut = _cut(first, layers, last, sizes)
-        if all(cut != split.chunks for split in result):
-            result.append(Split(pp, vpp, cut, layout=_layout(cut)))
-    return tuple(result)
+def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
+    """The plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers of the
+    first and last stage, as a layout string. None: it cannot."""
+    for split in _dealt(pp, chunks, layouts):
+        if split.chunks == chunks:
+            return split
+    if pp > 1 and layouts.any_cut and not _refused(chunks, layouts):
+        return Split(pp, len(chunks) // pp, chunks, layout=written(chunks))
+    return None
 
 
-def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
+def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
+    """The splits without a layout string that may have these chunks."""
+    sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
+    for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
+        if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
+            yield split
+    if layouts.first_last and pp > 1:
+        stages = [sum(map(_layers, chunks[index::pp])) for index in range(pp)]
+        # The first stage is always said: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
+        # virtual stages (get_transformer_layer_offset). Between two stages it says all, and core_v0.12 divides by zero
+        # when both are given.
+        last = stages[-1] if pp > 2 and stages[-1] != stages[1] else None
+        if (split := uneven(sequence, pp, vpp, stages[0], last)) is not None:
+            yield split
+
+
+def _refused(chunks: Chunks, layouts: Layouts) -> bool:
+    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it."""
+    bare = [chunk for chunk in chunks if not _layers(chunk)]
+    return (
+        "embedding" not in chunks[0]
+        or "head" not in chunks[-1]
+        or (not layouts.empty and () in bare)
+        or (not layouts.empty_ends and any(bare))
+        or (layouts.mtp_with_head and any("mtp" in chunk for chunk in chunks[:-1]))
+    )
+
+
+def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
     """As many layers on every chunk, the embedding (loss) counted as one where asked for; else None."""
-    total = sum(kind not in LETTERS for kind in sequence) + at_start + at_end
-    if total % (pp * vpp) or (pp == 1 and (at_start or at_end)):
+    if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
-    return even(sequence, pp, vpp, at_start, at_end)
+    sizes = dealt(_layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
+    return None if sizes is None else Split(pp, vpp, _cut(sequence, sizes), at_start, at_end)
+
+
+def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
+    """So many layers on the first (last) stage, and the rest shared evenly by the others; None if that cannot be."""
+    sizes = dealt(_layers(sequence), pp, vpp, first=first, last=last)
+    if sizes is None:
+        return None
+    return Split(pp, vpp, _cut(sequence, sizes), first_layers=first, last_layers=last)
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
     """Chunks that differ by one place at most, the first ones longer; the ends take places. None: too few layers."""
-    layers = [kind for kind in sequence if kind not in LETTERS]
-    first, last = _ends(sequence)
     chunks = pp * vpp
-    each, longer = divmod(len(layers) + at_start + at_end, chunks)
+    each, longer = divmod(_layers(sequence) + at_start + at_end, chunks)
     sizes = [each + (index < longer) for index in range(chunks)]
     sizes[0] -= at_start
     sizes[-1] -= at_end
     if each < 1 or min(sizes) < 0:
         return None
-    return Split(pp, vpp, _cut(first, layers, last, sizes), bool(at_start), bool(at_end))
+    return Split(pp, vpp, _cut(sequence, sizes), bool(at_start), bool(at_end))
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them: E, t, m, L, | between chunks, (x)*n, x*n.
+    """Chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them.
 
     None: the layout has other layers than the model, or no whole number of chunks for each stage.
     """
-    plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout)
-    plain = re.sub(r"([EtmL])\*(\d+)", lambda found: found[1] * int(found[2]), plain)
-    parts, place = plain.split("|"), 0
-    chunks = []
-    for part in parts:
-        chunks.append(sequence[place : place + len(part)])
-        place += len(part)
-    if place != len(sequence) or len(parts) % pp:
+    parts = expanded(layout)
+    if "".join(parts) != letters(sequence) or len(parts) % pp:
         return None
-    return Split(pp, len(parts) // pp, tuple(chunks), False, False)
+    ends = list(accumulate(map(len, parts), initial=0))
+    chunks = tuple(sequence[start:end] for start, end in pairwise(ends))
+    return Split(pp, len(parts) // pp, chunks, layout=layout)
 
 
-def _ends(sequence: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    return ["embedding"], [kind for kind in sequence if kind in ("mtp", "head")]
+def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:
+    """The most chunks a stage that are worth weighing: the ends may take the places of layers. Every stage has one."""
+    if pp == 1 or pp > layers:
+        return int(pp == 1)
+    most = (layers + 2 * (layouts.account or layouts.empty_ends)) // pp
+    return max(most, -(-(layers + 2) // pp)) if layouts.empty else most
 
 
-def _cut(first: list[str], layers: list[str], last: list[str], sizes: list[int]) -> tuple[tuple[str, ...], ...]:
-    chunks, start = [], 0
-    for index, size in enumerate(sizes):
-        chunk = layers[start : start + size]
-        start += size
-        chunks.append(
-            (
-                *(first if index == 0 else []),
-                *chunk,
-                *(last if index == len(sizes) - 1 else []),
-            )
-        )
-    return tuple(chunks)
+def splits(
+    sequence: tuple[str, ...],
+    pp: int,
+    vpp: int,
+    weights: Mapping[str, float],
+    layouts: Layouts,
+    pinned: str | None = None,
+) -> tuple[Split, ...]:
+    """Every split worth weighing for pp x vpp chunks: those that can be said without a layout string, and the one
+    whose heaviest chunk is lightest. weights: relative seconds of each kind, for balancing. pinned: this one only."""
+    if pinned is not None:
+        split = laid_out(sequence, pp, pinned)
+        found = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
+        return () if found is None else (found,)
+    return _splits(sequence, pp, vpp, tuple(sorted(weights.items())), layouts)
 
 
-def _layout(chunks: tuple[tuple[str, ...], ...]) -> str:
-    return "|".join("".join(LETTERS.get(kind, "t") for kind in chunk) for chunk in chunks)
+@lru_cache(maxsize=4096)
+def _splits(
+    sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
+) -> tuple[Split, ...]:
+    accounted = _ACCOUNTED if layouts.account else _ACCOUNTED[:1]
+    result = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
+    if pp == 1:
+        return tuple(result)
+    sizes = _lightest(sequence, pp, vpp, weights, layouts)
+    if sizes is not None:
+        cut = _cut(sequence, sizes)
+        found = said(pp, cut, layouts) if all(cut != split.chunks for split in result) else None
+        if found is not None:
+            result.append(found)
+    return tuple(result)
+
+
+def _layers(chunk: Sequence[str]) -> int:
+    return sum(kind not in LETTERS for kind in chunk)
+
+
+def _cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
+    """The layers by these sizes; what stands before them goes to the first chunk, what stands behind to the last."""
+    before = next(index for index, kind in enumerate(sequence) if kind not in LETTERS)
+    ends = list(accumulate(sizes, initial=before))
+    ends[0], ends[-1] = 0, len(sequence)
+    return tuple(sequence[start:end] for start, end in pairwise(ends))
+
+
+def _lightest(
+    sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
+) -> tuple[int, ...] | None:
+    """Layers of each chunk in the cut whose heaviest chunk is lightest, among those that can be said."""
+    kinds = tuple(kind for kind in sequence if kind not in LETTERS)
+    if layouts.any_cut:
+        return _balanced(kinds, _least(len(kinds), pp * vpp, layouts), weights)
+    if layouts.first_last:
+        return _lightest_ends(kinds, pp, vpp, weights)
+    return None
+
+
+def _least(layers: int, chunks: int, layouts: Layouts) -> tuple[int, ...]:
+    """The fewest layers that each chunk must have. Chunks without any block come first, as many as there must be."""
+    ends = int(not layouts.empty_ends)
+    missing = max(0, chunks - layers - 2 * (1 - ends)) if layouts.empty else 0
+    return (ends, *(int(index >= missing) for index in range(chunks - 2)), ends)
+
+
+def _edges(weight: Mapping[str, float]) -> tuple[float, float]:
+    """Weights of what stands before the layers, and behind them."""
+    return weight.get("embedding", 0.0), weight.get("head", 0.0) + weight.get("mtp_total", 0.0)
+
+
+def _lightest_ends(
+    layers: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...]
+) -> tuple[int, ...] | None:
+    """The same where only the layers of the first and last stage can be told, by trying all."""
+    weight = dict(weights)
+    head, tail = _edges(weight)
+    until = list(accumulate((weight[kind] for kind in layers), initial=0.0))
+    found: list[tuple[float, int, tuple[int, ...]]] = []
+    for first, between in product(range(vpp, len(layers), vpp), range(vpp, len(layers), vpp) if pp > 2 else (0,)):
+        last = len(layers) - first - between * (pp - 2)
+        sizes = dealt(len(layers), pp, vpp, first=first, last=last) if last > 0 else None
+        if sizes is not None:
+            places = list(accumulate(sizes, initial=0))
+            loads = [until[end] - until[start] for start, end in pairwise(places)]
+            loads[0] += head
+            loads[-1] += tail
+            found.append((max(loads), max(sizes) - min(sizes), sizes))
+    return min(found)[2] if found else None
 
 
 @cache
-def _balanced(layers: tuple[str, ...], chunks: int, weights: tuple[tuple[str, float], ...]) -> tuple[int, ...]:
+def _balanced(
+    layers: tuple[str, ...], least: tuple[int, ...], weights: tuple[tuple[str, float], ...]
+) -> tuple[int, ...] | None:
     """Sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
 
     Exact to a millionth of the total: a greedy fill is feasible exactly when some split is.
     """
     weight = dict(weights)
-    ends = (weight.get("embedding", 0.0), weight.get("head", 0.0) + weight.get("mtp_total", 0.0))
+    ends = _edges(weight)
     total = sum(weight[kind] for kind in layers) + sum(ends)
-    low, high = total / chunks, total
+    low, high = total / len(least), total
+    if _fill(layers, least, weight, ends, high) is None:
+        return None
     while high - low > 1e-6 * total:
         middle = (low + high) / 2
-        if _fill(layers, chunks, weight, ends, middle) is None:
+        if _fill(layers, least, weight, ends, middle) is None:
             low = middle
         else:
             high = middle
-    sizes = _fill(layers, chunks, weight, ends, high)
+    sizes = _fill(layers, least, weight, ends, high)
     assert sizes is not None
     return tuple(sizes)
 
 
 def _fill(
-    layers: tuple[str, ...], chunks: int, weight: dict[str, float], ends: tuple[float, float], limit: float
+    layers: tuple[str, ...],
+    least: tuple[int, ...],
+    weight: dict[str, float],
+    ends: tuple[float, float],
+    limit: float,
 ) -> list[int] | None:
-    """Fill from the back, each chunk to the limit, leaving a layer for every chunk before it; None if that fails."""
-    sizes = [0] * chunks
-    left = len(layers)
-    for index in reversed(range(chunks)):
-        load = ends[1] if index == chunks - 1 else 0.0
+    """Fill from the back, each chunk to the limit, leaving what the chunks before it must have; None if that fails."""
+    sizes = [0] * len(least)
+    left, needed = len(layers), sum(least)
+    for index in reversed(range(len(least))):
+        needed -= least[index]
+        load = ends[1] if index == len(least) - 1 else 0.0
         load += ends[0] if index == 0 else 0.0
-        while left > index and (load + weight[layers[left - 1]] <= limit * (1 + 1e-12) or index == 0):
+        while left > needed and (
+            load + weight[layers[left - 1]] <= limit * (1 + 1e-12) or index == 0 or sizes[index] < least[index]
+        ):
             load += weight[layers[left - 1]]
             left -= 1
             sizes[index] += 1
-        if load > limit * (1 + 1e-9):
+        if load > limit * (1 + 1e-9) or sizes[index] < least[index]:
             return None
     return sizes

@@ -22,11 +22,12 @@ from symconfig.cost.step import bound, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
+from symconfig.pipeline_layout import LETTERS
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
 from symconfig.solve.space import Request, columns, schemes
-from symconfig.solve.split import LETTERS, Split, splits
+from symconfig.solve.split import Split, splits
 
 BATCH = 2**16  # candidates at once
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
@@ -64,13 +65,14 @@ def weigh(request: Request, machine: Machine, weighed: Weighed, progress: Callab
 
 
 def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
-    kinds = sequence(piece.request.model)
+    request = piece.request
+    kinds = sequence(request.model)
     for pp, vpp, chosen in ways(piece, weighed.refused):
         if not weighed.exhaustive:
             chosen = chosen[piece.least_s[chosen] <= weighed.worst_s]
         if not chosen.size:
             continue
-        for split in splits(kinds, pp, vpp, piece.balance, piece.request.limits.layouts):
+        for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout):
             yield from _slices(piece, split, chosen, weighed)
 
 

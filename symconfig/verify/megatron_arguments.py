@@ -39,6 +39,9 @@ class ArgumentList:
             elif name:
                 self.given[name].append(word)
 
+    def at_least(self, version: str) -> bool:
+        return self._table.at_least(version)
+
     def has(self, option: str) -> bool:
         return option in self.given
 

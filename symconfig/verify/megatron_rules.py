@@ -6,15 +6,20 @@ first step, loses layers in silence, or trains another model.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 
+from symconfig import pipeline_layout
 from symconfig.errors import Problem
+from symconfig.targets import LAYOUT_MTP_ALONE_SINCE
 from symconfig.verify.megatron_arguments import FILE, ArgumentList
 
 Rule = Callable[[ArgumentList, int], Iterator[Problem]]
 TP, PP, CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
 EP, ETP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"
+LAYOUT = "--pipeline-model-parallel-layout"
+COUNTS = FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
+ACCOUNTS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+LAST_ALONE_SINCE = "core_v0.14.0"
 
 
 def refuse(args: ArgumentList, world_size: int, file: str = FILE) -> list[Problem]:
@@ -113,16 +118,20 @@ def _experts(args: ArgumentList, world_size: int) -> Iterator[Problem]:
 def _layers(args: ArgumentList, world_size: int) -> Iterator[Problem]:
     """Layers are lost or doubled when the stages do not hold exactly --num-layers."""
     layers, pp = args.number("--num-layers"), args.number(PP)
-    if (layout := args.text("--pipeline-model-parallel-layout")) is not None:
-        yield from _layout(layout, layers, pp, args.number("--mtp-num-layers", 0))
+    ways = [group for group in (COUNTS, ACCOUNTS, (LAYOUT,)) if any(map(args.has, group))]
+    if len(ways) > 1:
+        given = [option for group in ways for option in group if args.has(option)]
+        yield Problem("say the stages in several ways", field=" ".join(given), need="one of them")
+        return
+    if args.has(LAYOUT):
+        yield from _layout(args, layers, pp)
         return
     virtual = args.number("--num-virtual-stages-per-pipeline-rank")
-    ends = {option: args.maybe(option)
-            for option in ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")}
+    ends = {option: args.maybe(option) for option in COUNTS}
     if any(value is not None for value in ends.values()):
-        yield from _uneven(ends, layers, pp, virtual)
+        yield from _uneven(args, ends, layers, pp, virtual)
         return
-    counted = layers + sum(args.has(f"--account-for-{end}-in-pipeline-split") for end in ("embedding", "loss"))
+    counted = layers + sum(map(args.has, ACCOUNTS))
     yield from _divides("the layers", "--num-layers", counted, pp, "pp")
     per_chunk = args.maybe("--num-layers-per-virtual-pipeline-stage")
     if per_chunk is not None:
@@ -132,53 +141,45 @@ def _layers(args: ArgumentList, world_size: int) -> Iterator[Problem]:
         yield from _divides("a stage's layers", "--num-virtual-stages-per-pipeline-rank", counted // pp, virtual, "vpp")
 
 
-def _uneven(ends: Mapping[str, int | None], layers: int, pp: int, virtual: int) -> Iterator[Problem]:
+def _uneven(
+    args: ArgumentList, ends: Mapping[str, int | None], layers: int, pp: int, virtual: int
+) -> Iterator[Problem]:
     given = {option: value for option, value in ends.items() if value is not None}
     left, stages = layers - sum(given.values()), pp - len(given)
     if stages < 0 or left < 0 or (stages == 0 and left) or (stages > 0 and (left % stages or not left)):
         yield Problem("the stages do not hold all layers", field=" ".join(given),
                       got=" + ".join(map(str, given.values())),
                       need=f"what leaves an equal share of {layers} layers to each of {max(stages, 0)} stages between")
+    elif stages:
+        yield from _divides("a stage's layers", " ".join(given), left // stages, virtual, "vpp")
     for option, value in given.items():
         yield from _divides("a stage's layers", option, value, virtual, "vpp")
+    if virtual > 1 and FIRST not in given and not args.at_least(LAST_ALONE_SINCE):
+        # transformer_layer.py, get_transformer_layer_offset: counts the layers of a first stage that has no number as 0
+        yield Problem("alone doubles the layers of virtual stages and loses others", field=LAST,
+                      got=str(given[LAST]), need=f"{FIRST} beside it, or Megatron-LM from {LAST_ALONE_SINCE} on")
 
 
-_REPEAT = re.compile(r"\(([^()]*)\)\*(\d{1,4})(?!\d)")
-_LONGEST = 100_000  # letters; the largest models have hundreds of layers
-
-
-def expand_layout(layout: str) -> list[str]:
-    """Megatron's layout string as the letters of each stage: 'Et*3|(t|)*2L' -> ['Ettt', 't', 't', 'L']."""
-    text = layout.replace(",", "").replace(" ", "")
-    while len(text) < _LONGEST and (match := _REPEAT.search(text)) is not None:
-        text = text[:match.start()] + match[1] * int(match[2]) + text[match.end():]
-    text = re.sub(r"([EtmL|])\*(\d{1,4})(?!\d)", lambda found: found[1] * int(found[2]), text)
-    return text.split("|")
-
-
-def _layout(layout: str, layers: int, pp: int, mtp: int) -> Iterator[Problem]:
-    field = "--pipeline-model-parallel-layout"
-    stages = expand_layout(layout)
-    letters = "".join(stages)
-    if set(letters) - set("EtmL"):
-        yield Problem("has letters other than E, t, m and L", field=field, got=repr(layout), need="those four")
-        return
-    for letter, name, need in (("t", "layer", layers), ("m", "prediction layer", mtp), ("E", "embedding", 1),
-                               ("L", "loss", 1)):
-        if letters.count(letter) != need:
-            yield Problem(f"does not hold each {name} once", field=field, got=f"{letters.count(letter)} x {letter}",
-                          need=str(need))
-    if not letters.startswith("E") or not letters.endswith("L"):
-        yield Problem("does not begin with the embedding and end with the loss", field=field, got=repr(layout),
-                      need="E first and L last")
-    yield from _divides("the stages of the layout", field, len(stages), pp, "pp")
+def _layout(args: ArgumentList, layers: int, pp: int) -> Iterator[Problem]:
+    layout = args.text(LAYOUT) or ""
+    yield from pipeline_layout.problems(layout, layers, args.number("--mtp-num-layers", 0), LAYOUT)
+    chunks = pipeline_layout.expanded(layout)
+    yield from _divides("the chunks of the layout", LAYOUT, len(chunks), pp, "pp")
+    alone = [place for place, chunk in enumerate(chunks[:-1]) if "m" in chunk]
+    if alone and not args.at_least(LAYOUT_MTP_ALONE_SINCE):
+        # core_v0.14 builds it on the last stage all the same: what it means to refuse is a tuple, which is true
+        yield Problem("multi-token prediction lies before the loss", field=LAYOUT, got=repr(layout),
+                      need=f"mL, or Megatron-LM from {LAYOUT_MTP_ALONE_SINCE} on")
+    if any(place % pp == 0 for place in alone):
+        yield Problem("multi-token prediction lies on the first stage", field=LAYOUT, got=repr(layout),
+                      need="it on a later one")
 
 
 def _interleaving(args: ArgumentList, world_size: int) -> Iterator[Problem]:
     """schedules.py: the group lies in [pp, m]; what is left over is nothing, or at least pp."""
     pp = args.number(PP)
-    layout = args.text("--pipeline-model-parallel-layout")
-    chunks = (len(expand_layout(layout)) // pp if layout is not None
+    layout = args.text(LAYOUT)
+    chunks = (len(pipeline_layout.expanded(layout)) // pp if layout is not None
               else 2 if args.maybe("--num-layers-per-virtual-pipeline-stage") is not None
               else args.number("--num-virtual-stages-per-pipeline-rank"))
     if pp < 2 or chunks < 2:

@@ -19,6 +19,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.split import splits
+from symconfig.solve.stages.problem import Layouts
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job
 
@@ -59,7 +60,7 @@ def cost(
     if habits:
         wanted = replace(wanted, framework=replace(wanted.framework, **habits))
     kinds = sequence(model)
-    split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), False)[0]
+    split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), Layouts(any_cut=False))[0]
     megatron = backend == "megatron"
     return detail(
         Found(

@@ -30,7 +30,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
-from symconfig.solve.split import Split, splits
+from symconfig.solve.split import Split, most_chunks, splits
 from tests.sample_models import sample_cluster, sample_model
 
 Key = tuple[int, ...]  # tp, pp, vpp, cp, ep, etp, dp, micro
@@ -151,7 +151,7 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
             if wanted.global_batch % (dp * micro) or not wanted.pins.allows("mbs", micro):
                 continue
             for sp, comm in product([False] if deepspeed else [False, True], ["p2p", "a2a"]):
-                for vpp in range(1, model.num_hidden_layers // pp + 1):
+                for vpp in range(1, most_chunks(model.num_hidden_layers, pp, wanted.limits.layouts) + 1):
                     if (_runs_deepspeed if deepspeed else _runs_megatron)(
                         wanted, tp, cp, pp, vpp, ep, etp, dp, micro, sp, comm
                     ):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations_with_replacement, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.solve.split import Split, splits
+from symconfig.pipeline_layout import dealt, expanded, letters
+from symconfig.solve.split import Split, laid_out, most_chunks, said, splits
+from symconfig.solve.stages.problem import Layouts
 
 KINDS = ("dense", "moe")
+OLD = Layouts(any_cut=False, first_last=True, account=True)  # Megatron-LM before it had layout strings
+NEW = Layouts(any_cut=True, empty_ends=True, empty=True, first_last=True, account=True)
+EQUAL = Layouts(any_cut=False)
 ENDS = {"embedding": 0.0, "head": 2.5, "mtp": 1.5, "mtp_total": 0.0}
 
 
@@ -26,16 +31,16 @@ def load(chunk: tuple[str, ...], weight: dict[str, float]) -> float:
     return sum(weight[kind] for kind in chunk)
 
 
-def optimum(sequence: tuple[str, ...], chunks: int, weight: dict[str, float]) -> float:
-    """The lightest heaviest chunk over all ways to cut the layers, each chunk with at least one."""
-    layers = [kind for kind in sequence if kind in KINDS]
+def optimum(sequence: tuple[str, ...], pp: int, vpp: int, weight: dict[str, float], layouts: Layouts) -> float:
+    """The lightest heaviest chunk over all ways to cut the layers that can be said, without chunks of no block."""
+    layers, chunks = [kind for kind in sequence if kind in KINDS], pp * vpp
     tail = tuple(kind for kind in sequence if kind in ("mtp", "head"))
     best = float("inf")
-    for cuts in combinations(range(1, len(layers)), chunks - 1):
-        bounds = (0, *cuts, len(layers))
-        parts = [tuple(layers[a:b]) for a, b in pairwise(bounds)]
+    for cuts in combinations_with_replacement(range(len(layers) + 1), chunks - 1):
+        parts = [tuple(layers[a:b]) for a, b in pairwise((0, *cuts, len(layers)))]
         parts[0], parts[-1] = ("embedding", *parts[0]), (*parts[-1], *tail)
-        best = min(best, max(load(part, weight) for part in parts))
+        if all(parts) and said(pp, tuple(parts), layouts):
+            best = min(best, max(load(part, weight) for part in parts))
     return best
 
 
@@ -44,11 +49,11 @@ def optimum(sequence: tuple[str, ...], chunks: int, weight: dict[str, float]) ->
     st.integers(1, 4),
     st.integers(1, 3),
     st.integers(0, 2),
-    st.booleans(),
+    st.sampled_from([OLD, NEW, EQUAL]),
     st.floats(0.1, 10.0),
 )
 def test_every_split_keeps_every_layer_in_order(
-    layers: list[str], pp: int, vpp: int, mtp: int, layouts: bool, moe: float
+    layers: list[str], pp: int, vpp: int, mtp: int, layouts: Layouts, moe: float
 ) -> None:
     sequence = named(layers, mtp)
     for split in splits(sequence, pp, vpp if pp > 1 else 1, weights(1.0, moe, mtp), layouts):
@@ -60,25 +65,74 @@ def test_every_split_keeps_every_layer_in_order(
         assert [sum(stage) for stage in counted] == [sum(map(len, stage)) for stage in stages]
 
 
-@given(st.lists(st.sampled_from(KINDS), min_size=4, max_size=10), st.integers(2, 4), st.floats(0.1, 10.0))
-def test_the_balanced_split_is_optimal(layers: list[str], pp: int, moe: float) -> None:
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=2, max_size=9),
+    st.integers(2, 4),
+    st.integers(1, 2),
+    st.sampled_from([OLD, NEW]),
+    st.floats(0.1, 10.0),
+)
+def test_the_balanced_split_is_optimal(layers: list[str], pp: int, vpp: int, layouts: Layouts, moe: float) -> None:
+    """Where there is a way to give every chunk a block."""
     sequence, weight = named(layers), weights(1.0, moe)
-    found = splits(sequence, pp, 1, weight, True)
-    heaviest = min(max(load(chunk, weight) for chunk in split.chunks) for split in found)
-    assert heaviest <= optimum(sequence, pp, weight) + 1e-4 * load(sequence, weight)
+    least = optimum(sequence, pp, vpp, weight, layouts)
+    found = splits(sequence, pp, vpp, weight, layouts)
+    heaviest = min((max(load(chunk, weight) for chunk in split.chunks) for split in found), default=float("inf"))
+    assert heaviest <= least + 1e-4 * load(sequence, weight)
+    assert found or least == float("inf")
 
 
-@given(st.lists(st.sampled_from(KINDS), min_size=4, max_size=12), st.integers(2, 4), st.integers(0, 1))
-def test_a_layout_string_reads_back_as_the_chunks(layers: list[str], pp: int, mtp: int) -> None:
-    """Megatron's --pipeline-model-parallel-layout: E embedding, t layer, m prediction layer, L loss; | ends a chunk."""
-    for split in splits(named(layers, mtp), pp, 1, weights(1.0, 3.0, mtp), True):
-        if split.layout is None:
-            continue
-        letters = {"E": {"embedding"}, "t": set(KINDS), "m": {"mtp"}, "L": {"head"}}
-        read = split.layout.split("|")
-        assert [len(part) for part in read] == [len(chunk) for chunk in split.chunks]
-        for part, chunk in zip(read, split.chunks, strict=True):
-            assert all(kind in letters[letter] for letter, kind in zip(part, chunk, strict=True))
+@given(st.data(), st.integers(2, 4), st.integers(1, 3), st.sampled_from([OLD, NEW]))
+def test_what_is_said_means_the_chunks(data: st.DataObject, pp: int, vpp: int, layouts: Layouts) -> None:
+    """Whatever cut it is: said in no way, or in one that gives these very chunks back."""
+    counts = st.lists(st.integers(0, 3), min_size=pp * vpp, max_size=pp * vpp)
+    sizes = data.draw(counts | st.integers(1, 3).map(lambda n: [n] * (pp * vpp)))
+    if not sum(sizes):
+        return
+    chunks = [("dense",) * size for size in sizes]
+    chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "mtp", "head")
+    split = said(pp, tuple(chunks), layouts)
+    if split is None:
+        assert layouts is OLD
+        return
+    assert split.chunks == tuple(chunks)
+    if split.layout is not None:
+        assert expanded(split.layout) == [letters(chunk) for chunk in chunks]
+        return
+    assert list(sizes) == list(dealt(
+        sum(sizes), pp, vpp, first=split.first_layers, last=split.last_layers,
+        embedding=split.account_for_embedding, loss=split.account_for_loss,
+    ) or ())
+
+
+@pytest.mark.parametrize(("sizes", "pp", "way"), [
+    ((2, 2, 2, 2), 4, {}),
+    ((1, 2, 2, 2), 4, {"account_for_embedding": True}),
+    ((1, 2, 2, 1), 4, {"account_for_embedding": True, "account_for_loss": True}),
+    ((0, 1, 1, 0), 2, {"account_for_embedding": True, "account_for_loss": True}),
+    ((3, 4, 4, 2), 4, {"first_layers": 3, "last_layers": 2}),
+    ((4, 4, 4, 2), 4, {"first_layers": 4, "last_layers": 2}),
+    ((5, 3), 2, {"first_layers": 5}),
+    ((2, 1, 2, 1), 2, {"first_layers": 4}),
+    ((1, 2, 3, 2), 4, {"layout": "Et|tt|t*3|ttL"}),
+    ((2, 0, 1, 2), 2, {"layout": "Ett||t|ttL"}),
+])
+def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[str, object]) -> None:
+    chunks = [("dense",) * size for size in sizes]
+    chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
+    expected = Split(pp, len(sizes) // pp, tuple(chunks), **way)  # type: ignore[arg-type]
+    assert said(pp, tuple(chunks), NEW) == expected
+    assert said(pp, tuple(chunks), OLD) == (None if "layout" in way else expected)
+
+
+def test_what_a_target_cannot_say_is_not_said() -> None:
+    alone = (("embedding", "dense"), ("dense",), ("mtp",), ("head",))
+    assert said(4, alone, NEW) is None
+    assert said(4, alone, Layouts(any_cut=True, empty_ends=True, mtp_with_head=False)) is not None
+    bare = (("embedding",), ("dense",), ("dense", "dense"), ("dense", "head"))
+    assert said(4, bare, Layouts(any_cut=True)) is None
+    assert said(4, ((), ("embedding", "dense"), ("dense",), ("head",)), NEW) is None
+    assert said(1, (("embedding", "dense", "head"),), EQUAL) is not None
 
 
 @pytest.mark.parametrize(
@@ -90,18 +144,48 @@ def test_a_layout_string_reads_back_as_the_chunks(layers: list[str], pp: int, mt
         (6, 4, 1, [(1, 2, 2, 1)]),  # both do
         (5, 4, 1, []),
         (5, 1, 1, [(5,)]),
+        (126, 16, 8, [(0, *(1,) * 126, 0)]),  # 128 places
     ],
 )
-def test_without_layouts_only_equal_stages(
-    layers: int, pp: int, vpp: int, expected: list[tuple[int, ...]]
-) -> None:
-    found = splits(named(["dense"] * layers), pp, vpp, weights(1.0, 1.0), False)
+def test_the_ends_count_as_layers(layers: int, pp: int, vpp: int, expected: list[tuple[int, ...]]) -> None:
+    counted = Layouts(any_cut=False, account=True)
+    found = splits(named(["dense"] * layers), pp, vpp, weights(1.0, 1.0), counted)
     assert sorted(tuple(chunk.count("dense") for chunk in split.chunks) for split in found) == expected
     for split in found:
         sizes = [chunk.count("dense") for chunk in split.chunks]
         assert split.account_for_embedding == (sizes[0] < max(sizes))
         assert split.account_for_loss == (sizes[-1] < max(sizes))
         assert split.layout is None
+
+
+def test_layers_that_no_stages_share_evenly_go_by_the_counts_of_the_ends() -> None:
+    """46 layers on four stages, in a version without layout strings."""
+    (split,) = splits(named(["dense"] * 46), 4, 1, weights(1.0, 1.0) | {"head": 2.0}, OLD)[-1:]
+    assert [chunk.count("dense") for chunk in split.chunks] == [12, 12, 12, 10]
+    assert (split.first_layers, split.last_layers) == (12, 10)
+
+
+def test_a_pinned_layout_is_the_only_split() -> None:
+    sequence, weight = named(["dense"] * 8), weights(1.0, 1.0)
+    pinned = "Et*3|t|t*3|tL"
+    (split,) = splits(sequence, 4, 1, weight, NEW, pinned)
+    assert split.layout == pinned
+    assert split.chunks == laid_out(sequence, 4, pinned).chunks  # type: ignore[union-attr]
+    assert splits(sequence, 4, 2, weight, NEW, pinned) == ()
+    assert splits(sequence, 2, 2, weight, NEW, pinned)[0].vpp == 2
+    assert splits(sequence, 4, 1, weight, OLD, pinned) == ()
+
+
+@pytest.mark.parametrize(("layers", "pp", "old", "new"), [
+    (126, 16, 8, 8), (8, 1, 1, 1), (61, 16, 3, 4), (8, 8, 1, 2), (8, 16, 0, 0),
+])
+def test_places_for_the_ends_allow_more_chunks(layers: int, pp: int, old: int, new: int) -> None:
+    assert most_chunks(layers, pp, OLD) == old
+    assert most_chunks(layers, pp, NEW) == new
+    for layouts, most in ((OLD, old), (NEW, new)):
+        for vpp in range(1, most + 1):
+            for split in splits(named(["dense"] * layers), pp, vpp, weights(1.0, 1.0), layouts):
+                assert all(any(split.stage(stage)) for stage in range(pp))  # no stage without any work
 
 
 def test_chunks_go_round_the_stages() -> None:

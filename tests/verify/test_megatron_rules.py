@@ -63,11 +63,6 @@ def test_an_edited_list_is_refused_with_flag_got_and_need(name: str) -> None:
     assert any(words in sentence and sentence.startswith("megatron_args.txt: ") for sentence in found), found
 
 
-def test_layouts_are_read_as_megatron_reads_them() -> None:
-    assert megatron_rules.expand_layout("E|(tt|)*2,(t|)*4,mL") == ["E", "tt", "tt", "t", "t", "t", "t", "mL"]
-    assert megatron_rules.expand_layout("Et*3|((t|)*2t)*2L") == ["Ettt", "t", "t", "tt", "t", "tL"]
-
-
 @pytest.mark.parametrize(("layout", "words"), [
     ("Et*20|t*19L", "39 x t"), ("Et*40L", "pp = 2"), ("t*20|t*20L", "0 x E"), ("Et*20|Lt*20", "L last"),
     ("Ex*20|t*20L", "letters other"), ("E" + "(" * 50 + "t" + ")*9999" * 50 + "|L", "letters other"),

@@ -1,0 +1,97 @@
+"""How Megatron-LM lays layers over the chunks of a pipeline: its layout string, and how it deals them out without one.
+
+Chunk j of the model lies on stage j mod pp; a stage holds vpp chunks. The string lists the chunks in model order,
+| between them: E embedding, t transformer layer, m multi-token prediction, L loss; (x)*n and x*n repeat; commas mean
+nothing (core_v0.13 to core_v0.19, megatron/core/transformer/pipeline_parallel_layer_layout.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from symconfig.errors import Problem
+
+LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}  # any other kind is a transformer layer, t
+_GROUP = re.compile(r"\(([^)]+)\)\*(\d{1,6})(?!\d)")
+_LETTER = re.compile(r"(.)\*(\d{1,6})(?!\d)")
+_LONGEST = 100_000  # letters; the largest models have hundreds of layers
+
+
+def letters(chunk: Sequence[str]) -> str:
+    """The letters of a chunk's kinds."""
+    return "".join(LETTERS.get(kind, "t") for kind in chunk)
+
+
+def written(chunks: Sequence[Sequence[str]]) -> str:
+    """The layout string of these chunks, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
+    *body, last = map(_counted, map(letters, chunks))
+    runs = ((text, sum(1 for _ in same)) for text, same in groupby(body))
+    return "".join(_shorter(f"{text}|" * count, f"({text}|)*{count}") for text, count in runs) + last
+
+
+def _counted(chunk: str) -> str:
+    runs = ((letter, sum(1 for _ in same)) for letter, same in groupby(chunk))
+    return "".join(_shorter(letter * count, f"{letter}*{count}") for letter, count in runs)
+
+
+def _shorter(plain: str, repeated: str) -> str:
+    return repeated if len(repeated) <= len(plain) else plain
+
+
+def expanded(layout: str) -> list[str]:
+    """The letters of each chunk: Et*3|(t|)*2L -> Ettt, t, t, L. Groups are not nested: as in Megatron, what is left of
+    one shows as other letters."""
+    text = layout.replace(",", "")
+    for pattern in (_GROUP, _LETTER):
+        if sum(len(found[1]) * int(found[2]) for found in pattern.finditer(text)) > _LONGEST:
+            return [text]
+        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def problems(layout: str, layers: int, mtp: int, field: str) -> Iterator[Problem]:
+    """What is wrong with a layout string of a model with so many layers and multi-token predictions."""
+    chunks = expanded(layout)
+    text = "".join(chunks)
+    if set(text) - set("EtmL"):
+        yield Problem("has letters other than E, t, m and L", field=field, got=repr(layout), need="those four")
+        return
+    for letter, name, need in (("t", "layer", layers), ("m", "prediction layer", mtp), ("E", "embedding", 1),
+                               ("L", "loss", 1)):
+        if (got := text.count(letter)) != need:
+            yield Problem(f"does not hold each {name} once", field=field, got=f"{got} x {letter}", need=str(need))
+    if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
+        yield Problem("does not begin with the embedding and end with the loss", field=field, got=repr(layout),
+                      need="E first and L last")
+    elif "mt" in text:
+        yield Problem("has layers behind a multi-token prediction", field=field, got=repr(layout), need="m before L")
+
+
+def dealt(
+    layers: int, pp: int, vpp: int, *, first: int | None = None, last: int | None = None, embedding: bool = False,
+    loss: bool = False,
+) -> tuple[int, ...] | None:
+    """Layers of each chunk without a layout string (transformer_block.py, get_num_layers_to_build), or None.
+
+    first, last: layers of these stages; the others share the rest evenly, and a stage's chunks its layers. embedding,
+    loss: takes the place of a layer. None: Megatron refuses it, or would build other layers than the model's.
+    """
+    if first is None and last is None:
+        each, rest = divmod(layers + embedding + loss, pp * vpp)
+        chunks = [each] * (pp * vpp)
+        chunks[0] -= embedding
+        chunks[-1] -= loss
+        return None if rest or not each or min(chunks) < 0 else tuple(chunks)
+    if embedding or loss:
+        return None
+    given = [count for count in (first, last) if count is not None]
+    between = pp - len(given)
+    each, rest = divmod(layers - sum(given), between) if between > 0 else (0, layers - sum(given))
+    stages = [each] * pp
+    stages[0] = each if first is None else first
+    stages[-1] = each if last is None else last
+    if rest or between < 0 or min(stages) < 1 or any(count % vpp for count in stages):
+        return None
+    return tuple(count // vpp for count in stages) * vpp
