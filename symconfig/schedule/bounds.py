@@ -53,7 +53,7 @@ def unfilled_s(m: Array | int, pp: Array | int, total_s: Array | float) -> Array
 
 
 def path_bound_s(stage_seconds: Array, m: int, vpp: int) -> Array:
-    """[...]: a lower bound of the simulated step from each stage's seconds a microbatch, [pp, ...], its chunks together.
+    """[...]: a lower bound of the simulated step from each stage's seconds a microbatch [pp, ...], chunks together.
 
     vpp = 1: the longest of the paths of `even_bound_s` and of those that fill, run all of one stage and drain.
     vpp > 1: what the heaviest stage has to do; how it divides over its chunks says no more.
