@@ -14,66 +14,66 @@ After = Callable[[list[float], list[float]], None]
 
 
 class Window(NamedTuple):
-    """When a stage's channel is busy, and for which chunk of the model."""
+    """When a stage's channel is busy, with what ("gather" or "reduce"), and for which chunk of the model."""
 
     stage: int
+    kind: str
     chunk: int
     start_s: float
     end_s: float
 
 
-class Channel:
+class Channels:
     """One run's channels, one a stage.
 
-    until: when each stage's channel is free again; the simulator slows work that starts before. `segments` cuts the
-    run where a collective matters and says what then happens to the stages' clocks.
+    until: when each is free again; the simulator slows work that starts before. ready: [n], before which a task's
+    weights are not there. `cuts` says where the run is to pause, and what then happens to clocks and ends of tasks.
     """
 
-    __slots__ = ("_own_s", "_times", "_work", "contention", "gathers", "ready", "reduces", "until")
+    __slots__ = ("_own_s", "_times", "_work", "ready", "until", "windows")
 
     def __init__(self, work: Program, times: Times, own_s: Array) -> None:
         """own_s: [n], seconds of each task without what receiving takes."""
-        self.contention = times.contention
-        self.until = [0.0] * len(work.placed)
-        self.gathers: list[Window] = []
-        self.reduces: list[Window] = []
-        self.ready = np.zeros(len(work.stage))
         self._work, self._times, self._own_s = work, times, own_s
+        self.until = [0.0] * len(work.placed)
+        self.ready = np.zeros(len(own_s))
+        self.windows: list[Window] = []
         if times.gather is not None:
             self._gather(by_chunk(times.gather))
 
     def _gather(self, seconds: Array) -> None:
-        """All gathers, and when the first forward of each chunk may start."""
-        for n, (stage, chunk) in self._work.first.items():
-            start = self.until[stage]
-            end = self.until[stage] = start + float(seconds[chunk])
-            self.gathers.append(Window(stage, chunk, start, end))
-            self.ready[n] = end - self._times.hide * self._own_s[n]
+        """All gathers, in the order of the first forwards."""
+        for (stage, chunk), n in self._work.first.items():
+            self._occupy(stage, "gather", chunk, self.until[stage], float(seconds[chunk]))
+            self.ready[n] = self.until[stage] - self._times.hide * self._own_s[n]
         if not self._times.hide:
-            for n, (stage, _) in self._work.first.items():
+            for (stage, _), n in self._work.first.items():
                 self.ready[n] = self.until[stage]
 
-    def segments(self) -> Iterator[tuple[int, After]]:
-        """(how many tasks to run, what then happens), to the end."""
+    def _occupy(self, stage: int, kind: str, chunk: int, start_s: float, seconds: float) -> None:
+        self.until[stage] = start_s + seconds
+        self.windows.append(Window(stage, kind, chunk, start_s, start_s + seconds))
+
+    def cuts(self) -> Iterator[tuple[int, After]]:
+        """(tasks since the cut before, what then happens), to the end of the run."""
         cuts: list[tuple[int, After]] = []
         if self._times.gather is not None:
-            cuts += [(n, self._waiting(stage, float(self.ready[n]))) for n, (stage, _) in self._work.first.items()]
-        reduce = self._times.reduce
-        if reduce is not None and self._times.hide:
-            seconds = by_chunk(reduce)
+            cuts += [(n, self._gathered(stage, float(self.ready[n]))) for (stage, _), n in self._work.first.items()]
+        if self._times.reduce is not None and self._times.hide:
+            seconds = by_chunk(self._times.reduce)
             cuts += [
                 (n + 1, self._reducing(stage, chunk, n, float(seconds[chunk])))
-                for n, (stage, chunk) in self._work.last.items()
+                for (stage, chunk), n in self._work.last.items()
             ]
         cuts.sort(key=lambda cut: cut[0])
         at = 0
         for cut, after in cuts:
             yield cut - at, after
             at = cut
-        yield len(self._work.stage) - at, self._end
+        yield len(self._own_s) - at, self._end
 
-    def _waiting(self, stage: int, ready: float) -> After:
-        """A stage is not before its next chunk's weights."""
+    def _gathered(self, stage: int, ready: float) -> After:
+        """A stage waits for its next chunk's weights."""
 
         def after(clock: list[float], ends: list[float]) -> None:
             clock[stage] = max(clock[stage], ready)
@@ -81,24 +81,20 @@ class Channel:
         return after
 
     def _reducing(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """The chunk's gradients are all there: their reduction began while they were made, and slowed that."""
+        """A chunk's gradients are all there: their reduction began while they were made, and slowed that."""
 
         def after(clock: list[float], ends: list[float]) -> None:
             start = max(self.until[stage], ends[n] - self._times.hide * float(self._own_s[n]))
-            slowed = self.contention * min(max(ends[n] - start, 0.0), seconds)
-            ends[n] = clock[stage] = ends[n] + slowed
-            self.until[stage] = start + seconds
-            self.reduces.append(Window(stage, chunk, start, start + seconds))
+            beside = min(max(ends[n] - start, 0.0), seconds)
+            ends[n] = clock[stage] = ends[n] + self._times.contention * beside
+            self._occupy(stage, "reduce", chunk, start, seconds)
 
         return after
 
     def _end(self, clock: list[float], ends: list[float]) -> None:
-        """Reductions that nothing hides follow the last task."""
+        """Reductions that run beside nothing follow the last task."""
         if self._times.reduce is None or self._times.hide:
             return
-        self.until[:] = clock
         seconds = by_chunk(self._times.reduce)
-        for stage, chunk in self._work.last.values():
-            start = self.until[stage]
-            end = self.until[stage] = start + float(seconds[chunk])
-            self.reduces.append(Window(stage, chunk, start, end))
+        for (stage, chunk), _ in sorted(self._work.last.items(), key=lambda item: item[1]):
+            self._occupy(stage, "reduce", chunk, max(clock[stage], self.until[stage]), float(seconds[chunk]))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig.schedule.schedule import Kind, Schedule, Shape, Task, one_chunk
+from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task, one_chunk
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
     """Backward in the opposite order, as in the paper's figure 2c."""
     for microbatch in range(shape.m):
-        yield Task(Kind.FORWARD, stage, microbatch)
+        yield Task(FORWARD, stage, microbatch)
     for microbatch in reversed(range(shape.m)):
-        yield Task(Kind.BACKWARD, stage, microbatch)
+        yield Task(BACKWARD, stage, microbatch)
 
 
 GPIPE = Schedule("gpipe", "GPipe", "arXiv 1811.06965", order, one_chunk("GPipe"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from symconfig.schedule.one_f_one_b import in_turn
-from symconfig.schedule.schedule import Kind, Schedule, Shape, Task
+from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 
 
 def table(shape: Shape) -> Iterator[tuple[int, int]]:
@@ -18,9 +18,9 @@ def table(shape: Shape) -> Iterator[tuple[int, int]]:
 
 def order(shape: Shape, stage: int) -> Iterable[Task]:
     """Megatron's forward_backward_pipelining_with_interleaving; warm-up of its get_pp_rank_microbatches."""
-    forwards = [Task(Kind.FORWARD, stage + place * shape.pp, microbatch) for microbatch, place in table(shape)]
+    forwards = [Task(FORWARD, stage + place * shape.pp, microbatch) for microbatch, place in table(shape)]
     backwards = [
-        Task(Kind.BACKWARD, stage + (shape.vpp - 1 - place) * shape.pp, microbatch)
+        Task(BACKWARD, stage + (shape.vpp - 1 - place) * shape.pp, microbatch)
         for microbatch, place in table(shape)
     ]
     return in_turn(forwards, backwards, 2 * (shape.pp - stage - 1) + (shape.vpp - 1) * shape.group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from symconfig.schedule.schedule import Kind, Schedule, Shape, Task, one_chunk
+from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task, one_chunk
 
 
 def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[Task]:
@@ -19,7 +19,7 @@ def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[
 
 def order(shape: Shape, stage: int) -> Iterable[Task]:
     """Megatron's forward_backward_pipelining_without_interleaving: p - stage - 1 forwards ahead."""
-    forwards, backwards = ([Task(kind, stage, i) for i in range(shape.m)] for kind in (Kind.FORWARD, Kind.BACKWARD))
+    forwards, backwards = ([Task(kind, stage, i) for i in range(shape.m)] for kind in (FORWARD, BACKWARD))
     return in_turn(forwards, backwards, shape.pp - stage - 1)
 
 

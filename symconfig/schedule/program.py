@@ -9,103 +9,155 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.errors import InputError
-from symconfig.schedule.schedule import Kind, Order, Schedule, Shape, Task
+from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Order, Schedule, Shape
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
+_NAMES = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """Tasks 0 to n - 1 in an order in which each comes after its needs, whatever they take.
 
-    stage, need: of each task; need is 1 + the task whose message it waits for, 0 for none.
-    kind, chunk, microbatch: [n]. received, sent: [n], whether what it needs (makes) comes from (goes to) another stage.
+    stage, kind, chunk, microbatch: [n]. need: [n], 1 + the task whose message it waits for, 0 for none. before: [n],
+    1 + the stage's task before it, 0 for none. received, sent: [n], whether what it needs (makes) comes from (goes to)
+    another stage. partner: [n], 1 + the forward that runs beside this backward, 0 for none; that forward itself only
+    waits for its message, and both are done at the backward's end.
     placed: for each stage, the model's chunks that it holds. first, last: the first forward and the last gradient of
-    weights of each (stage, chunk).
+    weights in each (stage, chunk).
+    stages, needs: stage and need as lists, which a loop reads faster.
     """
 
-    stage: list[int]
-    need: list[int]
+    stage: Ints
     kind: Ints
     chunk: Ints
     microbatch: Ints
+    need: Ints
+    before: Ints
     received: Bools
     sent: Bools
+    partner: Ints
     placed: tuple[tuple[int, ...], ...]
-    first: dict[int, tuple[int, int]]
-    last: dict[int, tuple[int, int]]
+    first: dict[tuple[int, int], int]
+    last: dict[tuple[int, int], int]
+    stages: list[int]
+    needs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """All stages' tasks, one stage after the other, as numbers.
+
+    need: what each waits for, 0 for nothing. made: what others may wait for when it has ended, and `also`: what the
+    forward made that runs beside it; the last number, for which nobody waits, where there is nothing.
+    """
+
+    tasks: Ints
+    starts: Ints
+    need: Ints
+    made: Ints
+    also: Ints
+    count: int
 
 
 @lru_cache(maxsize=64)
 def program(schedule: Schedule, shape: Shape) -> Program:
     """The tasks of a schedule. Raises InputError if the shape is none of it, or names the task at which it hangs."""
     orders = schedule.orders(*shape)
-    stage, need, tasks = _arrange(schedule, shape, orders)
-    kind, chunk, microbatch = (np.array(column, dtype=np.intp) for column in zip(*tasks, strict=True))
-    stages, needs = np.array(stage), np.array(need)
-    received = (needs > 0) & (stages[needs - 1] != stages)
-    sent = np.zeros(len(stages), dtype=np.bool_)
-    sent[needs[received] - 1] = True
-    makes = Kind.WEIGHT if schedule.splits else Kind.BACKWARD
-    first: dict[tuple[int, int], int] = {}
-    last: dict[tuple[int, int], int] = {}
-    for n, (where, task) in enumerate(zip(stage, tasks, strict=True)):
-        first.setdefault((where, task.chunk), n)
-        if task.kind == makes:
-            last[where, task.chunk] = n
-    placed = tuple(tuple(sorted(chunk for where, chunk in first if where == s)) for s in range(shape.pp))
+    codes = _codes(orders, shape.chunks)
+    at, needs = _arrange(schedule, shape, orders, codes)
+    kind, chunk, microbatch, paired = codes.tasks[at].T
+    stage = np.searchsorted(codes.starts, at, side="right") - 1
+    need, before = np.array(needs), np.zeros(len(at), dtype=np.intp)
+    for one in range(shape.pp):
+        mine = np.flatnonzero(stage == one)
+        before[mine[1:]] = mine[:-1] + 1
+    received = (need > 0) & (stage[need - 1] != stage)
+    partner = np.where((before > 0) & (paired[before - 1] > 0), before, 0)
+    sent = np.zeros(len(at), dtype=np.bool_)
+    sent[need[received] - 1] = True
+    first, last = _ends(stage, kind, chunk)
+    placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
     return Program(
-        stage, need, kind, chunk, microbatch, received, sent, placed,
-        {n: place for place, n in first.items()}, {n: place for place, n in last.items()},
+        stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last,
+        stage.tolist(), needs,
     )
 
 
-def _needed(task: Task, chunks: int) -> Task | None:
-    """The task whose message this one waits for."""
-    kind, chunk, microbatch = task
-    if kind == Kind.FORWARD:
-        return Task(kind, chunk - 1, microbatch) if chunk else None
-    if kind == Kind.WEIGHT:
-        return Task(Kind.BACKWARD, chunk, microbatch)
-    return Task(kind, chunk + 1, microbatch) if chunk + 1 < chunks else Task(Kind.FORWARD, chunk, microbatch)
+def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
+    """What passes between tasks, numbered: a chunk's output, the gradient of its input, the gradient of its weights."""
+    tasks = np.array([task for order in orders for task in order], dtype=np.intp)
+    starts = np.cumsum([0, *(len(order) for order in orders)])[:-1]
+    kind, chunk, microbatch, paired = tasks.T
+    of_each = int(microbatch.max()) + 1
+    none = 3 * chunks * of_each + 1
+
+    def number(what: Ints | int, where: Ints) -> Ints:
+        result: Ints = (what * chunks + where) * of_each + microbatch + 1
+        return result
+
+    passes = np.array([0, 1, 1, 2])[kind]  # output, gradient of the input, of the weights
+    below = np.where(chunk > 0, number(0, chunk - 1), 0)
+    above = np.where(chunk + 1 < chunks, number(1, chunk + 1), number(0, chunk))
+    need = np.select((passes == 0, passes == 1), (below, above), number(1, chunk))
+    made = number(passes, chunk)
+    follows = np.append(False, paired[:-1] > 0)
+    also = np.where(follows, np.append(none, made[:-1]), none)
+    return _Codes(tasks, starts, need, np.where(paired > 0, none, made), also, none + 1)
 
 
-def _arrange(schedule: Schedule, shape: Shape, orders: tuple[Order, ...]) -> tuple[list[int], list[int], list[Task]]:
-    """Stage, need and task, in the order found by running each stage until it waits."""
-    done: dict[Task | None, int] = {None: 0}
-    stages: list[int] = []
+def _arrange(schedule: Schedule, shape: Shape, orders: tuple[Order, ...], codes: _Codes) -> tuple[Ints, list[int]]:
+    """Places of the tasks in `codes`, as each stage runs until it waits, and what each needs: 1 + its place in that."""
+    need, made, also = codes.need.tolist(), codes.made.tolist(), codes.also.tolist()
+    done = [-1] * codes.count
+    done[0] = 0
+    place = codes.starts.tolist()
+    stop = [*place[1:], len(need)]
+    found: list[int] = []
     needs: list[int] = []
-    tasks: list[Task] = []
-    place = [0] * shape.pp
-    total = sum(map(len, orders))
-    while len(tasks) < total:
-        before = len(tasks)
-        for stage, order in enumerate(orders):
-            at = place[stage]
-            while at < len(order):
-                task = order[at]
-                need = done.get(_needed(task, shape.chunks))
-                if need is None:
+    while len(found) < len(need):
+        count = len(found)
+        for stage in range(shape.pp):
+            at, end = place[stage], stop[stage]
+            while at < end:
+                there = done[need[at]]
+                if there < 0:
                     break
-                tasks.append(task)
-                stages.append(stage)
-                needs.append(need)
-                done[task] = len(tasks)
+                found.append(at)
+                needs.append(there)
+                done[made[at]] = done[also[at]] = len(found)
                 at += 1
             place[stage] = at
-        if len(tasks) == before:
-            raise _hung(schedule, shape, orders, place)
-    return stages, needs, tasks
+        if len(found) == count:
+            raise _hung(schedule, shape, codes, place, stop)
+    return np.array(found), needs
 
 
-def _hung(schedule: Schedule, shape: Shape, orders: tuple[Order, ...], place: list[int]) -> InputError:
-    stage = next(stage for stage, order in enumerate(orders) if place[stage] < len(order))
-    task = orders[stage][place[stage]]
-    need = _needed(task, shape.chunks)
-    assert need is not None
+def _ends(stage: Ints, kind: Ints, chunk: Ints) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    """The first forward and the last gradient of weights of each (stage, chunk), in the order in which they come."""
+    key = stage * (int(chunk.max()) + 1) + chunk
 
-    def say(what: Task) -> str:
-        return f"{what.kind.name.lower()} of microbatch {what.microbatch} in chunk {what.chunk}"
+    def ends(mine: Ints) -> dict[tuple[int, int], int]:
+        _, once = np.unique(key[mine], return_index=True)
+        return {(int(stage[n]), int(chunk[n])): n for n in np.sort(mine[once]).tolist()}
 
-    return InputError(f"{schedule.title} hangs: stage {stage} waits at the {say(task)} for the {say(need)}")
+    forwards = np.flatnonzero(kind == FORWARD)
+    gradients = np.flatnonzero((kind == BACKWARD) | (kind == WEIGHT))
+    return ends(forwards), ends(gradients[::-1])
+
+
+def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
+    """The first stage that waits for what nobody makes any more."""
+    stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
+    kind, chunk, microbatch, _ = codes.tasks[place[stage]].tolist()
+    if kind == FORWARD:
+        other, waits = FORWARD, chunk - 1
+    elif kind == WEIGHT:
+        other, waits = INPUT, chunk
+    else:
+        other, waits = (INPUT, chunk + 1) if chunk + 1 < shape.chunks else (FORWARD, chunk)
+    return InputError(
+        f"{schedule.title} hangs: stage {stage} waits with the {_NAMES[kind]} of microbatch {microbatch} in chunk "
+        f"{chunk} for its {_NAMES[other]} in chunk {waits}"
+    )

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from symconfig.errors import InputError
 
-
-class Kind(IntEnum):
-    """What a stage does with one microbatch in one chunk."""
-
-    FORWARD = 0
-    BACKWARD = 1  # gradients of the inputs; of the weights too where the schedule does not split them off
-    WEIGHT = 2  # gradients of the weights
+# What a stage does with a microbatch in a chunk: forward; backward, or its gradients of the inputs and of the weights
+# apart. Plain numbers: the simulator counts and indexes with them.
+FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 
 
 class Task(NamedTuple):
-    """One piece of a stage's work. chunk: its number in the model, 0 to pp vpp - 1."""
+    """One piece of a stage's work.
 
-    kind: Kind
+    chunk: its number in the model, 0 to pp vpp - 1. microbatch: from 0; of a schedule that cuts sequences, the slice,
+    counted through all microbatches. paired: this forward runs beside the backward that comes next.
+    """
+
+    kind: int
     chunk: int
     microbatch: int
+    paired: bool = False
 
 
 class Shape(NamedTuple):
@@ -43,14 +42,27 @@ class Shape(NamedTuple):
 Order = tuple[Task, ...]
 
 
+def _none(shape: Shape, stage: int) -> int:
+    return 0
+
+
+def _one(shape: Shape, stage: int) -> int:
+    return 1
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A pipeline schedule.
 
     order: the tasks of a stage, one after the other; a task starts when the one before it has ended and what it needs
     has arrived: the chunk below's forward, the chunk above's backward, the same chunk's backward for the weights.
+    Where a chunk is follows from whose order it is in.
     limit: a sentence that names what a shape lacks, or None.
-    runs_in: the targets that can run it. splits: whether gradients of weights are tasks of their own.
+    runs_in: the targets that can run it.
+    slices: pieces that each microbatch's sequence is cut in.
+    endless: batches follow each other without a flush; the orders are of a stream that is long enough to be in its
+    steady state. versions: of its weights that a stage keeps; staleness: optimizer steps by which the weights that a
+    gradient is taken of are older than those that it is applied to.
     """
 
     name: str
@@ -59,23 +71,22 @@ class Schedule:
     order: Callable[[Shape, int], Iterable[Task]]
     limit: Callable[[Shape], str | None]
     runs_in: tuple[str, ...] = ()
-    splits: bool = False
+    slices: int = 1
+    endless: bool = False
+    versions: Callable[[Shape, int], int] = _one
+    staleness: Callable[[Shape, int], int] = _none
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:
         """The tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says why."""
-        return _orders(self, Shape(pp, vpp, m, group or pp))
+        shape = Shape(pp, vpp, m, group or pp)
+        problem = self.limit(shape)
+        if problem:
+            raise InputError(problem)
+        return tuple(tuple(self.order(shape, stage)) for stage in range(pp))
 
     def problem(self, pp: int, vpp: int, m: int, group: int | None = None) -> str | None:
         """What the schedule lacks in such a shape, as a sentence with need and got; None if it runs."""
         return self.limit(Shape(pp, vpp, m, group or pp))
-
-
-@lru_cache(maxsize=64)
-def _orders(schedule: Schedule, shape: Shape) -> tuple[Order, ...]:
-    problem = schedule.limit(shape)
-    if problem:
-        raise InputError(problem)
-    return tuple(tuple(schedule.order(shape, stage)) for stage in range(shape.pp))
 
 
 def one_chunk(title: str) -> Callable[[Shape], str | None]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.schedule.channel import Window
 from symconfig.schedule.program import Ints, Program
-from symconfig.schedule.schedule import Kind, Schedule, Shape
-from symconfig.schedule.times import Array, Times, by_chunk
+from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, Shape
+from symconfig.schedule.times import Array, Times
+
+_MADE_OF = {
+    FORWARD: ("forward",),
+    BACKWARD: ("recompute", "backward", "weight"),
+    INPUT: ("recompute", "backward"),
+    WEIGHT: ("weight",),
+}
 
 
 class Event(NamedTuple):
@@ -32,7 +38,11 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One simulated step. clock_s: [pp], end of each stage's last task; until_s: [pp], of its last collective."""
+    """One simulated step; of an endless schedule, a stream of them.
+
+    end_s: [n], of each task. ready_s: [n], before which it has no weights. finish_s: [pp], when each stage is done, its
+    reductions included. windows: of the stages' channels.
+    """
 
     schedule: Schedule
     shape: Shape
@@ -40,10 +50,8 @@ class Timeline:
     work: Program
     end_s: Array
     ready_s: Array
-    clock_s: Array
-    until_s: Array
-    gathers: tuple[Window, ...]
-    reduces: tuple[Window, ...]
+    finish_s: Array
+    windows: tuple[Window, ...]
 
     @property
     def pp(self) -> int:
@@ -63,91 +71,86 @@ class Timeline:
         return self.work.placed
 
     @property
-    def finish_s(self) -> Array:
-        """[pp]: when each stage is done, its reductions included."""
-        return np.maximum(self.clock_s, self.until_s)
-
-    @property
     def step_s(self) -> float:
-        """Until the last stage is done."""
-        return float(self.finish_s.max())
+        """Until the last stage is done; of an endless schedule, from one step to the next in the steady state."""
+        if not self.schedule.endless:
+            return float(self.finish_s.max())
+        ends = self.end_s[(self.work.stage == 0) & (self.work.kind == BACKWARD)]
+        steady = len(ends) - self.pp - 1  # before the stream dries up
+        return float(ends[steady] - ends[steady - self.m])
 
     @property
     def busy_s(self) -> Array:
-        """[pp]: seconds in which each stage works or receives."""
+        """[pp]: seconds of a step in which each stage works or receives."""
         busy = np.zeros(self.pp)
         np.add.at(busy, self.work.stage, self.end_s - self._starts())
-        return busy
+        steps = (int(self.work.microbatch.max()) + 1) / (self.m * self.schedule.slices)
+        result: Array = busy / steps
+        return result
 
     def _starts(self) -> Array:
         """[n]: when each task starts: after the stage's task before it, with its message and its weights."""
-        stages, needs = np.array(self.work.stage), np.array(self.work.need)
-        arrived = np.concatenate(([0.0], self.end_s + self.times.lag_s * self.work.sent))[needs]
-        start: Array = np.maximum(arrived, self.ready_s)
-        for stage in range(self.pp):
-            mine = np.flatnonzero(stages == stage)
-            start[mine[1:]] = np.maximum(start[mine[1:]], self.end_s[mine[:-1]])
+        work = self.work
+        arrived = np.append(0.0, self.end_s + self.times.lag_s * work.sent)[work.need]
+        start: Array = np.maximum(np.maximum(arrived, self.ready_s), np.append(0.0, self.end_s)[work.before])
         return start
 
-    def _mine(self, stage: int) -> Ints:
-        return np.flatnonzero(np.array(self.work.stage) == stage)
-
     def events(self, stage: int) -> Iterator[Event]:
-        """Everything on one stage's track: its tasks in order, then its collectives."""
-        starts = self._starts()
-        parts = self._parts()
-        for n in self._mine(stage):
-            chunk, microbatch = self.placed[stage].index(int(self.work.chunk[n])), int(self.work.microbatch[n])
+        """Everything on one stage's track: its tasks in order with their messages, then its collectives."""
+        starts, work = self._starts(), self.work
+        place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
+        busy_s = self.times.busy_s / self.schedule.slices
+
+        def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
+            return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)
+
+        for n, done in self._done(stage):
             start, end = float(starts[n]), float(self.end_s[n])
-            if self.work.received[n] and self.times.busy_s:
-                yield Event("receive", chunk, microbatch, start, start + self.times.busy_s)
-                start += self.times.busy_s
-            named = [(name, seconds) for name, seconds in parts(int(n)) if seconds]
-            whole = sum(seconds for _, seconds in named)
-            stretch = (end - start) / whole if whole else 0.0  # a collective beside it slows all of it
-            for name, seconds in named:
-                yield Event(name, chunk, microbatch, start, start + seconds * stretch)
+            if work.received[n] and busy_s:
+                yield event("receive", n, start, start + busy_s)
+                start += busy_s
+            parts = [part for task in done for part in self._parts(task)]
+            whole = sum(seconds for *_, seconds in parts)
+            stretch = (end - start) / whole if whole else 0.0  # what runs beside a task shortens or lengthens all of it
+            for task, name, seconds in parts:
+                yield event(name, task, start, start + seconds * stretch)
                 start += seconds * stretch
-            if self.work.sent[n]:
-                yield Event("send", chunk, microbatch, end, end + self.times.lag_s + self.times.busy_s)
-        for name, windows in (("gather", self.gathers), ("reduce", self.reduces)):
-            for window in windows:
-                if window.stage == stage and window.end_s > window.start_s:
-                    yield Event(name, self.placed[stage].index(window.chunk), -1, window.start_s, window.end_s)
+            if work.sent[n]:
+                yield from (event("send", task, end, end + self.times.lag_s + busy_s) for task in done)
+        for where, kind, chunk, begins, ends in self.windows:
+            if where == stage and ends > begins:
+                yield Event(kind, place[chunk], -1, begins, ends)
 
-    def _parts(self) -> Callable[[int], list[tuple[str, float]]]:
-        """Of a task: the names and seconds of what it is made of."""
-        forward, recompute, backward, weight = (
-            by_chunk(getattr(self.times, name)).tolist() for name in ("forward", "recompute", "backward", "weight")
-        )
+    def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """A stage's tasks, and whose work is done in each: a forward beside a backward waits for that to start."""
+        partner = self.work.partner
+        waits = set((partner[partner > 0] - 1).tolist())
+        for n in np.flatnonzero(self.work.stage == stage).tolist():
+            if n in waits:
+                yield n, ()
+            else:
+                yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
 
-        def parts(n: int) -> list[tuple[str, float]]:
-            kind, c = self.work.kind[n], int(self.work.chunk[n])
-            if kind == Kind.FORWARD:
-                return [("forward", forward[c])]
-            last = ("weight", weight[c])
-            if kind == Kind.WEIGHT:
-                return [last]
-            own = [("recompute", recompute[c]), ("backward", backward[c])]
-            return own if self.schedule.splits else [*own, last]
+    def _parts(self, n: int) -> list[tuple[int, str, float]]:
+        """(task, kind of event, seconds by themselves) of what a task is made of."""
+        place, stage = divmod(int(self.work.chunk[n]), self.pp)
+        parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
+        return [(n, name, seconds) for name, seconds in parts if seconds]
 
-        return parts
-
-    def held(self, stage: int) -> tuple[Array, NDArray[np.intp]]:
+    def held(self, stage: int) -> tuple[Array, Ints]:
         """Times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e, chunks].
 
         A microbatch is held from the start of its forward to the end of its last gradient.
         """
-        mine = self._mine(stage)
-        frees = Kind.WEIGHT if self.schedule.splits else Kind.BACKWARD
-        kind = self.work.kind[mine]
-        takes, gives = kind == Kind.FORWARD, kind == frees
-        when = np.concatenate((self._starts()[mine][takes], self.end_s[mine][gives]))
-        place = np.searchsorted(self.placed[stage], self.work.chunk[mine])
-        change = np.zeros((len(when), len(self.placed[stage])), dtype=np.intp)
-        change[np.arange(len(when)), np.concatenate((place[takes], place[gives]))] = np.repeat(
-            (1, -1), (takes.sum(), gives.sum())
-        )
+        work = self.work
+        mine = np.flatnonzero(work.stage == stage)
+        takes = mine[work.kind[mine] == FORWARD]
+        gives = mine[(work.kind[mine] == BACKWARD) | (work.kind[mine] == WEIGHT)]
+        when = np.concatenate((self._starts()[takes], self.end_s[gives]))
+        change = np.repeat((1, -1), (len(takes), len(gives)))
         # What ends at a moment is given back before what starts then is taken.
-        order = np.lexsort((change.sum(axis=1), when))
-        return when[order], change[order].cumsum(axis=0)
+        order = np.lexsort((change, when))
+        place = np.searchsorted(self.placed[stage], work.chunk[np.concatenate((takes, gives))[order]])
+        steps = np.zeros((len(order), len(self.placed[stage])), dtype=np.intp)
+        steps[np.arange(len(order)), place] = change[order]
+        return when[order], steps.cumsum(axis=0)

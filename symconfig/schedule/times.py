@@ -23,6 +23,8 @@ class Times:
     lag_s: further time that a message is under way, while nobody needs to wait.
     gather: all-gather of a chunk's new weights before its first forward; those of a stage run one after the other on a
     channel of its own from time 0. reduce: the reduction of a chunk's gradients after its last backward, likewise.
+    paired: what a microbatch's forward and backward in a chunk save, half each, where a schedule runs them beside a
+    backward and a forward of other microbatches (expert all-to-alls under the other one's products).
     hide: the share of a chunk's own first forward (last backward) beside which its gather (reduction) runs. 0 is no
     overlap at all: all gathers before the first forward, all reductions after the last backward.
     contention: the share of a collective's time beside work that the work is slowed by; below 1.
@@ -38,6 +40,7 @@ class Times:
     reduce: Array | None = None
     hide: float = 0.0
     contention: float = 0.0
+    paired: Array | None = None
 
     @property
     def pp(self) -> int:
