@@ -209,11 +209,19 @@ def check_free(out: Path, force: bool) -> None:
 
 
 def write(plan: Plan, out: Path, target: str, *, force: bool) -> list[Path]:
-    """Render `plan` for `target` into the folder `out`, all files or none; returns their paths."""
+    """Render `plan` for `target` into the folder `out`, all files or none; returns their paths.
+
+    With the files of the target: trace.json, the schedule simulated, of which its report has a section.
+    """
     from symconfig.render import render
+    from symconfig.render.files import File, Files
     from symconfig.render.files import write as write_files
+    from symconfig.report.timeline.written import TRACE, written
 
     check_free(out, force)
-    files = render(plan, target)
+    rendered = render(plan, target)
+    section, traced = written(plan)
+    items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]
+    files = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
     write_files(files, out, force)
     return [out / name for name in files.paths()]

@@ -221,6 +221,7 @@ def _timeline(commands: _Commands) -> _Parser:
     add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
+    add("--compare", action="store_true", help="also a table of all schedules: step, idle share, memory, where it runs")
     add("--svg", metavar="FILE.svg", help="draw it as a picture")
     add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
     add("--force", action="store_true", help="replace pictures that exist")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, retraced, say, timeout, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def explain(arguments: argparse.Namespace) -> int:
     from symconfig.plan import Plan
     from symconfig.report.explanation import blocks, to_dict
     from symconfig.solve.explain import explain as formulas
+    from symconfig.solve.restore import retraced
 
     loaded = Plan.load(Path(arguments.plan))
     with retraced(arguments.plan):

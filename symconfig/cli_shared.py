@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -60,16 +59,6 @@ def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
 def timeout(text: str | None) -> float | None:
     """What --timeout says; nothing where it is not given."""
     return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
-
-
-@contextmanager
-def retraced(plan: str) -> Iterator[None]:
-    """What computes a plan of the file `plan` again: one that was edited, or is of another version, may not let it."""
-    try:
-        yield
-    except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
-        what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
-        raise InputError(Problem(what, file=plan, hint="plan again with this version of symconfig")) from None
 
 
 def check_yaml(field: str, out: Path, force: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_output, note, retraced, say, write_bytes
+from symconfig.cli_shared import check_output, note, say, write_bytes
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -27,27 +27,29 @@ def timeline(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
     from symconfig.api import Problems
     from symconfig.plan import Plan
-    from symconfig.report.timeline import numbers, terminal
-    from symconfig.report.timeline.seen import schedule, seen
+    from symconfig.report.timeline import compared, numbers, seen, terminal
+    from symconfig.solve.restore import retraced
 
     found = Problems()
     pictures = _pictures(arguments, found)
     width = found.collect(lambda: _width(arguments.width))
-    other = found.collect(partial(schedule, arguments.schedule)) if arguments.schedule is not None else None
+    other = found.collect(partial(seen.schedule, arguments.schedule)) if arguments.schedule is not None else None
     plan = found.collect(lambda: Plan.load(Path(arguments.plan)))
     candidate = found.collect(partial(_candidate, plan, arguments.candidate)) if plan is not None else None
     if found.all or plan is None or candidate is None:
         raise InputError(found.all)
     with retraced(arguments.plan):
-        chart = seen(plan, candidate, other)
+        chart = seen.seen(plan, candidate, other)
+        rows = seen.compared(plan, candidate) if arguments.compare else None
     for path, content in pictures:
         write_bytes(path, content(chart), arguments.force)
         note(f"wrote {path}")
     if arguments.json:
-        print_json(numbers.to_dict(chart))
+        print_json(numbers.to_dict(chart, rows))
     else:
         ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-        say([chart.title, *chart.notes, terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only)])
+        say([chart.title, *chart.notes, terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
+             *(compared.blocks(rows, compared.most_bytes(plan, candidate)) if rows is not None else ())])
     return 0
 
 

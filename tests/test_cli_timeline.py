@@ -83,7 +83,6 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
     ("words", "says"),
     [
         (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need gpipe, 1f1b, interleaved"),
-        (("--schedule", "interleaved"), "2 chunks a stage"),
         (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
         (("--candidate", "best"), "--candidate"),
         (("--width", "10"), "need a whole number from 60 to 2000"),
@@ -128,3 +127,54 @@ def test_a_png_without_matplotlib_names_what_to_install(
     assert outcome.code == 2
     assert "pip install" in outcome.err
     assert run("timeline", plan, "--svg", tmp_path / "a.svg").code == 0
+
+
+def test_a_schedule_that_needs_more_microbatches_is_refused(run: Run, tmp_path: Path) -> None:
+    outcome = run("timeline", written(tmp_path, tp=2, pp=4, dp=2, global_batch=4), "--schedule", "interleaved")
+    assert outcome.code == 2
+    assert "microbatches" in outcome.err
+
+
+def test_all_schedules_are_compared(run: Run, plan: Path) -> None:
+    shown = run("timeline", plan, "--compare").out
+    assert "The same plan under every schedule" in shown
+    assert "1F1B (planned)" in shown
+    rows = run("timeline", plan, "--compare", "--json").json()["schedules"]
+    assert [row["schedule"] for row in rows if row["planned"]] == ["1f1b"]
+    by_name = {row["schedule"]: row for row in rows}
+    assert by_name["gpipe"]["runs_in"] == []
+    assert by_name["gpipe"]["peak_bytes"] > by_name["1f1b"]["peak_bytes"]
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 4, "dp": 2}, {"backend": "deepspeed", "dp": 16}])
+def test_a_written_plan_has_its_schedule_in_the_report_and_as_a_trace(
+    run: Run, tmp_path: Path, degrees: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    outcome = run("render", written(tmp_path, **degrees, global_batch=32), "--out", out)
+    assert outcome.code == 0
+    assert "trace.json" in outcome.out
+    traced = json.loads((out / "trace.json").read_text())
+    assert {event["cat"] for event in traced["traceEvents"] if event["ph"] == "X"} >= {"forward", "backward"}
+    report = (out / "REPORT.md").read_text()
+    assert report.count("## Schedule\n") == 1
+    assert ("not in Megatron-LM/DeepSpeed" in report) == ("pp" in degrees)
+    again = tmp_path / "again"
+    assert run("render", out / "plan.json", "--out", again).code == 0
+    assert (again / "trace.json").read_bytes() == (out / "trace.json").read_bytes()
+
+
+def test_a_plan_that_cannot_be_retraced_is_written_without_a_trace(
+    run: Run, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise LookupError("dense_of_another_version")
+
+    monkeypatch.setattr("symconfig.report.timeline.seen.restore", fails)
+    out = tmp_path / "out"
+    assert run("render", plan, "--out", out).code == 0
+    assert not (out / "trace.json").exists()
+    assert "dense_of_another_version" in (out / "REPORT.md").read_text()
+    outcome = run("timeline", plan)
+    assert outcome.code == 2
+    assert "cannot retrace" in outcome.err

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
+from symconfig.errors import InputError, Problem
 from symconfig.graph.scheme import Scheme
 from symconfig.plan import Candidate, Plan
 from symconfig.solve.found import Found
@@ -13,6 +17,19 @@ from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import request
 from symconfig.solve.split import Split
+
+
+@contextmanager
+def retraced(file: str) -> Iterator[None]:
+    """What computes a plan of this file again: one that was edited, or is of another version, may not let it.
+
+    Raises InputError that says so.
+    """
+    try:
+        yield
+    except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
+        what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
+        raise InputError(Problem(what, file=file, hint="plan again with this version of symconfig")) from None
 
 
 def restore(plan: Plan, candidate: Candidate) -> Found:

@@ -65,18 +65,19 @@ def _without_exchange(made: Times) -> Times:
 
 
 def _run(found: Found, parts: Detail, made: Times, schedule: Schedule | None) -> Timeline:
-    m, group = _shape(parts)
+    m, group = shape(parts)
     return simulate(schedule or own_schedule(found), made, m, group)
 
 
-def _shape(parts: Detail) -> tuple[int, int]:
+def shape(parts: Detail) -> tuple[int, int]:
+    """Microbatches of a step, and how many of them pass a chunk in a row."""
     return int(parts.points.num_microbatches[0]), parts.setting.framework.microbatch_group or parts.setting.pp
 
 
 def _simulated(found: Found, parts: Detail) -> bool:
     """Whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have other ones."""
     setting = parts.setting
-    return setting.pp > 1 and own_schedule(found).problem(setting.pp, setting.vpp, *_shape(parts)) is None
+    return setting.pp > 1 and own_schedule(found).problem(setting.pp, setting.vpp, *shape(parts)) is None
 
 
 def _end_s(simulated: Timeline, parts: Detail) -> float:

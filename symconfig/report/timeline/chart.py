@@ -41,7 +41,8 @@ class Memory:
 class Chart:
     """title, notes: what is drawn, in a line and in further sentences. memory: of every stage.
 
-    optimizer_s: after the last stage has finished, on all of them at once, the last of each stage's events.
+    optimizer_s: after the last stage has finished, on all of them at once, the last of each stage's events. kinds: of
+    the events that are drawn.
     """
 
     title: str
@@ -55,7 +56,7 @@ class Chart:
 
     @property
     def total_s(self) -> float:
-        """All that is drawn: the pipeline and the optimizer."""
+        """All that is drawn: the pipeline and the optimizer; of an endless schedule, a stream of several steps."""
         return self.phases.total_s
 
     @property
@@ -73,9 +74,9 @@ class Chart:
         return 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s
 
     def within(self, stage: int, pieces: Sequence[Window]) -> list[Event]:
-        """The events that are seen in any of the pieces, by their start; what runs beside work comes before it."""
+        """The events that are drawn in any of the pieces, by their start; what runs beside work comes before it."""
         seen = [event for event in self.events[stage]
-                if any(piece.meets(event.start_s, event.end_s) for piece in pieces)]
+                if event.kind in self.kinds and any(piece.meets(event.start_s, event.end_s) for piece in pieces)]
         return sorted(seen, key=lambda event: (not LOOKS[event.kind].beside, event.start_s))
 
 
@@ -84,10 +85,12 @@ def chart(
 ) -> Chart:
     """memory: seconds and bytes of each stage's steps."""
     steps = tuple(Memory(*each) for each in memory)
-    end_s = timeline.step_s + optimizer_s
-    after = (Event(OPTIMIZER, 0, -1, timeline.step_s, end_s),) if optimizer_s > 0 else ()
-    events = tuple((*timeline.events(stage), *after) for stage in range(timeline.pp))
-    kinds = frozenset(event.kind for each in events for event in each)
+    events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
+    end_s = float(timeline.finish_s.max())
+    if optimizer_s > 0 and not timeline.schedule.endless:
+        events = tuple((*each, Event(OPTIMIZER, 0, -1, end_s, end_s + optimizer_s)) for each in events)
+        end_s += optimizer_s
+    kinds = frozenset(event.kind for each in events for event in each if LOOKS[event.kind].drawn)
     return Chart(title, tuple(notes), timeline, steps, events, optimizer_s, _phases(events, end_s), kinds)
 
 

@@ -11,13 +11,14 @@ from types import MappingProxyType
 class Look:
     """letter: fills the event in plain text. colour: RGB in hex, after Okabe and Ito's "Color Universal Design", which
     the colour-blind tell apart. traced: the nearest name of the Chrome trace format's own colours. beside: it runs on
-    the network while its stage works, so that it has a lane of its own."""
+    the network while its stage works, so that it has a lane of its own. drawn: otherwise it is in traces only."""
 
     words: str
     letter: str
     colour: str
     traced: str
     beside: bool = False
+    drawn: bool = True
 
 
 OPTIMIZER = "optimizer"
@@ -29,7 +30,8 @@ LOOKS: Mapping[str, Look] = MappingProxyType({
     "backward": Look("backward", "<", "#e08a00", "rail_animation"),
     "weight": Look("weight gradients", "w", "#3fb08f", "good"),
     "receive": Look("receive", "-", "#8c8c8c", "grey"),
-    "send": Look("send", "-", "#b0b0b0", "grey", beside=True),
+    # A message under way: whether its receiver waits for it is what a drawing shows.
+    "send": Look("send", "-", "#b0b0b0", "grey", beside=True, drawn=False),
     "gather": Look("weight gather", "=", "#cc79a7", "rail_load", beside=True),
     "reduce": Look("gradient reduction", "=", "#9a4f86", "terrible", beside=True),
     OPTIMIZER: Look("optimizer", "o", "#d55e00", "bad"),

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from symconfig.report.timeline import compared
 from symconfig.report.timeline.chart import Chart
+from symconfig.solve.schedules import Scheduled
 
 
-def to_dict(chart: Chart) -> dict[str, Any]:
-    """What `symconfig timeline --json` gives; seconds and bytes. trace.json has the single events."""
+def to_dict(chart: Chart, rows: Sequence[Scheduled] | None) -> dict[str, Any]:
+    """What `symconfig timeline --json` gives; seconds and bytes. trace.json has the single events.
+
+    rows: all schedules, where they are asked for.
+    """
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1", "title": chart.title, "notes": list(chart.notes),
-        "schedule": line.schedule.name, "runs_in": list(line.schedule.runs_in), "num_microbatches": line.m,
+        "schedule": line.schedule.name if line.pp > 1 else None, "num_microbatches": line.m,
         "pipeline_s": line.step_s, "optimizer_s": chart.optimizer_s,
         "stages": [
             {"chunks": list(line.placed[stage]), "busy_s": float(line.busy_s[stage]), "idle": chart.idle(stage),
              "finish_s": float(line.finish_s[stage]), "peak_bytes": memory.peak_bytes}
             for stage, memory in enumerate(chart.memory)
         ],
-    }
+    } | ({"schedules": compared.to_dict(rows)} if rows is not None else {})

@@ -20,7 +20,7 @@ _WIDTH, _LEFT, _RIGHT = 1400.0, 74.0, 1240.0
 _TOP, _LINE = 30.0, 19.0
 _LANE, _BESIDE, _MEMORY, _BETWEEN = 18.0, 5.0, 22.0, 9.0
 _GAP = 24.0  # of a broken axis
-_NUMBER = 10.0  # size of type
+_SMALL, _LARGE = 7.5, 10.0  # sizes of the numbers' type
 _GREY, _PALE, _INK = "#666666", "#e4e4e4", "#222222"
 _FILL, _EDGE = "#cfd8e3", "#5b6b7f"
 # Pixels of a forward: the least in a picture of the whole step, and what shows a number of two digits.
@@ -98,6 +98,7 @@ def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
     """The boxes by colour, then the numbers that fit into theirs."""
     by_colour: dict[str, list[Box]] = {}
     numbers: list[Words] = []
+    size = _type(chart, axis)
     for event in chart.within(stage, [axis.piece]):
         left, right = axis.place(event.start_s), axis.place(event.end_s)
         top, height = (y + _LANE, _BESIDE) if LOOKS[event.kind].beside else (y, _LANE)
@@ -105,10 +106,17 @@ def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
         box = Box(left, top, right - left - min(0.6, (right - left) / 5), height)
         by_colour.setdefault(_colour(event, chart), []).append(box)
         number = str(event.microbatch)
-        if height == _LANE and event.microbatch >= 0 and box.width >= text_width(number, _NUMBER) + 3:
-            numbers.append(Words(left + box.width / 2, y + 13, number, _NUMBER, _INK, "middle"))
+        if height == _LANE and event.microbatch >= 0 and box.width >= text_width(number, size) + 2:
+            numbers.append(Words(left + box.width / 2, y + 13, number, size, _INK, "middle"))
     yield from (Boxes(colour, tuple(boxes)) for colour, boxes in by_colour.items())
     yield from numbers
+
+
+def _type(chart: Chart, axis: Axis) -> float:
+    """The size in which the highest number fits a forward, if there is one that can be read."""
+    forward = chart.phases.forward_s * (axis.right - axis.left) / axis.piece.seconds
+    fits = (forward - 3) / text_width(str(chart.timeline.m - 1), 1.0)
+    return min(_LARGE, fits) if fits >= _SMALL else _LARGE
 
 
 def _colour(event: Event, chart: Chart) -> str:

@@ -6,16 +6,15 @@ from symconfig.errors import InputError, Problem
 from symconfig.format import count, percent, seconds
 from symconfig.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
+from symconfig.report.timeline.compared import runs_in
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
+from symconfig.solve.schedules import Scheduled, idle, schedules, suited
 from symconfig.solve.timeline import refined_time, timeline
-
-NOWHERE = "not in Megatron-LM/DeepSpeed"
-_FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 
 
 def schedule(name: str) -> Schedule:
@@ -26,21 +25,28 @@ def schedule(name: str) -> Schedule:
 
 
 def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Chart:
-    """The candidate as its target runs it, or by another schedule. Raises InputError if that cannot run its shape."""
+    """The candidate as its target runs it, or by another schedule, for which its stages may be cut into other chunks.
+
+    Raises InputError if that schedule can run no such shape.
+    """
     found = restore(plan, candidate)
     parts = detail(found)
-    own = timeline(found, parts)
-    line = timeline(found, parts, other) if other is not None else own
+    own, time = timeline(found, parts), refined_time(found, parts)
+    cut, again = suited(found, parts, other) if other is not None else (found, parts)
+    line = timeline(cut, again, other)
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
-    time = refined_time(found, parts)
-    step_s = sum(time.values()) - own.step_s + line.step_s
-    notes = (_step(line, step_s), *((f"{other.title}: {runs_in(other)} ({other.source}).",) if other else ()))
-    return chart(_title(plan, candidate, line), notes, line, stage_memory(found, parts, line), time["optimizer"])
+    notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
+    if other is not None:
+        notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
+        if other.endless:
+            notes.append("It never flushes the pipeline: a stream of steps is drawn, from the first on.")
+    return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
 
 
-def runs_in(known: Schedule) -> str:
-    """Where the schedule can be run, in words."""
-    return "in " + " and ".join(_FRAMEWORKS[name] for name in known.runs_in) if known.runs_in else NOWHERE
+def compared(plan: Plan, candidate: Candidate) -> tuple[Scheduled, ...]:
+    """The candidate under every schedule, the fastest first."""
+    found = restore(plan, candidate)
+    return schedules(found, detail(found))
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
@@ -55,6 +61,5 @@ def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
 def _step(line: Timeline, step_s: float) -> str:
     if line.pp == 1:
         return f"A step takes {seconds(step_s)} s, passes over the microbatches {seconds(line.step_s)} s of it."
-    idle = 1.0 - float(line.busy_s.mean()) / line.step_s
     return (f"A step takes {seconds(step_s)} s, the pipeline {seconds(line.step_s)} s of it, in which a stage is idle "
-            f"for {percent(idle)} of the time on average.")
+            f"for {percent(idle(line))} of the time on average.")

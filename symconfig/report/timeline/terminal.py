@@ -17,7 +17,6 @@ from symconfig.schedule.timeline import Event
 _LEVELS = "▁▂▃▄▅▆▇█"
 _PLAIN_LEVELS = "_.:-=+*#"  # where the terminal has letters of ASCII only
 _BREAK = " / "
-_UNSEEN = frozenset(("send",))  # a message under way: its receiver either waits or works, and that is what is seen
 _IN_COLOUR = "#000000 on {}"
 # Letters that a forward has at least, and those that show its number, too, with a step of two digits.
 _LEAST, _WANTED = 1.6, 3.0
@@ -70,7 +69,7 @@ def _work(chart: Chart, stage: int, pieces: tuple[_Piece, ...]) -> list[Span]:
         letters, kinds = [IDLE] * piece.letters, [""] * piece.letters
         for event in chart.within(stage, [piece.window]):  # what runs beside work is seen where there is none
             begin, end = piece.place(event.start_s), piece.place(event.end_s)
-            if end > begin and event.kind not in _UNSEEN:
+            if end > begin:
                 number = str(event.microbatch) if event.start_s >= piece.window.start_s else ""
                 letters[begin:end] = _letters(event, number, end - begin)
                 kinds[begin:end] = [event.kind] * (end - begin)
@@ -114,7 +113,7 @@ def _ruler(pieces: tuple[_Piece, ...]) -> str:
 def _legend(chart: Chart, width: int) -> list[tuple[Span, ...]]:
     """The letters of the kinds that occur, and of none, on as many lines as they need."""
     items = [(look.letter * 2, _IN_COLOUR.format(look.colour), look.words) for kind, look in LOOKS.items()
-             if kind in chart.kinds - _UNSEEN]
+             if kind in chart.kinds]
     lines: list[list[Span]] = [[]]
     for letters, style, words in (*items, (IDLE * 2, "dim", "idle")):
         spans: list[Span] = [("  ", ""), (letters, style), (f" {words}", "")]

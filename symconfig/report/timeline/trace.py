@@ -28,7 +28,7 @@ def trace(chart: Chart) -> str:
     """The file, an event a line; equal charts give equal bytes."""
     total = sum(map(len, chart.events))
     pieces = windows(chart.phases, chart.total_s * min(1.0, MOST_EVENTS / total))
-    head = {"schedule": chart.timeline.schedule.title, "title": chart.title, "notes": list(chart.notes)}
+    head: _Record = {"title": chart.title, "notes": list(chart.notes)}
     if len(pieces) > 1:
         missing = "; ".join(f"{before.end_s:.6f} to {after.start_s:.6f} s" for before, after in pairwise(pieces))
         head[LEFT_OUT] = f"a step of {total:,} events is written in pieces, without those that begin from {missing}"

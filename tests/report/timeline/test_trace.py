@@ -83,4 +83,4 @@ def test_a_long_step_keeps_its_ends_and_says_what_is_left_out() -> None:
 
 def test_equal_schedules_give_equal_bytes_without_a_time_of_day() -> None:
     assert trace(made()) == trace(made())
-    assert set(json.loads(trace(made()))["otherData"]) == {"schedule", "title", "notes"}
+    assert set(json.loads(trace(made()))["otherData"]) == {"title", "notes"}

@@ -1,0 +1,91 @@
+"""One candidate under every schedule that is known, also those that its framework does not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from symconfig.errors import InputError, Problem
+from symconfig.graph.model import sequence
+from symconfig.schedule.schedule import Schedule
+from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.timeline import Timeline
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.memory import stage_memory
+from symconfig.solve.split import splits
+from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.timeline import own_schedule, refined_time, shape, timeline
+
+_ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
+_CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. staleness: of the
+    stage where it is most, in optimizer steps. refused: why the schedule cannot run; its numbers are 0 then."""
+
+    schedule: Schedule
+    own: bool
+    vpp: int
+    step_s: float
+    idle: float
+    peak_bytes: float
+    staleness: int
+    refused: str | None = None
+
+
+def schedules(found: Found, parts: Detail) -> tuple[Scheduled, ...]:
+    """The candidate under each schedule, the fastest first, those that cannot run last; none for a single stage."""
+    if found.split.pp == 1:
+        return ()
+    own = timeline(found, parts)
+    rest_s = sum(refined_time(found, parts).values()) - own.step_s
+    rows = [_scheduled(found, parts, schedule, rest_s) for schedule in SCHEDULES.values()]
+    return tuple(sorted(rows, key=lambda row: (row.refused is not None, row.step_s, row.schedule.name)))
+
+
+def _scheduled(found: Found, parts: Detail, schedule: Schedule, rest_s: float) -> Scheduled:
+    """rest_s: of the step, outside of the pipeline."""
+    own = schedule is own_schedule(found)
+    try:
+        cut, again = suited(found, parts, schedule)
+    except InputError as error:
+        why = "; ".join(problem.what for problem in error.problems)
+        return Scheduled(schedule, own, found.split.vpp, 0.0, 0.0, 0.0, 0, why)
+    line = timeline(cut, again, schedule)
+    peak = max(float(held.max()) for _, held in stage_memory(cut, again, line))
+    stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
+    return Scheduled(schedule, own, cut.split.vpp, line.step_s + rest_s, idle(line), peak, stale)
+
+
+def idle(line: Timeline) -> float:
+    """Share of the pipeline's time in which a stage does no work of a microbatch, on average."""
+    return 1.0 - float(line.busy_s.mean()) / line.step_s
+
+
+def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Detail]:
+    """The candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
+
+    Raises InputError with what the schedule lacks in each shape that there is.
+    """
+    (m, group), problems = shape(parts), []
+    for vpp in dict.fromkeys((found.split.vpp, *_CHUNKS)):
+        problem = schedule.problem(found.split.pp, vpp, m, group)
+        cuts = [] if problem else [found] if vpp == found.split.vpp else _cuts(found, parts, vpp)
+        if cuts:
+            able = ((cut, parts if cut is found else detail(cut)) for cut in cuts)
+            return min(able, key=lambda each: timeline(each[0], each[1], schedule).step_s)
+        chunks = f"with {vpp} chunk{'s' if vpp > 1 else ''} on each stage"
+        problems.append(Problem(f"{chunks}, {problem or 'the model has too few layers'}"))
+    raise InputError(problems)
+
+
+def _cuts(found: Found, parts: Detail, vpp: int) -> list[Found]:
+    """Its layers on other chunks, any cut that there is: no framework need be able to say it."""
+    seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
+    seconds["mtp_total"] = seconds.get("mtp", 0.0) * found.request.model.num_nextn_predict_layers
+    every = splits(sequence(found.request.model), found.split.pp, vpp, seconds, _ANY_CUT)
+    # As many layers of a stage are recomputed as before, at least.
+    again = -(-found.block_layers * found.split.vpp // vpp)
+    return [replace(found, split=split, block_layers=again) for split in every]

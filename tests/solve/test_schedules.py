@@ -1,0 +1,67 @@
+"""One plan under every schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.errors import InputError
+from symconfig.schedule.schedules import SCHEDULES
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.restore import restore
+from symconfig.solve.schedules import schedules, suited
+from symconfig.solve.timeline import refined_s
+from tests.sample_plans import sample_plan
+
+
+def candidate(**degrees: int) -> tuple[Found, Detail]:
+    plan = sample_plan("llama2-13b", "a100-80gb", **{"tp": 2, "pp": 4, "dp": 2, "global_batch": 64, **degrees})
+    found = restore(plan, plan.best)
+    return found, detail(found)
+
+
+@pytest.mark.parametrize("vpp", [1, 5])
+def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
+    found, parts = candidate(vpp=vpp)
+    (own,) = [row for row in schedules(found, parts) if row.own]
+    assert own.schedule.name == ("1f1b" if vpp == 1 else "interleaved")
+    assert own.step_s == pytest.approx(refined_s(found), rel=1e-12)
+    assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-9)
+
+
+def test_each_schedule_is_ranked_by_its_step() -> None:
+    rows = schedules(*candidate(vpp=5))
+    assert {row.schedule.name for row in rows} == set(SCHEDULES)
+    able = [row for row in rows if row.refused is None]
+    assert [row.step_s for row in able] == sorted(row.step_s for row in able)
+    assert rows[: len(able)] == tuple(able)
+
+
+def test_gpipe_waits_as_1f1b_does_and_holds_every_microbatch() -> None:
+    rows = {row.schedule.name: row for row in schedules(*candidate())}
+    gpipe, own = rows["gpipe"], rows["1f1b"]
+    assert gpipe.idle == pytest.approx(own.idle, abs=0.01)
+    assert gpipe.peak_bytes > 2 * own.peak_bytes
+
+
+def test_stages_are_cut_into_the_chunks_that_a_schedule_has() -> None:
+    found, parts = candidate(vpp=5)
+    cut, again = suited(found, parts, SCHEDULES["1f1b"])
+    assert cut.split.vpp == 1
+    assert sorted(kind for chunk in cut.split.chunks for kind in chunk) == sorted(
+        kind for chunk in found.split.chunks for kind in chunk)
+    assert again.setting.vpp == 1
+    assert suited(found, parts, SCHEDULES["interleaved"]) == (found, parts)
+
+
+def test_what_cannot_run_says_what_it_lacks() -> None:
+    found, parts = candidate(global_batch=4)  # two microbatches for four stages
+    with pytest.raises(InputError, match="microbatch"):
+        suited(found, parts, SCHEDULES["interleaved"])
+    (row,) = [row for row in schedules(found, parts) if row.schedule.name == "interleaved"]
+    assert row.refused is not None
+    assert "need" in row.refused
+
+
+def test_a_single_stage_has_none() -> None:
+    assert schedules(*candidate(pp=1, dp=8)) == ()
