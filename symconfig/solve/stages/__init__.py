@@ -1,1 +1,1 @@
-"""The best cut of a model into (virtual) pipeline stages, with what each recomputes, and a proof that none is better."""
+"""The best cut of a model into (virtual) pipeline stages and what each recomputes, with a proof that none is better."""

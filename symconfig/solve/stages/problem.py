@@ -23,7 +23,7 @@ class Scope(Enum):
     MODEL = "one choice for the model"  # setting: (choice,)
     STAGE = "one choice for every stage"  # setting: (choice of stage 0, choice of stage 1, …)
     LAYER = "one choice for every block"  # setting: (choice of every block in model order)
-    FIRST = "choice 1 for the first layers of every chunk, choice 0 for the others and the ends"  # setting: (layers,)
+    FIRST = "choice 1, not faster, for the first layers of every chunk; choice 0 for the rest"  # setting: (layers,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class StageSolution:
     """The fastest assignment found. No assignment is faster than bound_s; optimal: this one is not slower either.
 
     gap: (slowest_s - bound_s) / slowest_s. alternatives: other assignments with the same slowest stage, that a
-    schedule may run faster, in the order in which they deserve to be simulated. solver: "bound met" (proved without a
-    solver), "cbc" or "highs".
+    schedule may run faster, in the order in which they deserve to be simulated. solver: "bound met" (a cut that is as
+    fast as the bound), "enumeration", "dynamic programming", "cbc" or "highs".
     """
 
     best: Assignment
@@ -104,10 +104,17 @@ class StageSolution:
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfied:
-    """No assignment fits: the one that exceeds the limit least. proved: none exceeds it less."""
+    """No assignment fits (proved), or none was found in the time given. `leanest` says how much is missing."""
+
+    proved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """The assignment that exceeds the limit least. proved: none exceeds it less."""
 
     best: Assignment
-    stage: int  # that exceeds it most
+    stage: int  # with the largest peak
     peak_bytes: tuple[float, ...]  # [pp]
     limit_bytes: float
     proved: bool

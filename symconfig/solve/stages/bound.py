@@ -1,0 +1,90 @@
+"""Lower bounds of the slowest stage: every stage takes the layers that suit it, wherever these lie in the model.
+
+Exact for equal layers with one chunk a stage, and with several as long as memory does not bind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+from symconfig.solve.stages.content import Mode
+from symconfig.solve.stages.floor import Bag, Floor, floors
+from symconfig.solve.stages.judge import CLOSE, fits
+from symconfig.solve.stages.problem import StageProblem
+
+
+def bound_s(problem: StageProblem, mode: Mode | None) -> float:
+    """No assignment in the mode (None: whatever the scope allows) has a faster slowest stage; infinite: none fits."""
+    search = _Search(problem, floors(problem, mode))
+    if not search.possible(float("inf")):
+        return float("inf")
+    kinds = search.floors[0].kinds
+    work = sum(floor.base_s for floor in search.floors) + sum(kind.count * kind.seconds for kind in kinds)
+    low = max(work / problem.pp, *(floor.base_s for floor in search.floors))
+    step = max(kind.seconds + kind.again_s for kind in kinds)
+    while True:
+        values = search.seconds(low * (1 - CLOSE), low + step)
+        found = bisect_left(values, True, key=search.possible)
+        if found < len(values):
+            return values[found]
+        low, step = low + step, 2 * step
+
+
+@dataclass(slots=True)
+class _Search:
+    """Whether stages of at most so many seconds can take all blocks; what was worked out is remembered."""
+
+    problem: StageProblem
+    floors: list[Floor]
+    longest: dict[tuple[float, Bag, float], int] = field(default_factory=dict)
+
+    def possible(self, most_s: float) -> bool:
+        """Blocks of the last kind are made as many as they can be, for every count of the others taken so far."""
+        kinds = self.floors[0].kinds
+        others = tuple(kind.count for kind in kinds[:-1])
+        most: dict[Bag, int] = {(0,) * len(others): 0}
+        for stage in self.floors:
+            mine = [(rest, cap) for rest in product(*(range(count + 1) for count in others))
+                    if (cap := self._cap(stage, rest, most_s)) is not None]
+            after: dict[Bag, int] = {}
+            for taken, total in most.items():
+                for rest, cap in mine:
+                    sums = tuple(min(a + b, count) for a, b, count in zip(taken, rest, others, strict=True))
+                    after[sums] = max(after.get(sums, 0), total + cap)
+            most = after
+        return most.get(others, -1) >= kinds[-1].count
+
+    def _cap(self, stage: Floor, rest: Bag, most_s: float) -> int | None:
+        """The most blocks of the last kind beside the others; None: not even the others, or too few layers."""
+        cap = self._by_time(stage, rest, most_s)
+        if cap >= 0 and not fits(self.problem, stage.peak_bytes((*rest, cap))):
+            cap = bisect_left(range(cap), True, key=lambda n: not fits(self.problem, stage.peak_bytes((*rest, n)))) - 1
+        return None if cap < 0 or sum(rest) + cap < stage.least else cap
+
+    def _by_time(self, stage: Floor, rest: Bag, most_s: float) -> int:
+        key = (stage.base_s, rest, most_s)
+        if key not in self.longest:
+            limit = most_s * (1 + CLOSE)
+            counts = range(stage.kinds[-1].count + 1)
+            self.longest[key] = bisect_left(counts, True, key=lambda n: stage.seconds((*rest, n)) > limit) - 1
+        return self.longest[key]
+
+    def seconds(self, low_s: float, high_s: float) -> list[float]:
+        """All that a stage may take within these limits, rising."""
+        found = {value for stage in {floor.base_s: floor for floor in self.floors}.values()
+                 for value in self._of_stage(stage, low_s, high_s)}
+        return sorted(found)
+
+    def _of_stage(self, stage: Floor, low_s: float, high_s: float) -> Iterator[float]:
+        *others, last = stage.kinds
+        for rest in product(*(range(kind.count + 1) for kind in others)):
+            first = self._by_time(stage, rest, low_s) + 1
+            for count in range(max(first, 0), last.count + 1):
+                seconds = stage.seconds((*rest, count))
+                if seconds > high_s:
+                    break
+                if seconds >= low_s:
+                    yield seconds

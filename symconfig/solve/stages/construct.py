@@ -1,0 +1,119 @@
+"""Cuts put together by hand: the longest run of equal layers spread over the chunks, the other blocks at its ends.
+
+Nothing is proved here: where such a cut meets a lower bound, no solver is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from symconfig.solve.stages.content import Mode, Scale, Weight, content, peak_bytes
+from symconfig.solve.stages.cuts import allowed
+from symconfig.solve.stages.frames import Frame, frames
+from symconfig.solve.stages.judge import CLOSE, assignment, fits
+from symconfig.solve.stages.problem import Assignment
+
+MOST_FRAMES = 64  # that are tried
+Counts = tuple[int, ...]  # blocks of the run in each chunk of a stage
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is left open by the slowest stage. late: chunks that get a layer more than others are a stage's last ones.
+
+    from_last: layers that a stage need not have are taken from the last stages first.
+    """
+
+    late: bool
+    from_last: bool
+
+
+POLICIES = tuple(Policy(late, from_last) for late in (False, True) for from_last in (False, True))
+
+
+def construct(scale: Scale, mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
+    """An assignment whose stages take at most most_s and fit, if one is found this way."""
+    problem = scale.problem
+    for frame in islice(frames(problem), MOST_FRAMES):
+        counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy).counts()
+        if counts is not None:
+            chunks = tuple(frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open)))
+            choices = tuple(mode.of(content(chunk)) for chunk in chunks)
+            return assignment(problem, chunks, choices, mode.first)
+    return None
+
+
+@dataclass(slots=True)
+class _Filling:
+    """The run's blocks put into one frame. fills: by what a stage's chunks hold beside them; most stages share one."""
+
+    scale: Scale
+    mode: Mode
+    frame: Frame
+    most_s: float
+    policy: Policy
+    fills: dict[tuple[object, ...], list[Counts]] = field(default_factory=dict)
+
+    def counts(self) -> list[Counts] | None:
+        """Of every stage: as many as it can take, less those that are too many. None: too few."""
+        taken = [self._that_fit(stage) for stage in range(self.scale.problem.pp)]
+        surplus = sum(sum(fill[-1]) for fill in taken if fill) - self.frame.count
+        if surplus < 0 or not all(taken):
+            return None
+        order = taken[::-1] if self.policy.from_last else taken
+        while surplus:
+            spare = [fill for fill in order if len(fill) > 1][:surplus]
+            if not spare:
+                return None
+            for fill in spare:
+                fill.pop()
+            surplus -= len(spare)
+        return [fill[-1] for fill in taken]
+
+    def _that_fit(self, stage: int) -> list[Counts]:
+        """From the fewest blocks on, one more each time, as long as the stage's bytes allow."""
+        chunks = range(stage, len(self.frame.open), self.scale.problem.pp)
+        beside = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
+        if beside not in self.fills:
+            self.fills[beside] = self._fill(chunks)
+        fill = list(self.fills[beside])
+        while fill and not fits(self.scale.problem, self._peak(stage, chunks, fill[-1])):
+            fill.pop()
+        return fill
+
+    def _fill(self, chunks: Sequence[int]) -> list[Counts]:
+        """Within most_s; the next block goes where it lengthens the rounds of all stages least, else where least is."""
+        counts = [self._least(j) for j in chunks]
+        width = self._width(len(counts)) if any(self.frame.before[j] or self.frame.after[j] for j in chunks) else None
+        free = [k for k, j in enumerate(chunks) if self.frame.open[j]]
+        found: list[Counts] = []
+        while sum(self._weight(j, n).seconds for j, n in zip(chunks, counts, strict=True)) <= self.most_s:
+            found.append(tuple(counts))
+            if not free or sum(counts) == self.frame.count:
+                break
+            after = {k: self._weight(chunks[k], counts[k] + 1).seconds for k in free}
+            place = {k: -k if self.policy.late else k for k in free}
+            k = min(free, key=lambda k: (max(after[k] - width[k], 0.0) if width else 0.0, after[k], place[k]))
+            counts[k] += 1
+        return found
+
+    def _width(self, vpp: int) -> list[float]:
+        """Seconds of each chunk of a stage that has blocks of the run alone, as many as it can take."""
+        one = self.scale.option(((self.frame.kind, 1),), self.mode).weight.seconds
+        blocks = int(self.most_s / one) if one > 0 else self.frame.count
+        each, more = divmod(min(blocks, self.frame.count), vpp)
+        rounds = [each + (k >= vpp - more if self.policy.late else k < more) for k in range(vpp)]
+        return [self.scale.option(((self.frame.kind, n),), self.mode).weight.seconds if n else 0.0 for n in rounds]
+
+    def _least(self, chunk: int) -> int:
+        if not self.frame.open[chunk]:
+            return 0
+        return 0 if allowed(self.scale.problem, chunk, content(self.frame.chunk(chunk, 0))) else 1
+
+    def _weight(self, chunk: int, of_run: int) -> Weight:
+        return self.scale.option(content(self.frame.chunk(chunk, of_run)), self.mode).weight
+
+    def _peak(self, stage: int, chunks: Sequence[int], counts: Counts) -> float:
+        return peak_bytes(self.scale.problem, stage, [self._weight(j, n) for j, n in zip(chunks, counts, strict=True)])

@@ -1,0 +1,111 @@
+"""Which cuts a target can say, and what is wrong with a layout that somebody wrote."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.solve.split import LETTERS
+from symconfig.solve.stages.content import Content, layers
+from symconfig.solve.stages.problem import Chunks, StageProblem
+
+
+def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
+    """Whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in the last."""
+    last, kinds, rules = problem.pp * problem.vpp - 1, [kind for kind, _ in content], problem.layouts
+    if ("embedding" in kinds and chunk) or ("head" in kinds and chunk < last):
+        return False
+    if rules.mtp_with_head and "mtp" in kinds and chunk < last:
+        return False
+    return layers(kinds) > 0 or (rules.empty_ends if kinds else rules.empty)
+
+
+def least_layers(problem: StageProblem, chunk: int) -> int:
+    """Layers that the chunk must hold: none where it may hold an end alone, or nothing."""
+    rules, sequence = problem.layouts, problem.sequence
+    # From the chunk that holds the first mtp on, all may hold ends only.
+    later = 0 if rules.mtp_with_head else sequence.count("mtp")
+    alone = ("embedding" in sequence and chunk == 0) or (
+        ("head" in sequence or later > 0) and chunk >= problem.pp * problem.vpp - 1 - later
+    )
+    return 0 if rules.empty or (rules.empty_ends and alone) else 1
+
+
+def longest_chunk(problem: StageProblem) -> int:
+    """The most layers that a chunk may have."""
+    least = [least_layers(problem, chunk) for chunk in range(problem.pp * problem.vpp)]
+    return layers(problem.sequence) - sum(least) + max(least)
+
+
+def family(problem: StageProblem) -> Iterator[Chunks]:
+    """Every cut that a target without free layouts can say."""
+    pp, vpp, rules = problem.pp, problem.vpp, problem.layouts
+    total, chunks = layers(problem.sequence), pp * vpp
+    least = [0 if rules.empty_ends else 1, 0 if rules.empty_ends else 1]
+    for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
+        each, rest = divmod(total + at_start + at_end, chunks)
+        sizes = [each] * chunks
+        sizes[0] -= at_start
+        sizes[-1] -= at_end
+        if not rest and each > 0 and sizes[0] >= least[0] and sizes[-1] >= least[1]:
+            yield cut(problem.sequence, sizes)
+    if rules.first_last and pp > 1:
+        for first, middle, last in _first_last(total // vpp if total % vpp == 0 else 0, pp):
+            yield cut(problem.sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+
+
+def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
+    """Layers of the first, of each middle and of the last stage; not all alike."""
+    for middle in range(1 if pp > 2 else 0, total if pp > 2 else 1):
+        ends = total - middle * (pp - 2)
+        yield from ((first, middle, ends - first) for first in range(1, ends) if {first, ends - first} != {middle})
+
+
+def cut(sequence: tuple[str, ...], sizes: list[int]) -> Chunks:
+    """Chunks of so many layers; the embedding goes to the first one, mtp and head to the last."""
+    inner = [kind for kind in sequence if kind not in LETTERS]
+    chunks, start = [], 0
+    for size in sizes:
+        chunks.append(tuple(inner[start : start + size]))
+        start += size
+    chunks[0] = (*(kind for kind in sequence if kind == "embedding"), *chunks[0])
+    chunks[-1] = (*chunks[-1], *(kind for kind in sequence if kind in ("mtp", "head")))
+    return tuple(chunks)
+
+
+def check(problem: StageProblem) -> None:
+    """Raises InputError for a user's layout that is not one of this model, InfeasibleError for too many stages."""
+    if problem.fixed is not None:
+        wrong = _wrong(problem, problem.fixed)
+        if wrong:
+            raise InputError(Problem(wrong, field="layout"))
+        return
+    if problem.layouts.empty:
+        return
+    need = sum(least_layers(problem, chunk) for chunk in range(problem.pp * problem.vpp))
+    have = layers(problem.sequence)
+    if have < need:
+        what = "every virtual pipeline stage needs a layer" if problem.vpp > 1 else "every pipeline stage needs a layer"
+        raise InfeasibleError(
+            Problem(what, got=f"{have} layers", need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
+                    hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""))
+        )
+
+
+def _wrong(problem: StageProblem, fixed: Chunks) -> str | None:
+    if len(fixed) != problem.pp * problem.vpp:
+        return f"it has {len(fixed)} chunks, and pp {problem.pp} x vpp {problem.vpp} needs {problem.pp * problem.vpp}"
+    flat = tuple(kind for chunk in fixed for kind in chunk)
+    have, need = Counter(flat), Counter(problem.sequence)
+    parts = []
+    for kind in dict.fromkeys((*problem.sequence, *flat)):
+        if have[kind] != need[kind]:
+            verb = "loses" if have[kind] < need[kind] else "doubles"
+            parts.append(f"it {verb} {abs(have[kind] - need[kind])} of {need[kind]} {kind}")
+    if parts:
+        return "; ".join(parts)
+    if flat != problem.sequence:
+        place = next(index for index, (a, b) in enumerate(zip(flat, problem.sequence, strict=True)) if a != b)
+        return f"its block {place} is {flat[place]}, and the model's is {problem.sequence[place]}"
+    return None

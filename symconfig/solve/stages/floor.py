@@ -1,0 +1,162 @@
+"""What a stage takes at least, by how many layers of each kind it has, wherever these lie in the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from symconfig.solve.split import LETTERS
+from symconfig.solve.stages.content import Mode
+from symconfig.solve.stages.cuts import least_layers
+from symconfig.solve.stages.problem import StageProblem
+
+MOST_STATES = 512  # ways to take layers of all kinds but one; with more of them, kinds of like seconds count as one
+Bag = tuple[int, ...]  # blocks of each kind on a stage
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Blocks that count as equal: how many the model has, and the least that any of them weighs.
+
+    again_s and saved_bytes: the difference when it is among the recomputed first layers of its chunk.
+    """
+
+    layer: bool
+    count: int
+    seconds: float
+    again_s: float
+    kept_bytes: float
+    saved_bytes: float
+    once_bytes: float
+    transient_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A stage. base_s and transient_bytes: of its ends.
+
+    moments: (bytes of its ends, microbatches that every chunk holds at least, those that the chunks hold beyond, summed
+    over the layers that they must have).
+    """
+
+    kinds: tuple[Kind, ...]
+    first: int
+    chunks: int
+    least: int  # layers that its chunks must hold
+    base_s: float
+    moments: tuple[tuple[float, float, float], ...]
+    transient_bytes: float
+
+    def seconds(self, bag: Bag) -> float:
+        pairs = list(zip(bag, self.kinds, strict=True))
+        seconds = self.base_s + sum(count * kind.seconds for count, kind in pairs)
+        if self.first:
+            layers = sum(count for count, kind in pairs if kind.layer)
+            # The fewest are recomputed when one chunk has all that the others need not have.
+            others = max(min(layers, self.least) - 1, 0)
+            seconds += (min(self.first, layers - others) + others) * min(k.again_s for k in self.kinds if k.layer)
+        return seconds
+
+    def peak_bytes(self, bag: Bag) -> float:
+        pairs = [(count, kind) for count, kind in zip(bag, self.kinds, strict=True) if count]
+        kept = sum(count * (kind.kept_bytes - kind.saved_bytes) for count, kind in pairs)
+        once = sum(count * kind.once_bytes for count, kind in pairs)
+        working = max((kind.transient_bytes for _, kind in pairs), default=0.0)
+        of_layers = [kind for kind in self.kinds if kind.layer]
+        lightest = min((kind.kept_bytes - kind.saved_bytes for kind in of_layers), default=0.0)
+        as_they_are = sum(count for count, kind in pairs if kind.layer) - self.first * self.chunks
+        kept += max(as_they_are, 0) * min((kind.saved_bytes for kind in of_layers), default=0.0)
+        moments = max(base + held * kept + beyond * lightest for base, held, beyond in self.moments)
+        return once + max(working, self.transient_bytes) + moments
+
+
+def floors(problem: StageProblem, mode: Mode | None) -> list[Floor]:
+    """Of every stage. mode: None for whatever the scope allows."""
+    kinds = _kinds(problem, mode)
+    return [_floor(problem, stage, mode, kinds) for stage in range(problem.pp)]
+
+
+def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, ...]:
+    """Choices that a block may have."""
+    if mode is None:
+        return tuple(range(problem.choices))
+    return (mode.choice, 1) if mode.first and kind not in LETTERS else (mode.choice,)
+
+
+def _tied(problem: StageProblem) -> dict[str, int]:
+    """Kinds that lie in the first or last chunk of all, and in which."""
+    last = problem.pp * problem.vpp - 1
+    return {"embedding": 0, "head": last} | ({"mtp": last} if problem.layouts.mtp_with_head else {})
+
+
+def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
+    """Of all that is not tied to a chunk; the most frequent one last."""
+    tied = _tied(problem)
+    found = []
+    for name, count in Counter(kind for kind in problem.sequence if kind not in tied).items():
+        choices = _allowed(problem, name, mode)
+        seconds = [problem.seconds[name][c] for c in choices]
+        kept = [problem.kept_bytes[name][c] for c in choices]
+        again = mode is not None and len(choices) > 1
+        found.append(
+            Kind(
+                layer=name not in LETTERS,
+                count=count,
+                seconds=min(seconds),
+                again_s=seconds[-1] - min(seconds) if again else 0.0,
+                kept_bytes=kept[0] if again else min(kept),
+                saved_bytes=max(kept[0] - kept[-1], 0.0) if again else 0.0,
+                once_bytes=problem.state_bytes[name] + min(problem.once_bytes[name][c] for c in choices),
+                transient_bytes=min(problem.transient_bytes[name][c] for c in choices),
+            )
+        )
+    found.sort(key=lambda kind: (kind.count, kind.seconds))
+    while prod(kind.count + 1 for kind in found[:-1]) > MOST_STATES:
+        found = _fewer(found)
+    return tuple(found)
+
+
+def _fewer(kinds: list[Kind]) -> list[Kind]:
+    """The two kinds of most alike seconds as one that weighs the less of both."""
+    kinds = sorted(kinds, key=lambda kind: (kind.layer, kind.seconds))
+    near = min(range(len(kinds) - 1), key=lambda n: kinds[n + 1].seconds - kinds[n].seconds)
+    a, b = kinds[near], kinds[near + 1]
+    one = Kind(
+        a.layer and b.layer,
+        a.count + b.count,
+        min(a.seconds, b.seconds),
+        min(a.again_s, b.again_s),
+        min(a.kept_bytes, b.kept_bytes),
+        max(a.saved_bytes, b.saved_bytes),
+        min(a.once_bytes, b.once_bytes),
+        min(a.transient_bytes, b.transient_bytes),
+    )
+    return sorted([*kinds[:near], one, *kinds[near + 2 :]], key=lambda kind: (kind.count, kind.seconds))
+
+
+def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Kind, ...]) -> Floor:
+    pp, vpp = problem.pp, problem.vpp
+    ends = [(kind, chunk // pp, _allowed(problem, kind, mode)) for kind, chunk in _tied(problem).items()
+            for _ in range(problem.sequence.count(kind)) if chunk % pp == stage]
+    least = np.array([least_layers(problem, stage + k * pp) for k in range(vpp)])
+    once = problem.stage_bytes[stage]
+    once += sum(problem.state_bytes[kind] + min(problem.once_bytes[kind][c] for c in choices)
+                for kind, _, choices in ends)
+    kept = np.zeros(vpp)
+    for kind, k, choices in ends:
+        kept[k] += min(problem.kept_bytes[kind][c] for c in choices)
+    held = problem.held[stage]
+    fewest = held.min(axis=1)
+    return Floor(
+        kinds,
+        mode.first if mode else 0,
+        vpp,
+        int(least.sum()),
+        sum(min(problem.seconds[kind][c] for c in choices) for kind, _, choices in ends),
+        tuple(zip((once + held @ kept).tolist(), fewest.tolist(), ((held - fewest[:, None]) @ least).tolist(),
+                  strict=True)),
+        max((min(problem.transient_bytes[kind][c] for c in choices) for kind, _, choices in ends), default=0.0),
+    )

@@ -1,0 +1,76 @@
+"""Where the blocks beside the longest run of equal layers may lie: the few before it, the few after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from symconfig.solve.stages.content import content, layers
+from symconfig.solve.stages.cuts import allowed
+from symconfig.solve.stages.problem import StageProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where all but the run lies: kinds before and after it in each chunk, and whether the chunk may hold of it."""
+
+    before: tuple[tuple[str, ...], ...]
+    after: tuple[tuple[str, ...], ...]
+    open: tuple[bool, ...]
+    kind: str  # of the run
+    count: int
+
+    def chunk(self, number: int, of_run: int) -> tuple[str, ...]:
+        """Its kinds, with so many blocks of the run."""
+        return (*self.before[number], *(self.kind,) * of_run, *self.after[number])
+
+
+def frames(problem: StageProblem) -> Iterator[Frame]:
+    """Every way to place what lies before and after the longest run, as far as a chunk must not lie empty between."""
+    sequence, chunks = problem.sequence, problem.pp * problem.vpp
+    start, count = _longest(sequence)
+    before, after = sequence[:start], sequence[start + count :]
+    for stem in _placed(before, "embedding" in before, chunks):
+        for tail in _placed(after[::-1], "head" in after, chunks):
+            if len(stem) + len(tail) > chunks + 1:
+                continue
+            fore = [*stem, *[()] * (chunks - len(stem))]
+            back = [*[()] * (chunks - len(tail)), *(part[::-1] for part in reversed(tail))]
+            within = tuple(len(stem) - 1 <= chunk <= chunks - len(tail) for chunk in range(chunks))
+            frame = Frame(tuple(fore), tuple(back), within, sequence[start], count)
+            if all(allowed(problem, chunk, content(frame.chunk(chunk, int(within[chunk])))) for chunk in range(chunks)):
+                yield frame
+
+
+def _longest(sequence: tuple[str, ...]) -> tuple[int, int]:
+    """Start and length of the longest run of equal layers."""
+    best, start = (0, 0), 0
+    for kind, group in groupby(sequence):
+        count = len(list(group))
+        if layers((kind,)) and count > best[1]:
+            best = (start, count)
+        start += count
+    return best
+
+
+def _placed(blocks: tuple[str, ...], end: bool, chunks: int) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Blocks from an end of the model inwards over the first so many chunks there, none empty but perhaps the first.
+
+    end: the first block is an end, which stays in the first chunk. Fewest chunks first.
+    """
+    if not blocks:
+        yield ((),)
+        return
+    for parts in range(1, min(len(blocks) + 1, chunks) + 1):
+        yield from _parted(blocks, parts, 1 if end else 0)
+
+
+def _parted(blocks: tuple[str, ...], parts: int, least: int) -> Iterator[tuple[tuple[str, ...], ...]]:
+    if parts == 1:
+        if len(blocks) >= least:
+            yield (blocks,)
+        return
+    for size in range(len(blocks) - parts + 1, least - 1, -1):
+        for rest in _parted(blocks[size:], parts - 1, 1):
+            yield (blocks[:size], *rest)

@@ -1,0 +1,58 @@
+"""What an assignment comes to, block by block: the seconds and the peak of every stage, and what is wrong with it."""
+
+from __future__ import annotations
+
+from symconfig.solve.stages.problem import Assignment, Choices, Chunks, Scope, StageProblem
+
+CLOSE = 1e-9  # relative: seconds and bytes that differ by less are the same
+
+
+def stage_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
+    """Per stage, of one microbatch through all of its chunks."""
+    result = [0.0] * problem.pp
+    for j, seconds in enumerate(chunk_seconds(problem, assignment)):
+        result[j % problem.pp] += seconds
+    return tuple(result)
+
+
+def chunk_seconds(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
+    """Per chunk in model order."""
+    return tuple(
+        sum(problem.seconds[kind][choice] for kind, choice in zip(chunk, choices, strict=True))
+        for chunk, choices in zip(assignment.chunks, assignment.choices, strict=True)
+    )
+
+
+def stage_peaks(problem: StageProblem, assignment: Assignment) -> tuple[float, ...]:
+    """Bytes of every stage at its worst moment."""
+    result = []
+    for stage in range(problem.pp):
+        held = problem.held[stage]
+        once, working, kept = problem.stage_bytes[stage], 0.0, [0.0] * problem.vpp
+        for k in range(problem.vpp):
+            j = stage + k * problem.pp
+            for kind, choice in zip(assignment.chunks[j], assignment.choices[j], strict=True):
+                once += problem.state_bytes[kind] + problem.once_bytes[kind][choice]
+                working = max(working, problem.transient_bytes[kind][choice])
+                kept[k] += problem.kept_bytes[kind][choice]
+        result.append(once + working + float((held @ kept).max()))
+    return tuple(result)
+
+
+def fits(problem: StageProblem, peak_bytes: float) -> bool:
+    return peak_bytes <= problem.limit_bytes * (1 + CLOSE)
+
+
+def assignment(problem: StageProblem, chunks: Chunks, choices: Choices, first: int = 0) -> Assignment:
+    """With the setting that the scope reads from the choices; first: recomputed layers of every chunk."""
+    flat = tuple(choice for chunk in choices for choice in chunk)
+    if problem.scope is Scope.MODEL:
+        setting = flat[:1]
+    elif problem.scope is Scope.FIRST:
+        setting = (first,)
+    elif problem.scope is Scope.LAYER:
+        setting = flat
+    else:
+        of_stage = [[c for chunk in choices[stage :: problem.pp] for c in chunk] for stage in range(problem.pp)]
+        setting = tuple(stage[0] if stage else 0 for stage in of_stage)
+    return Assignment(chunks, choices, setting)

@@ -1,0 +1,48 @@
+"""How much memory a problem without an answer lacks: the assignment whose largest peak is the least."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from symconfig.solve.stages.chain import leanest_chain
+from symconfig.solve.stages.content import Mode, Scale, modes
+from symconfig.solve.stages.cuts import family, longest_chunk
+from symconfig.solve.stages.judge import assignment, stage_peaks
+from symconfig.solve.stages.problem import Lean, StageProblem
+from symconfig.solve.stages.program import Answer, leanest_program
+from symconfig.solve.stages.stage import leanest_of_cut
+
+
+def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "cbc") -> Lean | None:
+    """None: no cut at all that the target can say."""
+    until = time.perf_counter() + time_limit_s
+    scale = Scale(problem)
+    answers = [answer for mode in _modes(problem) for answer in _answers(scale, mode, solver, until)]
+    found = [answer.found for answer in answers if answer.found is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda one: (max(stage_peaks(problem, one)), one.chunks, one.choices))
+    peaks = stage_peaks(problem, best)
+    return Lean(best, peaks.index(max(peaks)), peaks, problem.limit_bytes, all(answer.proved for answer in answers))
+
+
+def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
+    """All, but of recomputed first layers only the most where recomputing never takes more bytes."""
+    found = modes(problem, longest_chunk(problem))
+    per_block = (problem.kept_bytes, problem.once_bytes, problem.transient_bytes)
+    saves = all(of_kind[min(1, len(of_kind) - 1)] <= of_kind[0] for part in per_block for of_kind in part.values())
+    return (found[-1:] if found[-1:] and found[-1].first and saves else found) or (None,)
+
+
+def _answers(scale: Scale, mode: Mode | None, solver: str, until: float) -> Iterator[Answer]:
+    problem = scale.problem
+    if problem.fixed is not None or not problem.layouts.any_cut:
+        for chunks in [problem.fixed] if problem.fixed is not None else family(problem):
+            yield Answer(leanest_of_cut(scale, chunks, mode), 0.0, True)
+    elif problem.vpp == 1:
+        chain = leanest_chain(scale, mode)
+        if chain is not None:
+            yield Answer(assignment(problem, chain.chunks, chain.choices, mode.first if mode else 0), 0.0, True)
+    else:
+        yield leanest_program(scale, mode, solver, max(until - time.perf_counter(), 0.1))

@@ -1,0 +1,161 @@
+"""The stage problem solved: first what a bound and a cut put together prove between them, then what a solver proves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from symconfig.solve.stages.bound import bound_s
+from symconfig.solve.stages.chain import fastest_chain
+from symconfig.solve.stages.construct import POLICIES, construct
+from symconfig.solve.stages.content import Mode, Scale, layers, modes
+from symconfig.solve.stages.cuts import check, family, longest_chunk
+from symconfig.solve.stages.judge import CLOSE, assignment, stage_peaks, stage_seconds
+from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
+from symconfig.solve.stages.program import fastest_program
+from symconfig.solve.stages.rank import ranked
+from symconfig.solve.stages.stage import fastest_of_cut
+
+NEAR = 1.25  # of the bound: columns of the first integer program
+SLACKS = (1.0, 1.02, 1.1, 1.25, 1.5, 2.0)  # over the bound: a cut so far from it still spares the solver columns
+
+
+def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "auto") -> StageSolution | Unsatisfied:
+    """The assignment with the fastest slowest stage.
+
+    solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "cbc" and "highs" name the
+    solver that does so in any case. Raises InputError for a fixed layout that is not the model's, and InfeasibleError
+    for more chunks than layers.
+    """
+    check(problem)
+    started_s = time.perf_counter()
+    solving = _Solving(problem, started_s + time_limit_s, solver)
+    if problem.fixed is not None or not problem.layouts.any_cut:
+        solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
+    else:
+        solving.bounded()
+        solving.proved()
+    return solving.answer(started_s)
+
+
+@dataclass(slots=True)
+class _Solving:
+    """best: those found with the same slowest stage, best_s. open: modes that may hold a faster one, with their bounds.
+
+    left_s: bounds of the modes that the solver did not finish.
+    """
+
+    problem: StageProblem
+    until: float
+    wanted: str
+    scale: Scale = field(init=False)
+    best: list[Assignment] = field(default_factory=list)
+    best_s: float = float("inf")
+    open: list[tuple[float, Mode | None]] = field(default_factory=list)
+    left_s: list[float] = field(default_factory=list)
+    used: str = "bound met"
+
+    def __post_init__(self) -> None:
+        self.scale = Scale(self.problem)
+
+    def better(self, bound: float) -> bool:
+        """Whether a stage of so many seconds would be faster than all that was found."""
+        return bound < self.best_s * (1 - CLOSE)
+
+    def keep(self, found: Sequence[Assignment]) -> None:
+        """All of the same slowest stage."""
+        if not found:
+            return
+        slowest_s = max(stage_seconds(self.problem, found[0]))
+        if self.better(slowest_s):
+            self.best, self.best_s = list(found), slowest_s
+        elif slowest_s <= self.best_s * (1 + CLOSE):
+            self.best += found
+
+    def enumerate(self, cuts: Iterable[Chunks]) -> None:
+        """All that the target can say, one by one."""
+        self.used = "enumeration"
+        for chunks in cuts:
+            for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)) or (None,):
+                found = fastest_of_cut(self.scale, chunks, mode, self.best_s)
+                self.keep([found] if found else [])
+
+    def bounded(self) -> None:
+        """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
+        for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
+            if mode and mode.first and not self.better(bound_s(replace(self.problem, limit_bytes=float("inf")), mode)):
+                break  # more recomputed layers are slower yet
+            least_s = bound_s(self.problem, mode)
+            if not self.better(least_s) or least_s == float("inf"):
+                continue
+            met = self._put_together(mode or self._quickest(), least_s)
+            if not met or self.wanted != "auto":
+                self.open.append((least_s, mode))
+
+    def proved(self) -> None:
+        """The open modes, most hopeful first, each searched for what is faster than all before."""
+        for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
+            if self.wanted == "auto" and not self.better(least_s):
+                continue
+            if self.problem.vpp == 1 and self.wanted == "auto":
+                self.used = "dynamic programming"
+                chain = fastest_chain(self.scale, mode, least_s, self.best_s)
+                if chain is not None:
+                    first = mode.first if mode else 0
+                    self.keep([assignment(self.problem, chain.chunks, chain.choices, first)])
+            else:
+                self._programmed(least_s, mode)
+
+    def _quickest(self) -> Mode | None:
+        """The choice that is the fastest for every kind, if there is one."""
+        seconds = self.problem.seconds.values()
+        return next((Mode(choice) for choice in range(self.problem.choices)
+                     if all(of_kind[choice] == min(of_kind) for of_kind in seconds)), None)
+
+    def _put_together(self, mode: Mode | None, least_s: float) -> bool:
+        """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""
+        if mode is None:
+            return False
+        for slack in SLACKS:
+            for policy in POLICIES:
+                found = construct(self.scale, mode, least_s * slack, policy)
+                self.keep([found] if found else [])
+            if self.best:
+                break
+        return self.best_s <= least_s * (1 + CLOSE)
+        return False
+
+    def _programmed(self, least_s: float, mode: Mode | None) -> None:
+        """By the integer program: first near the bound, where columns are few."""
+        self.used = "cbc" if self.wanted == "auto" else self.wanted
+        for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
+            left_s = self.until - time.perf_counter()
+            if left_s <= 0:
+                self.left_s.append(least_s)
+                return
+            answer = fastest_program(self.scale, mode, least_s, most_s, self.used, left_s)
+            self.keep([answer.found] if answer.found else [])
+            if not answer.proved:
+                self.left_s.append(max(least_s, answer.bound))
+            if answer.found or not answer.proved or most_s == self.best_s:
+                return
+
+    def answer(self, started_s: float) -> StageSolution | Unsatisfied:
+        if not self.best:
+            return Unsatisfied(proved=not self.left_s)
+        bound = min(self.best_s, *self.left_s) if self.left_s else self.best_s
+        ranking = ranked(self.problem, self.best)
+        gap = (self.best_s - bound) / self.best_s if self.best_s else 0.0
+        return StageSolution(
+            best=ranking[0],
+            alternatives=tuple(ranking[1:]),
+            slowest_s=self.best_s,
+            bound_s=bound,
+            optimal=gap <= CLOSE,
+            gap=gap,
+            stage_s=stage_seconds(self.problem, ranking[0]),
+            peak_bytes=stage_peaks(self.problem, ranking[0]),
+            solver=self.used,
+            seconds=time.perf_counter() - started_s,
+        )

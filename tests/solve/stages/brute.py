@@ -1,0 +1,102 @@
+"""The stage problem by trying everything, written from its definition alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, pairwise, product
+
+from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
+
+ENDS = {"embedding", "mtp", "head"}
+Choices = tuple[tuple[int, ...], ...]
+
+
+def best(problem: StageProblem) -> float | None:
+    """The least slowest stage of all that fits; None if nothing does."""
+    found = (slowest for slowest, peak in everything(problem) if peak <= problem.limit_bytes)
+    return min(found, default=None)
+
+
+def least_peak(problem: StageProblem) -> float | None:
+    return min((peak for _, peak in everything(problem)), default=None)
+
+
+def everything(problem: StageProblem) -> Iterator[tuple[float, float]]:
+    """(slowest stage, largest peak) of every cut and choice; of stages with choices of their own, their best ones."""
+    for chunks in cuts(problem):
+        if problem.scope in (Scope.MODEL, Scope.FIRST):
+            for choices in shared(problem, chunks):
+                stages = [stage(problem, i, chunks, choices) for i in range(problem.pp)]
+                yield max(s for s, _ in stages), max(b for _, b in stages)
+        else:
+            ways = [list(own(problem, i, chunks)) for i in range(problem.pp)]
+            fitting = [[s for s, b in way if b <= problem.limit_bytes] for way in ways]
+            least = max(min(b for _, b in way) for way in ways)
+            yield (max(min(way) for way in fitting), least) if all(fitting) else (float("inf"), least)
+
+
+def cuts(problem: StageProblem) -> Iterator[Chunks]:
+    total, chunks = len(problem.sequence), problem.pp * problem.vpp
+    for borders in combinations_with_replacement(range(total + 1), chunks - 1):
+        ends = (0, *borders, total)
+        cut = tuple(problem.sequence[a:b] for a, b in pairwise(ends))
+        if all(legal(problem, number, chunk, chunks) for number, chunk in enumerate(cut)):
+            yield cut
+
+
+def legal(problem: StageProblem, number: int, chunk: tuple[str, ...], chunks: int) -> bool:
+    rules = problem.layouts
+    if "embedding" in chunk and number != 0:
+        return False
+    if "head" in chunk and number != chunks - 1:
+        return False
+    if rules.mtp_with_head and "mtp" in chunk and number != chunks - 1:
+        return False
+    if set(chunk) - ENDS:
+        return True
+    return rules.empty_ends if chunk else rules.empty
+
+
+def shared(problem: StageProblem, chunks: Chunks) -> Iterator[Choices]:
+    if problem.scope is Scope.MODEL:
+        for choice in range(problem.choices):
+            yield tuple((choice,) * len(chunk) for chunk in chunks)
+        return
+    for first in range(len(problem.sequence)):
+        result = []
+        for chunk in chunks:
+            layers = 0
+            mine = []
+            for kind in chunk:
+                layers += kind not in ENDS
+                mine.append(1 if kind not in ENDS and layers <= first else 0)
+            result.append(tuple(mine))
+        yield tuple(result)
+
+
+def own(problem: StageProblem, index: int, chunks: Chunks) -> Iterator[tuple[float, float]]:
+    mine = [number for number in range(len(chunks)) if number % problem.pp == index]
+    blocks = sum(len(chunks[number]) for number in mine)
+    every = range(problem.choices)
+    flat = ((c,) * blocks for c in every) if problem.scope is Scope.STAGE else product(every, repeat=blocks)
+    for choices in flat:
+        left = list(choices)
+        full = tuple(
+            tuple(left.pop(0) for _ in chunk) if number in mine else (0,) * len(chunk)
+            for number, chunk in enumerate(chunks)
+        )
+        yield stage(problem, index, chunks, full)
+
+
+def stage(problem: StageProblem, index: int, chunks: Chunks, choices: Choices) -> tuple[float, float]:
+    seconds, once, working = 0.0, problem.stage_bytes[index], 0.0
+    kept = []
+    for number in range(index, len(chunks), problem.pp):
+        kept.append(0.0)
+        for kind, choice in zip(chunks[number], choices[number], strict=True):
+            seconds += problem.seconds[kind][choice]
+            once += problem.state_bytes[kind] + problem.once_bytes[kind][choice]
+            working = max(working, problem.transient_bytes[kind][choice])
+            kept[-1] += problem.kept_bytes[kind][choice]
+    moments = (sum(float(h) * k for h, k in zip(row, kept, strict=True)) for row in problem.held[index])
+    return seconds, once + working + max(moments)

@@ -1,0 +1,76 @@
+"""Small problems solved by trying everything: all scopes, kinds and layouts, one to three chunks a stage."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from symconfig.solve.stages.judge import stage_peaks, stage_seconds
+from symconfig.solve.stages.lean import leanest
+from symconfig.solve.stages.problem import Layouts, Scope, StageProblem, StageSolution, Unsatisfied
+from symconfig.solve.stages.solve import solve
+from tests.solve.stages.brute import best, cuts, least_peak, stage
+from tests.solve.stages.samples import small
+
+RULES = (
+    Layouts(any_cut=True),
+    Layouts(any_cut=True, empty_ends=True),
+    Layouts(any_cut=True, empty_ends=True, empty=True, mtp_with_head=False),
+    Layouts(any_cut=True, empty_ends=True, mtp_with_head=False),
+)
+SOLVERS = ["cbc", pytest.param("highs", marks=pytest.mark.skipif(
+    importlib.util.find_spec("highspy") is None, reason="highspy is not installed"))]
+
+
+def holds(problem: StageProblem, solver: str) -> None:
+    """The answer is the best of all; what it says of itself is true."""
+    wanted, found = best(problem), solve(problem, solver=solver, time_limit_s=60)
+    if wanted is None or wanted == float("inf"):
+        assert found == Unsatisfied(proved=True)
+        return
+    assert isinstance(found, StageSolution)
+    assert found.optimal
+    assert found.slowest_s == pytest.approx(wanted, rel=1e-7)
+    assert found.bound_s == pytest.approx(wanted, rel=1e-7)
+    for one in (found.best, *found.alternatives):
+        assert one.chunks in set(cuts(problem))
+        stages = [stage(problem, i, one.chunks, one.choices) for i in range(problem.pp)]
+        assert max(s for s, _ in stages) == pytest.approx(wanted, rel=1e-7)
+        assert max(b for _, b in stages) <= problem.limit_bytes * (1 + 1e-7)
+        assert [s for s, _ in stages] == pytest.approx(stage_seconds(problem, one))
+        assert [b for _, b in stages] == pytest.approx(stage_peaks(problem, one))
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("seed", range(40))
+def test_one_chunk_a_stage(seed: int, scope: Scope) -> None:
+    holds(small(seed, scope, 1, RULES[seed % len(RULES)]), "auto")
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("vpp", [2, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_several_chunks_a_stage(seed: int, vpp: int, scope: Scope) -> None:
+    holds(small(seed, scope, vpp, RULES[seed % len(RULES)]), "auto")
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_integer_program_by_itself(seed: int, scope: Scope, solver: str) -> None:
+    holds(small(100 + seed, scope, 1 + seed % 3, RULES[seed % len(RULES)]), solver)
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("seed", range(10))
+def test_the_leanest_when_nothing_fits(seed: int, vpp: int, scope: Scope) -> None:
+    problem = small(200 + seed, scope, vpp, RULES[seed % len(RULES)])
+    lean = leanest(problem)
+    assert lean is not None
+    assert lean.proved
+    assert max(lean.peak_bytes) == lean.peak_bytes[lean.stage] == pytest.approx(least_peak(problem), rel=1e-7)
+    tight = replace(problem, limit_bytes=max(lean.peak_bytes) * 0.999)
+    assert solve(tight) == Unsatisfied(proved=True)
