@@ -1,7 +1,8 @@
 """Puts real output into README.md: `python docs/refresh_readme.py`, after a change of the cost model.
 
 A block below `<!-- output of: COMMAND -->` is replaced by what the command prints, one below
-`<!-- file: NAME, from FIRST to LAST -->` by the lines between of a file that the commands wrote.
+`<!-- file: NAME, from FIRST to LAST -->` by the lines between of a file that the commands wrote. A picture that is
+announced by `<!-- picture: FILE, by: COMMAND then COMMAND -->` is drawn again; its commands write a file of that name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,13 +23,20 @@ FILE = re.compile(
     re.DOTALL,
 )
 
+PICTURE = re.compile(r"<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->")
+
+
+def run(command: str, folder: Path) -> str:
+    """What the command prints."""
+    words = shlex.split(command)
+    ended = subprocess.run([sys.executable, "-m", "symconfig", *words[1:]], cwd=folder, capture_output=True, text=True,
+                           check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return ended.stdout
+
 
 def output(match: re.Match[str], folder: Path) -> str:
     """The block with what its command prints now."""
-    words = shlex.split(match["command"])
-    ended = subprocess.run([sys.executable, "-m", "symconfig", *words[1:]], cwd=folder, capture_output=True, text=True,
-                           check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    return match[1] + ended.stdout + match[4]
+    return match[1] + run(match["command"], folder) + match[4]
 
 
 def lines(match: re.Match[str], folder: Path) -> str:
@@ -43,6 +52,10 @@ def main() -> None:
     text = path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        for match in PICTURE.finditer(text):  # first: their commands write what the others read
+            for command in match["commands"].split(" then "):
+                run(command, folder)
+            shutil.copyfile(folder / Path(match["file"]).name, ROOT / match["file"])
         text = OUTPUT.sub(lambda match: output(match, folder), text)
         text = FILE.sub(lambda match: lines(match, folder), text)
     path.write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ from symconfig.format import count, gib, mib, milliseconds, percent, seconds
 from symconfig.plan import Plan, Stage
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
+from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import Explanation
+    from symconfig.solve.schedules import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +110,17 @@ def behind(explanation: Explanation) -> list[Block]:
     return shown
 
 
-def blocks(plan: Plan, explanation: Explanation) -> list[Block]:
-    """The explanation for a person."""
+def blocks(plan: Plan, explanation: Explanation, schedules: Sequence[Scheduled]) -> list[Block]:
+    """The explanation for a person. schedules: all that there are, none where there is one stage."""
     shown: list[Block] = [headline(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
+    if schedules:
+        shown += compared.blocks(schedules, compared.most_bytes(plan, plan.best))
     if plan.alternatives:
         shown.append(losses(plan))
     return [*shown, *behind(explanation), footer(plan)]
 
 
-def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
+def to_dict(plan: Plan, explanation: Explanation, schedules: Sequence[Scheduled]) -> dict[str, Any]:
     """The same as plain data."""
     runner_up = None
     if plan.alternatives:
@@ -124,5 +129,5 @@ def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
     return {
         "schema": "symconfig.explain/1", "best": plan.best.to_dict(), "binding": plan.binding,
         "usable_bytes": plan.usable_bytes, "lines": [asdict(line) for line in lines(plan)],
-        "layer": asdict(explanation), "runner_up": runner_up,
+        "layer": asdict(explanation), "schedules": compared.to_dict(schedules), "runner_up": runner_up,
     }

@@ -20,9 +20,11 @@ _WIDTH, _LEFT, _RIGHT = 1400.0, 74.0, 1240.0
 _TOP, _LINE = 30.0, 19.0
 _LANE, _BESIDE, _MEMORY, _BETWEEN = 18.0, 5.0, 22.0, 9.0
 _GAP = 24.0  # of a broken axis
-_SMALL, _LARGE = 7.5, 10.0  # sizes of the numbers' type
+_SMALL, _LARGE = 6.2, 10.0  # sizes of the numbers' type
 _GREY, _PALE, _INK = "#666666", "#e4e4e4", "#222222"
 _FILL, _EDGE = "#cfd8e3", "#5b6b7f"
+# How far the first chunk's colour goes to white, and the last one's to black, which numbers are still read on.
+_LIGHTER, _DARKER = 0.5, 0.18
 # Pixels of a forward: the least in a picture of the whole step, and what shows a number of two digits.
 _LEAST, _WANTED = 3.5, 15.0
 _APART = 90.0  # pixels between ticks
@@ -125,7 +127,7 @@ def _colour(event: Event, chart: Chart) -> str:
     if chunks == 1 or LOOKS[event.kind].beside or event.kind == OPTIMIZER:
         return colour
     share = event.chunk / (chunks - 1)
-    toward, amount = (255, 0.55 * (0.5 - share) * 2) if share < 0.5 else (0, 0.3 * (share - 0.5) * 2)
+    toward, amount = (255, _LIGHTER * (1 - 2 * share)) if share < 0.5 else (0, _DARKER * (2 * share - 1))
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (toward - part) * amount):02x}" for part in parts)
 
