@@ -10,9 +10,9 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 def order(shape: Shape, stage: int) -> Iterator[Task]:
     """Backward in the opposite order, as in the paper's figure 2c."""
     for microbatch in range(shape.m):
-        yield Task(FORWARD, stage, microbatch)
+        yield (FORWARD, stage, microbatch)
     for microbatch in reversed(range(shape.m)):
-        yield Task(BACKWARD, stage, microbatch)
+        yield (BACKWARD, stage, microbatch)
 
 
 GPIPE = Schedule("gpipe", "GPipe", "arXiv 1811.06965", order, one_chunk("GPipe"))

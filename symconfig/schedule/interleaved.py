@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 from symconfig.schedule.one_f_one_b import in_turn
-from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
+from symconfig.schedule.schedule import BACKWARD, FORWARD, PAIRED, Schedule, Shape, Task
 
 
-def table(shape: Shape) -> Iterator[tuple[int, int]]:
+@lru_cache(maxsize=8)  # the same for all stages
+def table(shape: Shape) -> tuple[tuple[int, int], ...]:
     """(microbatch, place of the chunk on its stage), in order: megatron-core's get_schedule_table."""
-    for first in range(0, shape.m, shape.group):
-        for place in range(shape.vpp):
-            for microbatch in range(first, min(first + shape.group, shape.m)):
-                yield microbatch, place
+    return tuple(
+        (microbatch, place)
+        for first in range(0, shape.m, shape.group)
+        for place in range(shape.vpp)
+        for microbatch in range(first, min(first + shape.group, shape.m))
+    )
 
 
-def order(shape: Shape, stage: int) -> Iterable[Task]:
-    """Megatron's forward_backward_pipelining_with_interleaving; warm-up of its get_pp_rank_microbatches."""
-    forwards = [Task(FORWARD, stage + place * shape.pp, microbatch) for microbatch, place in table(shape)]
-    backwards = [
-        Task(BACKWARD, stage + (shape.vpp - 1 - place) * shape.pp, microbatch)
-        for microbatch, place in table(shape)
-    ]
-    return in_turn(forwards, backwards, 2 * (shape.pp - stage - 1) + (shape.vpp - 1) * shape.group)
+def warm_up(shape: Shape, stage: int) -> int:
+    """Forwards ahead of the first backward: megatron-core's get_pp_rank_microbatches."""
+    return 2 * (shape.pp - stage - 1) + (shape.vpp - 1) * shape.group
+
+
+def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
+    """Megatron's forward_backward_pipelining_with_interleaving; backward from the last chunk."""
+    pp, last = shape.pp, shape.vpp - 1
+    forwards = [(FORWARD, stage + place * pp, microbatch) for microbatch, place in table(shape)]
+    backwards = [(BACKWARD, stage + (last - place) * pp, microbatch) for microbatch, place in table(shape)]
+    return in_turn(forwards, backwards, warm)
+
+
+def order(shape: Shape, stage: int) -> Iterator[Task]:
+    return passes(shape, stage, warm_up(shape, stage))
+
+
+def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
+    """One forward more ahead, so that each later one runs beside a backward that does not wait for it."""
+    warm = warm_up(shape, stage) + 1
+    for n, (kind, chunk, microbatch) in enumerate(passes(shape, stage, warm)):
+        yield PAIRED if kind == FORWARD and n >= warm else kind, chunk, microbatch
 
 
 def limit(shape: Shape) -> str | None:
@@ -46,4 +64,12 @@ def limit(shape: Shape) -> str | None:
 
 INTERLEAVED = Schedule(
     "interleaved", "interleaved 1F1B", "arXiv 2104.04473, figure 4", order, limit, ("megatron",)
+)
+PAIRED_INTERLEAVED = Schedule(
+    "interleaved-paired",
+    "interleaved 1F1B, experts' all-to-alls beside another microbatch",
+    "Megatron-LM, --overlap-moe-expert-parallel-comm",
+    paired_order,
+    limit,
+    ("megatron",),
 )

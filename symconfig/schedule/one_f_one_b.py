@@ -19,7 +19,7 @@ def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[
 
 def order(shape: Shape, stage: int) -> Iterable[Task]:
     """Megatron's forward_backward_pipelining_without_interleaving: p - stage - 1 forwards ahead."""
-    forwards, backwards = ([Task(kind, stage, i) for i in range(shape.m)] for kind in (FORWARD, BACKWARD))
+    forwards, backwards = ([(kind, stage, i) for i in range(shape.m)] for kind in (FORWARD, BACKWARD))
     return in_turn(forwards, backwards, shape.pp - stage - 1)
 
 

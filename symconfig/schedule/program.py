@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.errors import InputError
-from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Order, Schedule, Shape
+from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, PAIRED, WEIGHT, Order, Schedule, Shape
 
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
-_NAMES = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
+_NAMES = {FORWARD: "forward", PAIRED: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,15 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
     at, needs = _arrange(schedule, shape, orders, codes)
-    kind, chunk, microbatch, paired = codes.tasks[at].T
+    kind, chunk, microbatch = codes.tasks[at].T
     stage = np.searchsorted(codes.starts, at, side="right") - 1
     need, before = np.array(needs), np.zeros(len(at), dtype=np.intp)
     for one in range(shape.pp):
         mine = np.flatnonzero(stage == one)
         before[mine[1:]] = mine[:-1] + 1
     received = (need > 0) & (stage[need - 1] != stage)
-    partner = np.where((before > 0) & (paired[before - 1] > 0), before, 0)
+    partner = np.where((before > 0) & (kind[before - 1] == PAIRED), before, 0)
+    kind = np.where(kind == PAIRED, FORWARD, kind)
     sent = np.zeros(len(at), dtype=np.bool_)
     sent[need[received] - 1] = True
     first, last = _ends(stage, kind, chunk)
@@ -87,9 +89,10 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
     """What passes between tasks, numbered: a chunk's output, the gradient of its input, the gradient of its weights."""
-    tasks = np.array([task for order in orders for task in order], dtype=np.intp)
+    numbers = chain.from_iterable(chain.from_iterable(orders))
+    tasks = np.fromiter(numbers, dtype=np.intp).reshape(-1, 3)
     starts = np.cumsum([0, *(len(order) for order in orders)])[:-1]
-    kind, chunk, microbatch, paired = tasks.T
+    kind, chunk, microbatch = tasks.T
     of_each = int(microbatch.max()) + 1
     none = 3 * chunks * of_each + 1
 
@@ -97,14 +100,14 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
         result: Ints = (what * chunks + where) * of_each + microbatch + 1
         return result
 
-    passes = np.array([0, 1, 1, 2])[kind]  # output, gradient of the input, of the weights
+    passes = np.array([0, 1, 1, 2, 0])[kind]  # output, gradient of the input, of the weights
     below = np.where(chunk > 0, number(0, chunk - 1), 0)
     above = np.where(chunk + 1 < chunks, number(1, chunk + 1), number(0, chunk))
     need = np.select((passes == 0, passes == 1), (below, above), number(1, chunk))
     made = number(passes, chunk)
-    follows = np.append(False, paired[:-1] > 0)
-    also = np.where(follows, np.append(none, made[:-1]), none)
-    return _Codes(tasks, starts, need, np.where(paired > 0, none, made), also, none + 1)
+    beside = kind == PAIRED
+    also = np.append(none, np.where(beside, made, none)[:-1])
+    return _Codes(tasks, starts, need, np.where(beside, none, made), also, none + 1)
 
 
 def _arrange(schedule: Schedule, shape: Shape, orders: tuple[Order, ...], codes: _Codes) -> tuple[Ints, list[int]]:
@@ -150,8 +153,8 @@ def _ends(stage: Ints, kind: Ints, chunk: Ints) -> tuple[dict[tuple[int, int], i
 def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
     """The first stage that waits for what nobody makes any more."""
     stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
-    kind, chunk, microbatch, _ = codes.tasks[place[stage]].tolist()
-    if kind == FORWARD:
+    kind, chunk, microbatch = codes.tasks[place[stage]].tolist()
+    if kind in (FORWARD, PAIRED):
         other, waits = FORWARD, chunk - 1
     elif kind == WEIGHT:
         other, waits = INPUT, chunk

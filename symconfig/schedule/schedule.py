@@ -9,21 +9,12 @@ from typing import NamedTuple
 from symconfig.errors import InputError
 
 # What a stage does with a microbatch in a chunk: forward; backward, or its gradients of the inputs and of the weights
-# apart. Plain numbers: the simulator counts and indexes with them.
-FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
+# apart; a forward that runs beside the backward which comes next. Plain numbers, with which the simulator counts.
+FORWARD, BACKWARD, INPUT, WEIGHT, PAIRED = range(5)
 
-
-class Task(NamedTuple):
-    """One piece of a stage's work.
-
-    chunk: its number in the model, 0 to pp vpp - 1. microbatch: from 0; of a schedule that cuts sequences, the slice,
-    counted through all microbatches. paired: this forward runs beside the backward that comes next.
-    """
-
-    kind: int
-    chunk: int
-    microbatch: int
-    paired: bool = False
+# Kind, chunk's number in the model (0 to pp vpp - 1), microbatch from 0; of a schedule that cuts sequences, the slice,
+# counted through all microbatches. A plain tuple: orders have tens of thousands.
+Task = tuple[int, int, int]
 
 
 class Shape(NamedTuple):

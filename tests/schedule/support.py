@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 
 
@@ -14,3 +15,8 @@ def uniform(pp: int, vpp: int = 1, forward: float = 1.0, backward: float = 1.0, 
     """Every chunk alike; messages are free unless `more` says otherwise."""
     one = np.ones((pp, vpp))
     return Times(forward * one, 0.0 * one, backward * one, weight * one, **more)
+
+
+def most_held(timeline: Timeline, stage: int) -> int:
+    """Microbatches (slices) of all its chunks that a stage holds at its peak."""
+    return int(timeline.held(stage)[1].sum(axis=1).max())

@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Timeline
-from tests.schedule.support import uniform
+from tests.schedule.support import most_held, uniform
 
 STAGES, MICROBATCHES = st.integers(1, 16), st.integers(1, 64)
-
-
-def most_held(timeline: Timeline, stage: int) -> int:
-    return int(timeline.held(stage)[1].sum(axis=1).max())
 
 
 @settings(max_examples=60, deadline=None)
