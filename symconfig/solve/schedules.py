@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from symconfig.errors import InputError, Problem
 from symconfig.graph.model import sequence
+from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
@@ -41,7 +42,9 @@ def schedules(found: Found, parts: Detail) -> tuple[Scheduled, ...]:
         return ()
     own = timeline(found, parts)
     rest_s = sum(refined_time(found, parts).values()) - own.step_s
-    rows = [_scheduled(found, parts, schedule, rest_s) for schedule in SCHEDULES.values()]
+    # What pairs passes to hide the experts' all-to-alls has nothing to hide in a model without experts.
+    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or found.request.model.experts)
+    rows = [_scheduled(found, parts, schedule, rest_s) for schedule in known]
     return tuple(sorted(rows, key=lambda row: (row.refused is not None, row.step_s, row.schedule.name)))
 
 
@@ -61,7 +64,7 @@ def _scheduled(found: Found, parts: Detail, schedule: Schedule, rest_s: float) -
 
 def idle(line: Timeline) -> float:
     """Share of the pipeline's time in which a stage does no work of a microbatch, on average."""
-    return 1.0 - float(line.busy_s.mean()) / line.step_s
+    return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
 
 
 def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Detail]:

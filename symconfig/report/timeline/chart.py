@@ -71,7 +71,8 @@ class Chart:
 
     def idle(self, stage: int) -> float:
         """Share of the pipeline's time in which the stage does no work of a microbatch."""
-        return 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s
+        # In a stream without a flush, what runs beside a collective takes longer than in the step that is looked at.
+        return max(0.0, 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s)
 
     def within(self, stage: int, pieces: Sequence[Window]) -> list[Event]:
         """The events that are drawn in any of the pieces, by their start; what runs beside work comes before it."""

@@ -64,7 +64,7 @@ def _legend(chart: Chart, y: float) -> Shapes:
             yield Words(x + 19, y, look.words, 11)
             x += 37 + text_width(look.words, 11)
     yield Boxes(_FILL, (Box(x, y - 10, 14, 11),))
-    text = "memory. Numbers are microbatches"
+    text = f"memory. Numbers are {'slices of ' if chart.timeline.schedule.slices > 1 else ''}microbatches"
     text += "; of a stage's chunks, later ones are darker." if max(map(len, chart.timeline.placed)) > 1 else "."
     yield Words(x + 19, y, text, 11)
     yield Words(_RIGHT + 66, y, "idle", 11, _GREY, "end")
