@@ -1,0 +1,80 @@
+"""Gathers of weights and reductions of gradients beside a stage's work."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.simulate import simulate
+from symconfig.schedule.timeline import Timeline
+from tests.schedule.support import uniform
+
+
+def stages(*seconds: float, chunks: int = 1) -> np.ndarray:
+    return np.repeat(np.array(seconds)[:, None], chunks, axis=1)
+
+
+def single(m: int = 2, **more: object) -> Timeline:
+    return simulate(SCHEDULES["1f1b"], uniform(1, 1, **more), m)
+
+
+def test_without_overlap_all_stands_before_and_after() -> None:
+    timeline = single(gather=stages(0.5), reduce=stages(0.7))
+    assert timeline.step_s == pytest.approx(0.5 + 2 * 3 + 0.7)
+    assert timeline.finish_s.tolist() == [timeline.step_s]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.25, 0.0), (0.5, 0.0), (0.75, 0.25)])
+def test_a_share_of_the_first_forward_hides_the_gather(seconds: float, shown: float) -> None:
+    assert single(gather=stages(seconds), hide=0.5).step_s == pytest.approx(6 + shown)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.5, 0.0), (1.0, 0.0), (1.5, 0.5)])
+def test_a_share_of_the_last_backward_hides_the_reduction(seconds: float, shown: float) -> None:
+    assert single(reduce=stages(seconds), hide=0.5).step_s == pytest.approx(6 + shown)
+
+
+def test_work_beside_a_collective_is_slower() -> None:
+    timeline = single(gather=stages(0.4), reduce=stages(1.0), hide=1.0, contention=0.25)
+    assert timeline.step_s == pytest.approx(6 + 0.25 * 0.4 + 0.25 * 1.0)
+
+
+def test_chunks_are_gathered_one_after_the_other() -> None:
+    """Stage 0 of 2 runs both microbatches through its first chunk: the second chunk's gather has until then."""
+    gather = np.array([[0.5, 2.5], [0.0, 0.0]])
+    timeline = simulate(SCHEDULES["interleaved"], uniform(2, 2, gather=gather, hide=0.5), 2)
+    windows = [(event.chunk, event.start_s, event.end_s) for event in timeline.events(0) if event.kind == "gather"]
+    assert windows == [(0, 0.0, 0.5), (1, 0.5, 3.0)]
+    first = next(event for event in timeline.events(0) if event.kind == "forward" and event.chunk == 1)
+    assert first.start_s == pytest.approx(2.5)
+
+
+def test_early_stages_reduce_while_later_ones_have_nothing_left() -> None:
+    """The last stage is done p - 1 backwards before the first: its reduction hides in the cool-down."""
+    timeline = simulate(SCHEDULES["1f1b"], uniform(4, reduce=stages(0, 0, 0, 6), hide=0.5), 8)
+    assert timeline.step_s == pytest.approx(3 * (8 + 3))
+    assert timeline.finish_s[3] == pytest.approx(3 * 8 + 3 - 1 + 6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    v=st.integers(1, 3), hide=st.floats(0.0, 1.0), contention=st.floats(0.0, 0.9), seed=st.integers(0, 2**32 - 1)
+)
+def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, contention: float, seed: int) -> None:
+    gather, reduce = np.random.default_rng(seed).exponential(size=(2, 4, v))
+    schedule = SCHEDULES["interleaved" if v > 1 else "1f1b"]
+    alone = simulate(schedule, uniform(4, v), 8).step_s
+    timeline = simulate(schedule, uniform(4, v, gather=gather, reduce=reduce, hide=hide, contention=contention), 8)
+    most = (gather + reduce).sum(axis=1)
+    slowed = most.sum() * contention  # one stage's slowdown holds the others up
+    assert alone - 1e-9 <= timeline.step_s <= alone + 2 * gather.sum(axis=1).max() + most.max() + slowed + 1e-9
+    for stage in range(4):
+        channel = sorted((e.start_s, e.end_s) for e in timeline.events(stage) if e.kind in ("gather", "reduce"))
+        assert len(channel) == 2 * v
+        assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(channel))
+        assert timeline.finish_s[stage] >= channel[-1][1] - 1e-9
