@@ -115,10 +115,9 @@ def _work(chart: Chart, stage: int, axis: Axis, y: float) -> Shapes:
 
 
 def _type(chart: Chart, axis: Axis) -> float:
-    """The size in which the highest number fits a forward, if there is one that can be read."""
+    """The size in which the highest number fits a forward, within what can be read."""
     forward = chart.phases.forward_s * (axis.right - axis.left) / axis.piece.seconds
-    fits = (forward - 3) / text_width(str(chart.timeline.m - 1), 1.0)
-    return min(_LARGE, fits) if fits >= _SMALL else _LARGE
+    return min(max((forward - 3) / text_width(str(chart.timeline.m - 1), 1.0), _SMALL), _LARGE)
 
 
 def _colour(event: Event, chart: Chart) -> str:

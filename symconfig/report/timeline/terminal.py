@@ -17,7 +17,6 @@ from symconfig.schedule.timeline import Event
 _LEVELS = "▁▂▃▄▅▆▇█"
 _PLAIN_LEVELS = "_.:-=+*#"  # where the terminal has letters of ASCII only
 _BREAK = " / "
-_IN_COLOUR = "#000000 on {}"
 # Letters that a forward has at least, and those that show its number, too, with a step of two digits.
 _LEAST, _WANTED = 1.6, 3.0
 
@@ -85,7 +84,7 @@ def _letters(event: Event, number: str, width: int) -> str:
 
 def _runs(letters: list[str], kinds: list[str]) -> list[Span]:
     edges = [0, *(index for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1]), len(kinds)]
-    return [("".join(letters[begin:end]), _IN_COLOUR.format(LOOKS[kinds[begin]].colour) if kinds[begin] else "dim")
+    return [("".join(letters[begin:end]), LOOKS[kinds[begin]].style if kinds[begin] else "dim")
             for begin, end in pairwise(edges)]
 
 
@@ -112,7 +111,7 @@ def _ruler(pieces: tuple[_Piece, ...]) -> str:
 
 def _legend(chart: Chart, width: int) -> list[tuple[Span, ...]]:
     """The letters of the kinds that occur, and of none, on as many lines as they need."""
-    items = [(look.letter * 2, _IN_COLOUR.format(look.colour), look.words) for kind, look in LOOKS.items()
+    items = [(look.letter * 2, look.style, look.words) for kind, look in LOOKS.items()
              if kind in chart.kinds]
     lines: list[list[Span]] = [[]]
     for letters, style, words in (*items, (IDLE * 2, "dim", "idle")):
