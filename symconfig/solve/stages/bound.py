@@ -16,6 +16,13 @@ from symconfig.solve.stages.judge import CLOSE, fits
 from symconfig.solve.stages.problem import StageProblem
 
 
+def work_s(problem: StageProblem, mode: Mode | None) -> float:
+    """Of all blocks in the mode, shared evenly by the stages: the quickest bound."""
+    if mode is None or mode.first:
+        return sum(min(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
+    return sum(problem.seconds[kind][mode.choice] for kind in problem.sequence) / problem.pp
+
+
 def bound_s(problem: StageProblem, mode: Mode | None) -> float:
     """No assignment in the mode (None: whatever the scope allows) has a faster slowest stage; infinite: none fits."""
     search = _Search(problem, floors(problem, mode))

@@ -5,17 +5,15 @@ Nothing is proved here: where such a cut meets a lower bound, no solver is neede
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-from symconfig.solve.stages.content import Mode, Scale, Weight, content, peak_bytes
+from symconfig.solve.stages.content import Mode, Scale, Weight, peak_bytes
 from symconfig.solve.stages.cuts import allowed
-from symconfig.solve.stages.frames import Frame, frames
+from symconfig.solve.stages.frames import Frame
 from symconfig.solve.stages.judge import CLOSE, assignment, fits
 from symconfig.solve.stages.problem import Assignment
 
-MOST_FRAMES = 64  # that are tried
 Counts = tuple[int, ...]  # blocks of the run in each chunk of a stage
 
 
@@ -33,15 +31,17 @@ class Policy:
 POLICIES = tuple(Policy(late, from_last) for late in (False, True) for from_last in (False, True))
 
 
-def construct(scale: Scale, mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
-    """An assignment whose stages take at most most_s and fit, if one is found this way."""
+def construct(
+    scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy
+) -> Assignment | None:
+    """An assignment whose stages take at most most_s and fit, in the first frame that has one."""
     problem = scale.problem
-    for frame in islice(frames(problem), MOST_FRAMES):
+    for frame in frames:
         counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy).counts()
         if counts is not None:
-            chunks = tuple(frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open)))
-            choices = tuple(mode.of(content(chunk)) for chunk in chunks)
-            return assignment(problem, chunks, choices, mode.first)
+            held = [frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open))]
+            chunks = tuple(tuple(kind for kind, count in chunk for _ in range(count)) for chunk in held)
+            return assignment(problem, chunks, tuple(map(mode.of, held)), mode.first)
     return None
 
 
@@ -110,10 +110,10 @@ class _Filling:
     def _least(self, chunk: int) -> int:
         if not self.frame.open[chunk]:
             return 0
-        return 0 if allowed(self.scale.problem, chunk, content(self.frame.chunk(chunk, 0))) else 1
+        return 0 if allowed(self.scale.problem, chunk, self.frame.chunk(chunk, 0)) else 1
 
     def _weight(self, chunk: int, of_run: int) -> Weight:
-        return self.scale.option(content(self.frame.chunk(chunk, of_run)), self.mode).weight
+        return self.scale.option(self.frame.chunk(chunk, of_run), self.mode).weight
 
     def _peak(self, stage: int, chunks: Sequence[int], counts: Counts) -> float:
         return peak_bytes(self.scale.problem, stage, [self._weight(j, n) for j, n in zip(chunks, counts, strict=True)])

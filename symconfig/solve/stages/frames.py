@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from symconfig.solve.stages.content import content, layers
+from symconfig.solve.stages.content import Content, content, layers
 from symconfig.solve.stages.cuts import allowed
 from symconfig.solve.stages.problem import StageProblem
 
@@ -15,15 +15,15 @@ from symconfig.solve.stages.problem import StageProblem
 class Frame:
     """Where all but the run lies: kinds before and after it in each chunk, and whether the chunk may hold of it."""
 
-    before: tuple[tuple[str, ...], ...]
-    after: tuple[tuple[str, ...], ...]
+    before: tuple[Content, ...]
+    after: tuple[Content, ...]
     open: tuple[bool, ...]
     kind: str  # of the run
     count: int
 
-    def chunk(self, number: int, of_run: int) -> tuple[str, ...]:
-        """Its kinds, with so many blocks of the run."""
-        return (*self.before[number], *(self.kind,) * of_run, *self.after[number])
+    def chunk(self, number: int, of_run: int) -> Content:
+        """What it holds, with so many blocks of the run."""
+        return (*self.before[number], *(((self.kind, of_run),) if of_run else ()), *self.after[number])
 
 
 def frames(problem: StageProblem) -> Iterator[Frame]:
@@ -35,11 +35,11 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
         for tail in _placed(after[::-1], "head" in after, chunks):
             if len(stem) + len(tail) > chunks + 1:
                 continue
-            fore = [*stem, *[()] * (chunks - len(stem))]
-            back = [*[()] * (chunks - len(tail)), *(part[::-1] for part in reversed(tail))]
+            fore = [*map(content, stem), *[()] * (chunks - len(stem))]
+            back = [*[()] * (chunks - len(tail)), *(content(part[::-1]) for part in reversed(tail))]
             within = tuple(len(stem) - 1 <= chunk <= chunks - len(tail) for chunk in range(chunks))
             frame = Frame(tuple(fore), tuple(back), within, sequence[start], count)
-            if all(allowed(problem, chunk, content(frame.chunk(chunk, int(within[chunk])))) for chunk in range(chunks)):
+            if all(allowed(problem, chunk, frame.chunk(chunk, int(within[chunk]))) for chunk in range(chunks)):
                 yield frame
 
 

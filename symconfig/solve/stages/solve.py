@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from symconfig.solve.stages.bound import bound_s
+from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.construct import POLICIES, construct
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import check, family, longest_chunk
+from symconfig.solve.stages.frames import Frame, frames
 from symconfig.solve.stages.judge import CLOSE, assignment, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.program import fastest_program
 from symconfig.solve.stages.rank import ranked
 from symconfig.solve.stages.stage import fastest_of_cut
 
+MOST_FRAMES = 64  # that are tried
 NEAR = 1.25  # of the bound: columns of the first integer program
 SLACKS = (1.0, 1.02, 1.1, 1.25, 1.5, 2.0)  # over the bound: a cut so far from it still spares the solver columns
 
@@ -50,6 +53,7 @@ class _Solving:
     until: float
     wanted: str
     scale: Scale = field(init=False)
+    frames: list[Frame] = field(init=False)
     best: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
     open: list[tuple[float, Mode | None]] = field(default_factory=list)
@@ -58,6 +62,7 @@ class _Solving:
 
     def __post_init__(self) -> None:
         self.scale = Scale(self.problem)
+        self.frames = list(islice(frames(self.problem), MOST_FRAMES))
 
     def better(self, bound: float) -> bool:
         """Whether a stage of so many seconds would be faster than all that was found."""
@@ -84,6 +89,8 @@ class _Solving:
     def bounded(self) -> None:
         """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
         for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
+            if not self.better(work_s(self.problem, mode)):
+                continue
             if mode and mode.first and not self.better(bound_s(replace(self.problem, limit_bytes=float("inf")), mode)):
                 break  # more recomputed layers are slower yet
             least_s = bound_s(self.problem, mode)
@@ -119,7 +126,7 @@ class _Solving:
             return False
         for slack in SLACKS:
             for policy in POLICIES:
-                found = construct(self.scale, mode, least_s * slack, policy)
+                found = construct(self.scale, self.frames, mode, least_s * slack, policy)
                 self.keep([found] if found else [])
             if self.best:
                 break
