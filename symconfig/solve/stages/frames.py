@@ -43,6 +43,14 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
                 yield frame
 
 
+def excess_s(problem: StageProblem, frame: Frame) -> float:
+    """Seconds by which chunks are longer than an even share before they hold any of the run."""
+    share_s = sum(min(problem.seconds[kind]) for kind in problem.sequence) / (problem.pp * problem.vpp)
+    beside = ((*before, *after) for before, after in zip(frame.before, frame.after, strict=True) if before or after)
+    each = (sum(count * min(problem.seconds[kind]) for kind, count in chunk) for chunk in beside)
+    return sum(max(seconds - share_s, 0.0) for seconds in each)
+
+
 def _longest(sequence: tuple[str, ...]) -> tuple[int, int]:
     """Start and length of the longest run of equal layers."""
     best, start = (0, 0), 0

@@ -64,7 +64,7 @@ class _Model:
 
     def fastest(self, bound_s: float, most_s: float, solver: str, limit_s: float) -> Answer:
         pulp, unit = self.pulp, bound_s or 1.0
-        slowest = self.program.add_variable("slowest", lowBound=bound_s / unit)
+        slowest = self.program.add_variable("slowest", lowBound=min(bound_s, most_s) / unit)
         if most_s < float("inf"):
             slowest.upBound = most_s / unit
         for stage in range(self.problem.pp):

@@ -12,7 +12,7 @@ from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.construct import POLICIES, construct
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import check, family, longest_chunk
-from symconfig.solve.stages.frames import Frame, frames
+from symconfig.solve.stages.frames import Frame, excess_s, frames
 from symconfig.solve.stages.judge import CLOSE, assignment, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.program import fastest_program
@@ -62,7 +62,8 @@ class _Solving:
 
     def __post_init__(self) -> None:
         self.scale = Scale(self.problem)
-        self.frames = list(islice(frames(self.problem), MOST_FRAMES))
+        tried = islice(frames(self.problem), MOST_FRAMES)
+        self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
 
     def better(self, bound: float) -> bool:
         """Whether a stage of so many seconds would be faster than all that was found."""
@@ -103,7 +104,7 @@ class _Solving:
     def proved(self) -> None:
         """The open modes, most hopeful first, each searched for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
-            if self.wanted == "auto" and not self.better(least_s):
+            if not self.better(least_s) and (self.wanted == "auto" or least_s > self.best_s):
                 continue
             if self.problem.vpp == 1 and self.wanted == "auto":
                 self.used = "dynamic programming"
@@ -125,7 +126,7 @@ class _Solving:
         if mode is None:
             return False
         for slack in SLACKS:
-            for policy in POLICIES:
+            for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
                 found = construct(self.scale, self.frames, mode, least_s * slack, policy)
                 self.keep([found] if found else [])
             if self.best:

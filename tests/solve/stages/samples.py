@@ -85,3 +85,11 @@ def large(
         scope=scope,
         layouts=layouts,
     )
+
+
+def dense(layers: int) -> tuple[str, ...]:
+    return ("embedding", *("dense",) * layers, "head")
+
+
+DEEPSEEK = ("embedding", *("dense",) * 3, *("moe",) * 58, "mtp", "head")
+ALTERNATING = ("embedding", *("window", "dense") * 24, "head")

@@ -1,0 +1,123 @@
+"""Models as large as those that are trained: an exact dynamic program, the integer program and the bounds agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.solve.stages.problem import Layouts, Scope, StageProblem, StageSolution, Unsatisfied
+from symconfig.solve.stages.solve import solve
+from tests.solve.stages.brute import stage
+from tests.solve.stages.samples import ALTERNATING, DEEPSEEK, dense, large
+
+EMPTY = Layouts(any_cut=True, empty_ends=True, empty=True)
+
+
+def exact(problem: StageProblem) -> float:
+    """One chunk a stage, one choice for the model: the least slowest stage over all places where stages may end."""
+    answers = [float("inf")]
+    total = len(problem.sequence)
+    for choice in range(problem.choices):
+        best = {0: 0.0}
+        for index in range(problem.pp):
+            after: dict[int, float] = {}
+            ends = [total] if index == problem.pp - 1 else range(index + 1, total - 1)
+            for start, value in best.items():
+                for end in ends:
+                    if end <= start or not set(problem.sequence[start:end]) - {"embedding", "mtp", "head"}:
+                        continue
+                    seconds, peak = alone(problem, index, start, end, choice)
+                    if peak > problem.limit_bytes or seconds > 3 * answers_unit(problem):
+                        break
+                    after[end] = min(after.get(end, float("inf")), max(value, seconds))
+            best = after
+        answers.append(best.get(total, float("inf")))
+    return min(answers)
+
+
+def answers_unit(problem: StageProblem) -> float:
+    """An even share of the slowest choice: a stage three times as slow is in no best answer of these tests."""
+    return sum(max(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
+
+
+def alone(problem: StageProblem, index: int, start: int, end: int, choice: int) -> tuple[float, float]:
+    chunks = [()] * problem.pp
+    chunks[index] = problem.sequence[start:end]
+    return stage(problem, index, tuple(chunks), tuple((choice,) * len(chunk) for chunk in chunks))
+
+
+LARGE = {
+    "126 layers on 16 stages": large(dense(126), 16, 1),
+    "126 layers on 16 stages, short of memory": large(dense(126), 16, 1, limit_bytes=140),
+    "80 layers on 8 stages": large(dense(80), 8, 1),
+    "80 layers on 8 stages, short of memory": large(dense(80), 8, 1, limit_bytes=110),
+    "61 unequal layers on 16 stages": large(DEEPSEEK, 16, 1),
+    "61 unequal layers on 16 stages, short of memory": large(DEEPSEEK, 16, 1, limit_bytes=90),
+    "48 alternating layers on 8 stages": large(ALTERNATING, 8, 1),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_chunk_a_stage(name: str) -> None:
+    problem = LARGE[name]
+    wanted = exact(problem)
+    for solver in ("auto", "cbc"):
+        found = solve(problem, solver=solver, time_limit_s=60)
+        assert isinstance(found, StageSolution)
+        assert found.optimal
+        assert found.slowest_s == pytest.approx(wanted, rel=1e-7)
+        assert tuple(kind for chunk in found.best.chunks for kind in chunk) == problem.sequence
+
+
+@pytest.mark.parametrize(("sequence", "pp", "vpp"), [
+    (dense(126), 16, 8), (dense(126), 16, 7), (DEEPSEEK, 16, 4), (DEEPSEEK, 16, 2), (dense(80), 16, 2),
+])
+def test_several_chunks_a_stage(sequence: tuple[str, ...], pp: int, vpp: int) -> None:
+    problem = large(sequence, pp, vpp, layouts=EMPTY)
+    found, by_program = solve(problem), solve(problem, solver="cbc", time_limit_s=60)
+    assert isinstance(found, StageSolution)
+    assert isinstance(by_program, StageSolution)
+    assert found.solver == "bound met"
+    assert by_program.solver == "cbc"
+    assert found.optimal
+    assert by_program.optimal
+    assert found.slowest_s == pytest.approx(by_program.slowest_s, rel=1e-7)
+    for one in (found.best, *found.alternatives):
+        assert tuple(kind for chunk in one.chunks for kind in chunk) == sequence
+
+
+def test_a_rounded_up_share_of_equal_layers_is_the_least() -> None:
+    problem = large(dense(126), 16, 1)
+    free = {kind: (0.0,) * 3 if kind in ("embedding", "head") else (1.0, 2.0, 3.0) for kind in problem.seconds}
+    found = solve(replace(problem, seconds=free))
+    assert isinstance(found, StageSolution)
+    assert found.slowest_s == 8.0  # 126 / 16 = 7.9
+
+
+def test_recompute_of_each_stage_is_never_slower_than_one_for_all() -> None:
+    slowest = []
+    for scope in (Scope.MODEL, Scope.STAGE, Scope.LAYER):
+        found = solve(large(dense(80), 8, 1, scope, 110), time_limit_s=60)
+        assert isinstance(found, StageSolution)
+        assert found.optimal
+        slowest.append(found.slowest_s)
+    assert slowest == sorted(slowest, reverse=True)
+    assert slowest[0] > slowest[-1]
+
+
+def test_stopped_early_is_not_called_optimal() -> None:
+    problem = large(ALTERNATING, 8, 3)
+    found = solve(problem, time_limit_s=0.5)
+    assert isinstance(found, Unsatisfied) or found.optimal == (found.gap == 0.0)
+    if isinstance(found, StageSolution) and not found.optimal:
+        assert found.bound_s < found.slowest_s
+        assert found.gap == pytest.approx(1 - found.bound_s / found.slowest_s)
+
+
+def test_the_same_answer_twice() -> None:
+    problem = large(DEEPSEEK, 16, 4, layouts=EMPTY)
+    first, second = solve(problem), solve(problem)
+    assert isinstance(first, StageSolution)
+    assert isinstance(second, StageSolution)
+    assert (first.best, first.alternatives) == (second.best, second.alternatives)

@@ -1,0 +1,102 @@
+"""What a target can say, and what is told to a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.solve.split import said
+from symconfig.solve.stages.cuts import family
+from symconfig.solve.stages.judge import stage_peaks, stage_seconds
+from symconfig.solve.stages.lean import leanest
+from symconfig.solve.stages.problem import Layouts, Scope, StageSolution, Unsatisfied
+from symconfig.solve.stages.solve import solve
+from tests.solve.stages.samples import DEEPSEEK, dense, large
+
+COUNTS = Layouts(any_cut=False, first_last=True, account=True)
+
+
+@pytest.mark.parametrize(("layers", "pp", "vpp"), [(30, 4, 1), (46, 4, 1), (80, 16, 1), (62, 8, 2), (16, 2, 2)])
+def test_every_cut_of_the_family_can_be_said(layers: int, pp: int, vpp: int) -> None:
+    cuts = list(family(large(dense(layers), pp, vpp, layouts=COUNTS)))
+    assert cuts
+    for chunks in cuts:
+        assert said(pp, chunks, COUNTS) is not None
+        assert tuple(kind for chunk in chunks for kind in chunk) == dense(layers)
+
+
+def test_the_best_of_the_family_is_found() -> None:
+    problem = large(dense(30), 4, 1, layouts=COUNTS)
+    found = solve(problem)
+    assert isinstance(found, StageSolution)
+    assert found.solver == "enumeration"
+    seconds = {kind: of_kind[0] for kind, of_kind in problem.seconds.items()}
+    slowest = [max(sum(seconds[kind] for kind in chunk) for chunk in chunks) for chunks in family(problem)]
+    assert found.slowest_s == pytest.approx(min(slowest))
+
+
+def test_a_target_that_says_more_is_never_slower() -> None:
+    rules = (Layouts(any_cut=False), Layouts(any_cut=False, account=True), COUNTS, Layouts(any_cut=True))
+    slowest = []
+    for layouts in rules:
+        found = solve(large(dense(46), 4, 1, layouts=layouts))
+        slowest.append(found.slowest_s if isinstance(found, StageSolution) else float("inf"))
+    assert slowest == sorted(slowest, reverse=True)
+    assert slowest[0] == float("inf")  # 46 layers do not divide by 4
+
+
+def test_a_pinned_layout_is_kept() -> None:
+    chunks = (("embedding", *("dense",) * 5), ("dense",) * 3, (*("dense",) * 4, "head"))
+    problem = replace(large(dense(12), 3, 1, Scope.STAGE), fixed=chunks)
+    found = solve(problem)
+    assert isinstance(found, StageSolution)
+    assert found.best.chunks == chunks
+    assert found.best.setting == (0, 0, 0)
+    assert found.optimal
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda chunks: (chunks[0][:-1], *chunks[1:]), "loses 1 of 12 dense"),
+    (lambda chunks: (*chunks[:2], ("dense", "dense", *chunks[2])), "doubles 2 of 12 dense"),
+    (lambda chunks: (*chunks[:2], chunks[2][:-1]), "loses 1 of 1 head"),
+    (lambda chunks: (*chunks[:2], (*chunks[2], "mtp")), "doubles 1 of 0 mtp"),
+    (lambda chunks: chunks[:2], "2 chunks"),
+    (lambda chunks: (chunks[1], chunks[0], chunks[2]), "its block 0 is dense, and the model's is embedding"),
+])
+def test_a_pinned_layout_of_another_model_is_refused(change, message: str) -> None:  # type: ignore[no-untyped-def]
+    chunks = (("embedding", *("dense",) * 5), ("dense",) * 3, (*("dense",) * 4, "head"))
+    with pytest.raises(InputError, match=message):
+        solve(replace(large(dense(12), 3, 1), fixed=change(chunks)))
+
+
+def test_more_chunks_than_layers() -> None:
+    with pytest.raises(InfeasibleError, match=r"every pipeline stage needs a layer \(got 12 layers, need 16 for pp 16"):
+        solve(large(dense(12), 16, 1))
+    with pytest.raises(InfeasibleError, match="every virtual pipeline stage needs a layer"):
+        solve(large(dense(126), 16, 8))
+
+
+def test_a_limit_that_nothing_meets_says_how_much_and_where() -> None:
+    problem = large(DEEPSEEK, 16, 1, limit_bytes=20 * 2**30)
+    problem = replace(problem, state_bytes=dict.fromkeys(problem.state_bytes, 2 ** 33))
+    assert solve(problem) == Unsatisfied(proved=True)
+    lean = leanest(problem)
+    assert lean is not None
+    assert lean.peak_bytes == stage_peaks(problem, lean.best)
+    assert lean.excess_bytes == max(lean.peak_bytes) - problem.limit_bytes > 0
+    message = str(lean.error())
+    assert f"on stage {lean.stage}" in message
+    assert f"by {lean.excess_bytes / 2**30:.2f} GiB" in message
+    assert "at most 20.00 GiB" in message
+    assert solve(replace(problem, limit_bytes=max(lean.peak_bytes))) != Unsatisfied(proved=True)
+
+
+def test_seconds_of_the_stages_add_up() -> None:
+    problem = large(DEEPSEEK, 4, 3)
+    found = solve(problem)
+    assert isinstance(found, StageSolution)
+    assert sum(found.stage_s) == pytest.approx(sum(problem.seconds[kind][0] for kind in problem.sequence))
+    assert max(found.stage_s) == found.slowest_s
+    assert found.stage_s == stage_seconds(problem, found.best)
