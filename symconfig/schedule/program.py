@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from symconfig.errors import InputError
 from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, PAIRED, WEIGHT, Order, Schedule, Shape
 
-Ints = NDArray[np.intp]
+Ints = NDArray[np.int32]  # half of what is kept for large shapes
 Bools = NDArray[np.bool_]
 _NAMES = {FORWARD: "forward", PAIRED: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
 
@@ -27,7 +27,6 @@ class Program:
     waits for its message, and both are done at the backward's end.
     placed: for each stage, the model's chunks that it holds. first, last: the first forward and the last gradient of
     weights in each (stage, chunk).
-    stages, needs: stage and need as lists, which a loop reads faster.
     """
 
     stage: Ints
@@ -42,8 +41,6 @@ class Program:
     placed: tuple[tuple[int, ...], ...]
     first: dict[tuple[int, int], int]
     last: dict[tuple[int, int], int]
-    stages: list[int]
-    needs: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +59,36 @@ class _Codes:
     count: int
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def program(schedule: Schedule, shape: Shape) -> Program:
     """The tasks of a schedule. Raises InputError if the shape is none of it, or names the task at which it hangs."""
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
-    at, needs = _arrange(schedule, shape, orders, codes)
+    at = _arrange(schedule, shape, codes)
+    need = _needs(codes, at)
     kind, chunk, microbatch = codes.tasks[at].T
-    stage = np.searchsorted(codes.starts, at, side="right") - 1
-    need, before = np.array(needs), np.zeros(len(at), dtype=np.intp)
+    stage = (np.searchsorted(codes.starts, at, side="right") - 1).astype(np.int32)
+    before = np.zeros(len(at), dtype=np.int32)
     for one in range(shape.pp):
         mine = np.flatnonzero(stage == one)
         before[mine[1:]] = mine[:-1] + 1
     received = (need > 0) & (stage[need - 1] != stage)
-    partner = np.where((before > 0) & (kind[before - 1] == PAIRED), before, 0)
-    kind = np.where(kind == PAIRED, FORWARD, kind)
+    partner = np.where((before > 0) & (kind[before - 1] == PAIRED), before, 0).astype(np.int32)
+    kind = np.where(kind == PAIRED, FORWARD, kind).astype(np.int32)
     sent = np.zeros(len(at), dtype=np.bool_)
     sent[need[received] - 1] = True
-    first, last = _ends(stage, kind, chunk)
+    forwards, gradients = np.flatnonzero(kind == FORWARD), np.flatnonzero((kind == BACKWARD) | (kind == WEIGHT))
+    first = _latest(forwards[::-1], stage, chunk, shape.chunks)
+    last = _latest(gradients, stage, chunk, shape.chunks)
     placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
-    return Program(
-        stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last,
-        stage.tolist(), needs,
-    )
+    return Program(stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last)
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
     """What passes between tasks, numbered: a chunk's output, the gradient of its input, the gradient of its weights."""
     numbers = chain.from_iterable(chain.from_iterable(orders))
-    tasks = np.fromiter(numbers, dtype=np.intp).reshape(-1, 3)
-    starts = np.cumsum([0, *(len(order) for order in orders)])[:-1]
+    tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)
+    starts = np.cumsum([0, *(len(order) for order in orders)], dtype=np.int32)[:-1]
     kind, chunk, microbatch = tasks.T
     of_each = int(microbatch.max()) + 1
     none = 3 * chunks * of_each + 1
@@ -110,44 +107,42 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
     return _Codes(tasks, starts, need, np.where(beside, none, made), also, none + 1)
 
 
-def _arrange(schedule: Schedule, shape: Shape, orders: tuple[Order, ...], codes: _Codes) -> tuple[Ints, list[int]]:
-    """Places of the tasks in `codes`, as each stage runs until it waits, and what each needs: 1 + its place in that."""
+def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
+    """Places of the tasks in `codes`, as each stage runs until it waits."""
     need, made, also = codes.need.tolist(), codes.made.tolist(), codes.also.tolist()
-    done = [-1] * codes.count
-    done[0] = 0
+    done = [False] * codes.count
+    done[0] = True
     place = codes.starts.tolist()
     stop = [*place[1:], len(need)]
     found: list[int] = []
-    needs: list[int] = []
     while len(found) < len(need):
         count = len(found)
         for stage in range(shape.pp):
             at, end = place[stage], stop[stage]
-            while at < end:
-                there = done[need[at]]
-                if there < 0:
-                    break
-                found.append(at)
-                needs.append(there)
-                done[made[at]] = done[also[at]] = len(found)
+            while at < end and done[need[at]]:
+                done[made[at]] = done[also[at]] = True
                 at += 1
+            found.extend(range(place[stage], at))
             place[stage] = at
         if len(found) == count:
             raise _hung(schedule, shape, codes, place, stop)
-    return np.array(found), needs
+    return np.array(found, dtype=np.int32)
 
 
-def _ends(stage: Ints, kind: Ints, chunk: Ints) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-    """The first forward and the last gradient of weights of each (stage, chunk), in the order in which they come."""
-    key = stage * (int(chunk.max()) + 1) + chunk
+def _needs(codes: _Codes, at: Ints) -> Ints:
+    """1 + the place in `at` of the task that each one waits for, 0 for none."""
+    place = np.zeros(codes.count, dtype=np.int32)
+    for what in (codes.made, codes.also):
+        place[what[at]] = np.arange(1, len(at) + 1)
+    result: Ints = place[codes.need[at]]
+    return result
 
-    def ends(mine: Ints) -> dict[tuple[int, int], int]:
-        _, once = np.unique(key[mine], return_index=True)
-        return {(int(stage[n]), int(chunk[n])): n for n in np.sort(mine[once]).tolist()}
 
-    forwards = np.flatnonzero(kind == FORWARD)
-    gradients = np.flatnonzero((kind == BACKWARD) | (kind == WEIGHT))
-    return ends(forwards), ends(gradients[::-1])
+def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> dict[tuple[int, int], int]:
+    """Of these tasks, the one of each (stage, chunk) that is named last; by number of the task."""
+    latest = np.full((int(stage.max()) + 1) * chunks, -1)
+    latest[stage[tasks] * chunks + chunk[tasks]] = tasks
+    return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
 def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:

@@ -60,7 +60,7 @@ def _run(work: Program, seconds: Array, times: Times, channels: Channels) -> tup
     arrived = [0.0]  # by need; the first is there from the start
     ends: list[float] = []
     beside, contention = channels.until, times.contention
-    tasks = zip(work.stages, work.needs, seconds.tolist(), (times.lag_s * work.sent).tolist(), strict=True)
+    tasks = zip(*(each.tolist() for each in (work.stage, work.need, seconds, times.lag_s * work.sent)), strict=True)
     for count, after in channels.cuts():
         for stage, need, takes, lag in islice(tasks, count):
             start, there = clock[stage], arrived[need]
