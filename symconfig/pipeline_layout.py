@@ -25,8 +25,13 @@ def letters(chunk: Sequence[str]) -> str:
 
 
 def written(chunks: Sequence[Sequence[str]]) -> str:
-    """The layout string of these chunks, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
-    *body, last = map(_counted, map(letters, chunks))
+    """The layout string of chunks of these kinds."""
+    return compact([letters(chunk) for chunk in chunks])
+
+
+def compact(chunks: Sequence[str]) -> str:
+    """The layout string of chunks of these letters, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
+    *body, last = map(_counted, chunks)
     runs = ((text, sum(1 for _ in same)) for text, same in groupby(body))
     return "".join(_shorter(f"{text}|" * count, f"({text}|)*{count}") for text, count in runs) + last
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
+from symconfig.pipeline_layout import compact, dealt, expanded, letters, written
 from symconfig.plan import Candidate, Plan
 
 
@@ -32,11 +33,31 @@ def _candidate(candidate: Candidate, model: ModelDescriptor, file: str, where: s
                       got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
                       need=f"{pp} of {vpp}")
         return
-    held = tuple(kind for chunk in range(vpp) for stage in candidate.stages for kind in stage.chunks[chunk])
+    chunks = [stage.chunks[chunk] for chunk in range(vpp) for stage in candidate.stages]
+    held = tuple(kind for chunk in chunks for kind in chunk)
     need = ("embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
     if held != need:
         yield Problem("does not hold the model's layers once and in order", file=file, field=f"{where}.stages",
                       got=_counts(held) if Counter(held) != Counter(need) else "another order", need=_counts(need))
+    elif (said := _said(candidate, model)) != [letters(chunk) for chunk in chunks]:
+        yield Problem("has other stages than its options say", file=file, field=f"{where}.stages", got=written(chunks),
+                      need=compact(said) if said else candidate.options.stage_layout or "equal chunks")
+
+
+def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
+    """The letters of each chunk by the options; nothing where no such stages can be."""
+    options, parallel = candidate.options, candidate.parallel
+    if options.pipeline_layout is not None:
+        return expanded(options.pipeline_layout)
+    sizes = dealt(
+        model.num_hidden_layers, parallel.pp, parallel.vpp, first=options.first_stage_layers,
+        last=options.last_stage_layers, embedding=options.account_for_embedding, loss=options.account_for_loss,
+    )
+    chunks = ["t" * size for size in sizes or ()]
+    if chunks:
+        chunks[0] = "E" + chunks[0]
+        chunks[-1] += "m" * model.num_nextn_predict_layers + "L"
+    return chunks
 
 
 def _counts(kinds: tuple[str, ...]) -> str:

@@ -152,6 +152,8 @@ def _options(
         "pipeline_layout": None if even and not model.num_nextn_predict_layers else _layout(model, parallel),
         "account_for_embedding": False,
         "account_for_loss": False,
+        "first_stage_layers": None,
+        "last_stage_layers": None,
         "microbatch_group_size": parallel.pp if parallel.vpp > 1 else None,
         "moe_dispatcher": "alltoall" if model.experts else None,
         "grad_bytes": 4,

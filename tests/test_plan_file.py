@@ -84,6 +84,12 @@ SHAPES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "another kind": (("stages", 0, "chunks", 0, 1), lambda kind: "moe",
                      "(got 1 embedding + 1 moe + 39 dense + 1 head, need"),
     "another order": (("stages",), lambda stages: stages[::-1], "(got another order, need"),
+    "a layout string": (("options", "pipeline_layout"), lambda _: "Et*19|t*21L",
+                        "has other stages than its options say (got Et*20|t*20L, need Et*19|t*21L)"),
+    "a count": (("options", "first_stage_layers"), lambda _: 18,
+                "has other stages than its options say (got Et*20|t*20L, need Et*18|t*22L)"),
+    "a count that cannot be": (("options", "last_stage_layers"), lambda _: 40, "need 40 layers on the last stage)"),
+    "a switch": (("options", "account_for_loss"), lambda _: True, "need the loss takes a layer's place)"),
     "no degree": (("parallel", "pp"), lambda pp: 0, "best.parallel.pp: is no degree (got 0, need 1 or more)"),
 }
 

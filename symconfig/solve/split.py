@@ -49,7 +49,7 @@ def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     for split in _dealt(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
-    if pp > 1 and layouts.any_cut and not _refused(chunks, layouts):
+    if pp > 1 and layouts.any_cut and not _refused(pp, chunks, layouts):
         return Split(pp, len(chunks) // pp, chunks, layout=written(chunks))
     return None
 
@@ -70,12 +70,16 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
             yield split
 
 
-def _refused(chunks: Chunks, layouts: Layouts) -> bool:
-    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it."""
+def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
+    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it.
+
+    A stage without any block is no stage: nothing is known of a rank that has no weight.
+    """
     bare = [chunk for chunk in chunks if not _layers(chunk)]
     return (
         "embedding" not in chunks[0]
         or "head" not in chunks[-1]
+        or not all(any(chunks[stage::pp]) for stage in range(pp))
         or (not layouts.empty and () in bare)
         or (not layouts.empty_ends and any(bare))
         or (layouts.mtp_with_head and any("mtp" in chunk for chunk in chunks[:-1]))

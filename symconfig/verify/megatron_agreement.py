@@ -11,7 +11,7 @@ from symconfig.plan import Plan
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result
 
-OUTER = frozenset({"embedding", "head", "mtp"})  # Megatron counts transformer layers only
+BUILT_AT_THE_ENDS = frozenset({"embedding", "head"})  # on the first and last chunk, whatever a layout says
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,21 @@ def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Layers that Megatron will build on each stage and virtual stage, against the plan's and against the model's."""
     kinds = plan.model.layer_kinds
-    held = sorted(layer for stage in result.stages for first, count in stage for layer in range(first, first + count))
-    if held != list(range(len(kinds))):
-        lost = sorted(set(range(len(kinds))) - set(held))
+    layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
+    held = sorted(layer for stage in result.stages for first, count, _ in stage
+                  for layer in range(first, first + count))
+    if held != list(layers):
+        lost, twice = sorted(set(layers) - set(held)), [layer for layer in layers if held.count(layer) > 1]
         yield Problem("the stages do not hold every layer once", file=file, field="stages",
-                      got=f"{len(held)} layers" + (f", without {lost[:8]}" if lost else ""), need=str(len(kinds)))
+                      got=f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice),
+                      need=str(len(kinds)))
         return
-    need = [[[kind for kind in chunk if kind not in OUTER] for chunk in stage.chunks] for stage in plan.best.stages]
-    got = [[list(kinds[first:first + count]) for first, count in stage] for stage in result.stages]
+    if (found := sum(more for stage in result.stages for *_, more in stage)) != predictions:
+        yield Problem("the stages do not hold every multi-token prediction once", file=file, field="stages",
+                      got=str(found), need=str(predictions))
+    need = [[[kind for kind in chunk if kind not in BUILT_AT_THE_ENDS] for chunk in stage.chunks]
+            for stage in plan.best.stages]
+    got = [[[*kinds[first:first + count], *["mtp"] * more] for first, count, more in stage] for stage in result.stages]
     for place, (planned, built) in enumerate(zip(need, got, strict=False)):
         if planned != built:
             yield Problem("Megatron builds other layers on this stage", file=file, field=f"stages.{place}",
@@ -136,6 +143,11 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     if len(need) != len(got):
         yield Problem("Megatron builds another number of stages", file=file, field="stages", got=str(len(got)),
                       need=str(len(need)))
+
+
+def _listed(word: str, layers: list[int]) -> str:
+    """The first few layers of a list, counted from 0."""
+    return f", {word} {', '.join(map(str, layers[:8]))}{', …' if len(layers) > 8 else ''}" if layers else ""
 
 
 def _counts(stage: list[list[str]]) -> str:

@@ -185,10 +185,12 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
 
 
 def _stages(config: Any) -> list[list[list[int]]]:
-    """Per pipeline stage and virtual stage: [number of the first layer, number of layers], as Megatron will build."""
+    """Per pipeline stage and virtual stage: [number of the first layer, number of layers, number of layers that
+    predict further tokens], as Megatron will build."""
     state = importlib.import_module("megatron.core.parallel_state")
     build = importlib.import_module("megatron.core.transformer.transformer_block").get_num_layers_to_build
     offset = importlib.import_module("megatron.core.transformer.transformer_layer").get_transformer_layer_offset
+    predict = _predictions(config)
     virtual = config.virtual_pipeline_model_parallel_size
     stages = []
     for pp_rank in range(config.pipeline_model_parallel_size):
@@ -198,11 +200,18 @@ def _stages(config: Any) -> list[list[list[int]]]:
             if virtual:
                 state.set_virtual_pipeline_model_parallel_rank(vp_stage)
             offered = {"vp_stage": vp_stage if virtual else None, "pp_rank": pp_rank}
-            chunks.append([int(_call(offset, config, offered)), int(_call(build, config, offered))])
+            chunks.append([int(_call(function, config, offered)) for function in (offset, build, predict)])
         stages.append(chunks)
     state.set_pipeline_model_parallel_rank(None)  # as it was: of the process group
     state.set_virtual_pipeline_model_parallel_rank(None)
     return stages
+
+
+def _predictions(config: Any) -> Any:
+    """Megatron's function that counts a stage's layers of multi-token prediction (from core_v0.12 on)."""
+    if not getattr(config, "mtp_num_layers", None):
+        return lambda _: 0
+    return importlib.import_module("megatron.core.transformer.multi_token_prediction").get_mtp_num_layers_to_build
 
 
 def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:

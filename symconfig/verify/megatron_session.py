@@ -64,15 +64,16 @@ class Phase:
 class Result:
     """What Megatron made of one list. `crash`: it ended or hung instead; then the rest is empty.
 
-    args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the
-    first layer and how many follow. rank: what the job's task found of its rank. not_run: why it was left out.
+    args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the first
+    layer, how many follow, and how many predict further tokens. rank: what the job's task found of its rank. not_run:
+    why it was left out.
     """
 
     id: str
     phases: tuple[Phase, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    stages: tuple[tuple[tuple[int, int], ...], ...] = ()
+    stages: tuple[tuple[tuple[int, int, int], ...], ...] = ()
     num_microbatches: int | None = None
     rank: Mapping[str, Any] = field(default_factory=dict)
     crash: str | None = None
@@ -158,7 +159,8 @@ def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep
 
 
 def _result(data: Mapping[str, Any]) -> Result:
-    stages = tuple(tuple((int(first), int(count)) for first, count in stage) for stage in data.get("stages", ()))
+    stages = tuple(tuple((int(first), int(count), int(more)) for first, count, more in stage)
+                   for stage in data.get("stages", ()))
     return Result(
         id=data["id"], phases=tuple(Phase(**phase) for phase in data["phases"]), args=data.get("args", {}),
         config=data.get("config", {}), stages=stages, num_microbatches=data.get("num_microbatches"),

@@ -45,6 +45,8 @@ PLANS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "expert tensor": ("mixtral-8x7b", "h100", {"etp": 2, "ep": 4}, "core_v0.12.1"),
     "bf16 gradients": ("llama2-13b", "h100", {"grad_bytes": 2}, "core_v0.12.1"),
     "layout": ("llama2-13b", "h100", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}, "core_v0.13.0"),
+    "counts": ("llama2-13b", "h100", {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12,
+                                      "last_stage_layers": 8}, "core_v0.12.1"),
     "split": ("llama2-13b", "h100", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
                                      "pipeline_layout": None}, "core_v0.12.1"),
     "GPT-3": ("gpt3-175b", "a100-80gb", {}, "core_v0.12.1"),
@@ -107,6 +109,16 @@ def test_a_plan_for_deepspeed_renders_for_the_job_s_megatron_version() -> None:
     ({"overlap_grad_reduce": False}, "--overlap-param-gather"),
     ({"pp": 2, "vpp": 2, "overlap_pp_p2p": False}, "--no-overlap-p2p-communication"),
     ({}, "--expert-model-parallel-size"),
+    ({"pp": 1, "vpp": 1, "pipeline_layout": "Et*40L"}, "--pipeline-model-parallel-layout"),
+    ({"pp": 1, "first_stage_layers": 40}, "--decoder-first-pipeline-num-layers"),
+    ({"pp": 1, "last_stage_layers": 40}, "--decoder-last-pipeline-num-layers"),
+    ({"pp": 1, "account_for_embedding": True}, "--account-for-embedding-in-pipeline-split"),
+    ({"pp": 1, "account_for_loss": True}, "--account-for-loss-in-pipeline-split"),
+    ({"pp": 2, "vpp": 1}, "--num-virtual-stages-per-pipeline-rank"),
+    ({"pp": 2, "vpp": 1, "microbatch_group_size": 4}, "--microbatch-group-size-per-virtual-pipeline-stage"),
+    ({"tp": 1, "overlap_tp_comm": True, "sequence_parallel": True}, "--tp-comm-overlap"),
+    ({"cp": 1, "cp_comm": "a2a"}, "--cp-comm-type"),
+    ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-param-gather"),
 ])
 def test_a_degree_of_one_brings_no_flag_that_harms(overrides: dict[str, Any], absent: str) -> None:
     assert absent not in _args(**overrides)
@@ -121,6 +133,27 @@ def test_a_degree_of_one_brings_no_flag_that_harms(overrides: dict[str, Any], ab
 def test_switches_that_no_version_has_are_refused(overrides: dict[str, Any], refused: str) -> None:
     with pytest.raises(InfeasibleError, match=refused.replace(".", r"\.")):
         _args(**overrides)
+
+
+def test_stages_are_told_in_one_way() -> None:
+    told = {
+        "--pipeline-model-parallel-layout": {"pipeline_layout": "Et*9|(t*11|)*2t*9L"},
+        "--decoder-first-pipeline-num-layers": {"first_stage_layers": 9, "pipeline_layout": None},
+        "--account-for-loss-in-pipeline-split": {"account_for_loss": True, "pipeline_layout": None},
+    }
+    for option, overrides in told.items():
+        args = _args(pp=4, **overrides)
+        assert [other for other in told if other in args] == [option]
+    assert "--num-virtual-stages-per-pipeline-rank" not in _args(pp=2, vpp=2, pipeline_layout="Et*9|(t*11|)*2t*9L")
+    assert "--num-virtual-stages-per-pipeline-rank" in _args(pp=2, vpp=2, first_stage_layers=18)
+
+
+def test_multi_token_prediction_goes_with_the_loss_before_0161() -> None:
+    for layout, since in (("Et*20|(t*20|)*2tmL", "core_v0.14.0"), ("Et*20|(t*20|)*2tm|L", "core_v0.16.1")):
+        plan = {"pp": 4, "pipeline_layout": layout}
+        assert layout in _args(version=since, **plan)
+        with pytest.raises(InfeasibleError, match=since.replace(".", r"\.")):
+            _args(version=VERSIONS[VERSIONS.index(since) - 1], **plan)
 
 
 def test_experts_with_tensor_parallelism_need_sequence_parallelism() -> None:

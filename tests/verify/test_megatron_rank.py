@@ -31,12 +31,15 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "virtual stages and cp": ("llama3.1-70b", {"pp": 2}),
     "experts": ("mixtral-8x7b", {"pp": 2, "etp": 2, "ep": 4, "activation_offload": True}),
     "layout": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}),
+    "counts": ("llama2-13b", {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12, "last_stage_layers": 8}),
+    "ends alone, an empty chunk": ("llama2-13b", {"pp": 2, "vpp": 3, "pipeline_layout": "E|t*20||t*19|t|L"}),
     "split": ("llama2-13b", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
                              "pipeline_layout": None}),
     "MLA, MTP, dense first, offloaded": ("deepseek-v3", {"pp": 2, "optimizer_offload": 0.5}),
 }
 # Layers of each stage, where the sample's equal shares are not those of the options.
-LAYERS = {"layout": (9, 11, 11, 9), "split": (6, 7, 7, 7, 7, 6)}
+LAYERS = {"layout": (9, 11, 11, 9), "counts": (12, 10, 10, 8), "ends alone, an empty chunk": (0, 20, 0, 19, 1, 0),
+          "split": (6, 7, 7, 7, 7, 6)}
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 
@@ -47,7 +50,8 @@ def _item(name: str) -> Rendered:
         return rendered(plan)
     chunks = [("dense",) * count for count in LAYERS[name]]
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
-    stages = tuple(replace(stage, chunks=(kinds,)) for stage, kinds in zip(plan.best.stages, chunks, strict=True))
+    pp = plan.best.parallel.pp
+    stages = tuple(replace(stage, chunks=tuple(chunks[place::pp])) for place, stage in enumerate(plan.best.stages))
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 
 
