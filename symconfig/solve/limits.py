@@ -273,14 +273,15 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
 
 
 def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
-    """What Megatron-LM can say of the stages. With a layout string a chunk may be empty ("Empty stages are allowed":
-    docs/user-guide/features/pipeline_parallel_layout.md).
+    """What Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds; with a
+    layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
+    pipeline_parallel_layout.md).
 
     Multi-token prediction stays with the loss, also from core_v0.16 on, where it need not: elsewhere it makes every
     message ask for its shape first and wait for the device (p2p_communication.py, _communicate_shapes).
     """
     any_cut = number >= megatron_release(LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE)
-    return Layouts(any_cut, empty_ends=any_cut, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
+    return Layouts(any_cut, empty_ends=True, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:

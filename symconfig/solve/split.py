@@ -131,7 +131,7 @@ def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:
     """The most chunks a stage that are worth weighing: the ends may take the places of layers. Every stage has one."""
     if pp == 1 or pp > layers:
         return int(pp == 1)
-    most = (layers + 2 * (layouts.account or layouts.empty_ends)) // pp
+    most = (layers + 2 * layouts.empty_ends) // pp
     return max(most, -(-(layers + 2) // pp)) if layouts.empty else most
 
 

@@ -13,7 +13,7 @@ from symconfig.solve.split import Split, laid_out, most_chunks, said, splits
 from symconfig.solve.stages.problem import Layouts
 
 KINDS = ("dense", "moe")
-OLD = Layouts(any_cut=False, first_last=True, account=True)  # Megatron-LM before it had layout strings
+OLD = Layouts(any_cut=False, empty_ends=True, first_last=True, account=True)  # Megatron-LM before it had layout strings
 NEW = Layouts(any_cut=True, empty_ends=True, empty=True, first_last=True, account=True)
 EQUAL = Layouts(any_cut=False)
 ENDS = {"embedding": 0.0, "head": 2.5, "mtp": 1.5, "mtp_total": 0.0}
