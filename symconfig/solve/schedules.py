@@ -72,6 +72,8 @@ def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Deta
 
     Raises InputError with what the schedule lacks in each shape that there is.
     """
+    if found.split.pp == 1:
+        raise InputError("a single stage has no schedule to choose")
     (m, group), problems = shape(parts), []
     for vpp in dict.fromkeys((found.split.vpp, *_CHUNKS)):
         problem = schedule.problem(found.split.pp, vpp, m, group)

@@ -64,7 +64,10 @@ def test_what_cannot_run_says_what_it_lacks() -> None:
 
 
 def test_a_single_stage_has_none() -> None:
-    assert schedules(*candidate(pp=1, dp=8)) == ()
+    alone = candidate(pp=1, dp=8)
+    assert schedules(*alone) == ()
+    with pytest.raises(InputError, match="single stage"):
+        suited(*alone, SCHEDULES["gpipe"])
 
 
 def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
