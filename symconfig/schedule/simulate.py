@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 
 from symconfig.errors import InputError
-from symconfig.schedule.channel import Channels
+from symconfig.schedule.channels import Channels
 from symconfig.schedule.program import Program, program
 from symconfig.schedule.schedule import Schedule, Shape
 from symconfig.schedule.timeline import Timeline

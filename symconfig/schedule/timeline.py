@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.schedule.channel import Window
+from symconfig.schedule.channels import Window
 from symconfig.schedule.program import Ints, Program
 from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, Shape
 from symconfig.schedule.times import Array, Times
@@ -72,12 +72,18 @@ class Timeline:
 
     @property
     def step_s(self) -> float:
-        """Until the last stage is done; of an endless schedule, from one step to the next in the steady state."""
+        """Until the last stage is done; of an endless schedule, from one step to the next in the steady state.
+
+        There a step's collectives have the whole next step to run beside, without a bubble in which they would show.
+        """
         if not self.schedule.endless:
             return float(self.finish_s.max())
         ends = self.end_s[(self.work.stage == 0) & (self.work.kind == BACKWARD)]
         steady = len(ends) - self.pp - 1  # before the stream dries up
-        return float(ends[steady] - ends[steady - self.m])
+        channels = np.zeros(self.pp)
+        for window in self.windows:
+            channels[window.stage] += window.end_s - window.start_s
+        return max(float(ends[steady] - ends[steady - self.m]), float(channels.max()))
 
     @property
     def busy_s(self) -> Array:

@@ -10,7 +10,7 @@ from symconfig.schedule.schedule import FORWARD, INPUT, WEIGHT, Schedule, Shape,
 def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
     """1F1B, in which stage i's gradients of weights stay i microbatches behind: 1F1B's memory of the first stage.
 
-    The order of figure 2 and section 2.1 of arXiv 2401.10241.
+    Figure 3 and section 2.1 of arXiv 2401.10241.
     """
     warm = min(shape.m, shape.pp - stage - 1)
     yield from ((FORWARD, stage, i) for i in range(warm))

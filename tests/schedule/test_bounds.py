@@ -81,7 +81,7 @@ def fastest_split(p: int, v: int, m: int) -> float:
             return timeline.step_s
         cut = longest_path(timeline, chunks)
         problem += step >= pulp.lpSum(int(often) * x for often, x in zip(cut, durations, strict=True) if often)
-        problem.solve(pulp.PULP_CBC_CMD(msg=False))
+        problem.solve(pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False))
         at = np.array([x.value() for x in durations])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,6 +115,8 @@ def test_asynchronous_schedules_have_no_bubble(p: int, m: int, seed: int) -> Non
     timeline = simulate(SCHEDULES["pipedream"], times, m)
     assert timeline.step_s == pytest.approx(m * (times.forward.max() + 2.0), rel=0.05)
     assert timeline.busy_s.max() == pytest.approx(m * (times.forward.max() + 2.0))
+    reduced = replace(times, reduce=np.full((p, 1), 1000.0), hide=0.5)
+    assert simulate(SCHEDULES["pipedream"], reduced, m).step_s == pytest.approx(1000.0)
 
 
 @pytest.mark.parametrize(("name", "m"), [("pipedream", 1), ("pipedream-2bw", 4), ("pipedream-2bw", 7)])
