@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import in_flight
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import pipelined, received_s
+from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Points, Setting, Stages, stages
 from symconfig.cost.step import Cost, evaluate, total
 from symconfig.cost.table import Table
@@ -71,6 +71,5 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
 def _pipeline(sums: Stages, extra: Array, points: Points, setting: Setting) -> dict[str, Array]:
     """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
-    received = received_s(sums, points, setting)[:, None, None]
-    hidden = sums.hidden[:, None, None]
-    return pipelined(seconds + extra, extra, communication, received, hidden, points, setting)
+    between = messages(sums, points, setting)
+    return pipelined(seconds + extra, extra, communication, between, sums.hidden[:, None, None], points, setting)

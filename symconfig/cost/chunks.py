@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.exchange import exchange
-from symconfig.cost.framework import CONTENTION
+from symconfig.cost.exchange import TAKEN, exchange
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import message
+from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.graph.derived import Phase
-from symconfig.schedule.times import Times
+from symconfig.schedule.times import Start, Times
 
 Chunk = Sequence[str]  # kinds of its blocks, in model order
 
@@ -40,19 +39,36 @@ def chunk_times(
         again = again + _repeated(table, alike, repeated)
     handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
-    sent = message(sums, points, setting)
+    between = messages(sums, points, setting)
     return Times(
         ((of.forward + of.forward_comm)[:, 0, 0] + handover_s)[where],
         again[where],
         (backward + handover_s)[where],
         weight[where],
-        float(sent.busy_s[0]),
-        float(sent.lag_s[0]),
+        float(between.busy_s[0]),
+        float(between.lag_s[0]),
         moved.gather[where, 0],
         moved.reduce[where, 0],
-        setting.framework.hide.data,
-        CONTENTION,
+        *overlap(setting),
+        TAKEN,
     )
+
+
+def overlap(setting: Setting) -> tuple[Start, Start, Array]:
+    """When weights are gathered, when gradients are reduced, and the share of a chunk's own passes beside: [pp, vpp].
+
+    Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather. The first stage alone has several
+    buckets, so that some go while others are made (distributed_data_parallel.py, `bucket_size`). Interleaved, not even
+    that: collectives of all stages are aligned, one a chunk, launched before the chunk's first forward and after its
+    last backward (schedules.py, `param_sync_func` and `grad_sync_func`).
+    """
+    framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
+    if not framework.hide.data:
+        return Start.APART, Start.APART, hide
+    if setting.vpp > 1:
+        return Start.AHEAD, Start.AHEAD, hide
+    hide[0] = framework.hide.data
+    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:

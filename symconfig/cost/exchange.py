@@ -13,6 +13,12 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages
 from symconfig.graph.layout import Kind
 
+EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not once a step
+# Share of a collective's time that the work of a pipeline beside it loses: NCCL's kernels hold 24 to 32 of 108 to 132
+# compute units. It is less than CONTENTION, since replicas of a stage are on different nodes, and what their network
+# brings is little beside the memory's rate.
+TAKEN = 0.2
+
 
 def ring(amount: Array, passes: float, ranks: Array, stride: object, machine: Machine) -> Array:
     """Seconds of a collective over `ranks`; 0 for a group of one."""
@@ -58,8 +64,11 @@ def exchange(sums: Stages, points: Points, setting: Setting) -> Exchange:
 
 def exchanged_s(sums: Stages, points: Points, setting: Setting) -> Array:
     """[r, n]: gradients reduced and weights gathered, minus what hides, and what copies of them cost."""
-    worst: Array = _shown(sums, points, setting).max(axis=0) + between_ends_s(sums, points, setting)
-    return worst + copies_s(sums, points, setting) if setting.framework.copied_bytes else worst
+    if setting.pp > 1 and setting.zero not in EVERY_MICROBATCH:
+        shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
+    else:
+        shown = _beside_microbatches(sums, points, setting).max(axis=0) + between_ends_s(sums, points, setting)
+    return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
 def between_ends_s(sums: Stages, points: Points, setting: Setting) -> Array:
@@ -79,8 +88,8 @@ def copies_s(sums: Stages, points: Points, setting: Setting) -> Array:
     return result
 
 
-def _shown(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[s, r, n]"""
+def _beside_microbatches(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[s, r, n]: without a pipeline, or where every microbatch exchanges."""
     moved, hide, m = exchange(sums, points, setting), setting.framework.hide, points.num_microbatches
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
@@ -94,10 +103,59 @@ def _shown(sums: Stages, points: Points, setting: Setting) -> Array:
         share = hide.sharded_weights
         result: Array = m * (beside(gather, forward, share) + beside(gather + reduce, backward, share))
         return result
-    # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights. Of an
-    # interleaved schedule a chunk ends `pp` microbatches before the chunk below it does, and begins as much after.
-    if setting.vpp > 1:
-        wait = 1 / setting.vpp + (1 - 1 / setting.vpp) * np.minimum(float(setting.pp), m)
-        forward, backward = forward * wait, backward * wait
+    # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
     times = m if setting.zero in setting.framework.reduce_each_microbatch else 1.0
     return times * beside(reduce, backward, hide.data) + beside(gather, forward, hide.data)
+
+
+def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[r, n]: what the simulator finds, nearly, where stages are alike (`chunks.overlap` says what runs when)."""
+    moved, framework = exchange(sums, points, setting), setting.framework
+    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    gather, reduce = moved.gather[:, None], moved.reduce[:, None]
+    if setting.vpp > 1 and framework.hide.data:
+        group = np.minimum(setting.microbatch_group, points.num_microbatches)
+        ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
+        both = _between_groups(gather, forward, ends, group, setting) + _between_groups(
+            reduce, backward, ends, group, setting
+        )
+        # The backward of the last group meets the reduction of the group before on each stage, one after the other.
+        met = np.minimum(reduce, backward).max(axis=0) * (setting.pp - 1) / setting.vpp
+        more: Array = TAKEN * np.maximum(met - reduce.max(axis=0) * (1 - 1 / setting.vpp), 0.0)
+        return both + more
+    first = framework.hide.data * (_index(setting) == 0)
+    reduced = _beside_own(reduce, backward, first, setting)
+    if not (framework.demanded_gathers and framework.hide.data):
+        return reduced + _beside_own(gather, forward, 0 * first, setting)
+    alike = np.array([stage.alike * (stage.index > 0) for stage in setting.stages], dtype=np.float64)
+    own = np.where(first > 0, compiled.exposed_s(gather, forward, framework.hide.data), 0.0).max(axis=0)
+    result: Array = reduced + own + np.tensordot(alike, gather, axes=1)
+    return result
+
+
+def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
+    """[r, n]: by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining)
+    of the pipeline before it."""
+    hidden = np.minimum(seconds, share * work)
+    left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.vpp
+    result: Array = np.maximum(left, TAKEN * hidden).max(axis=0)
+    return result
+
+
+def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
+    """[r, n]: by how much collectives, one a chunk, make an interleaved step longer.
+
+    Nothing hides the one of the chunk that has none before (after) it, which on the first stage is that with the
+    look-up; each other one has the time of a group of microbatches in a chunk. ends: [s, n], share of the vocabulary.
+    """
+    vpp = float(setting.vpp)
+    index = _index(setting)
+    own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
+    shown = np.maximum(own, seconds - (1 - 1 / vpp) * group * work) - index * work.min(axis=0) / vpp
+    result: Array = (np.maximum(shown, 0.0) + TAKEN * (seconds - own)).max(axis=0)
+    return result
+
+
+def _index(setting: Setting) -> Array:
+    """[s, 1, 1]"""
+    return np.array([stage.index for stage in setting.stages], dtype=np.float64)[:, None, None]

@@ -104,6 +104,10 @@ class Framework:
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
+    # Without interleaving a stage gathers its weights when its first input has come, one stage after the other
+    # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
+    # stages at once, after the optimizer.
+    demanded_gathers: bool = False
     # Every block's weights and gradients are a collective of their own, each microbatch.
     by_block: bool = False
     # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas

@@ -16,22 +16,33 @@ from symconfig.cost.stages import Points, Setting, Stages
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """Seconds [n] of an activation, or of a gradient, that crosses the border between two stages.
+class Messages:
+    """Activations and gradients between stages: seconds.
 
-    busy: the receiver waits for it. lag: it is further under way, beside other work.
+    busy: [n], for which the receiver waits for one. lag: [n], for which it is further under way, beside other work.
+    received: [s, n], for which a stage waits for all of a microbatch.
     """
 
     busy_s: Array
     lag_s: Array
+    received_s: Array
 
 
-def message(sums: Stages, points: Points, setting: Setting) -> Message:
-    """Of plain 1F1B the receiver waits for all of it; interleaved, for what a chunk's forward does not hide."""
-    stride = points.tp * points.cp * points.dp
+def messages(sums: Stages, points: Points, setting: Setting) -> Messages:
+    """Of plain 1F1B the receiver waits for all of each; interleaved, for what a chunk's forward does not hide.
+
+    A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
+    its last one no gradient. Sends cost nothing beside: they go together with a message that comes the other way
+    (Megatron-LM, send_forward_recv_backward). While an interleaved schedule fills and drains, its messages are waited
+    for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does.
+    """
+    last, passes = setting.pp - 1, 2 * setting.vpp
+    if not last:
+        return Messages(np.zeros(1), np.zeros(1), np.zeros((len(setting.stages), 1)))
     machine, framework = setting.machine, setting.framework
     scattered = framework.scattered_sends
     amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
+    stride = points.tp * points.cp * points.dp
     once: Array = compiled.send_s(amount, float(setting.pp), stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
@@ -39,27 +50,16 @@ def message(sums: Stages, points: Points, setting: Setting) -> Message:
     if setting.vpp > 1:
         # The forward is the same under every recompute policy, so that bounds hold.
         shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, framework.hide.pp)
-    return Message(shown, once - shown)
-
-
-def received_s(sums: Stages, points: Points, setting: Setting) -> Array:
-    """[s, n]: for which a stage waits for a microbatch's messages: an activation and a gradient for each of its chunks.
-
-    The model's first chunk gets no activation and its last one no gradient.
-    """
-    last, passes = setting.pp - 1, 2 * setting.vpp
     count = [passes - (stage.index == 0) - (stage.index == last) for stage in setting.stages]
-    if not last:
-        return np.zeros((len(count), points.dp.size))
-    busy = message(sums, points, setting).busy_s
-    return np.array(count, dtype=np.float64)[:, None] * busy + passes * setting.framework.handover_s
+    received = np.array(count, dtype=np.float64)[:, None] * shown + passes * framework.handover_s
+    return Messages(shown, once - shown, received)
 
 
 def pipelined(
     seconds: Array,
     again: Array,
     communication: Array,
-    received: Array,
+    between: Messages,
     hidden: Array,
     points: Points,
     setting: Setting,
@@ -71,6 +71,7 @@ def pipelined(
     pipeline's begin and end.
     """
     m = points.num_microbatches
+    received = between.received_s.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
     whole = seconds + received
     slowest, heaviest = whole.max(axis=0), whole.argmax(axis=0)[None]
     alike = np.array([stage.alike for stage in setting.stages], dtype=np.float64)
@@ -90,4 +91,5 @@ def pipelined(
         alone = compiled.alone_s(mine, m, float(setting.vpp), float(setting.microbatch_group))
         parts["layer communication"] = parts["layer communication"] + alone
     step = compiled.pipeline_s(m, slowest, passes, float(setting.vpp))
+    step = step + 2 * (setting.pp * setting.vpp - 1) * between.lag_s  # on the way of one microbatch over all borders
     return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

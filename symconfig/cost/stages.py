@@ -158,9 +158,9 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     ends = (np.where(head, counts, 0.0) @ passes[KEPT]).transpose(1, 0, 2)
     transient = np.array(
         [
-            _at_once(table, shape.together, points)[:, count > 0].max(axis=1)
-            + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0)
-            + of["workspaces"][count > 0].max(axis=0)
+            _at_once(table, shape.together, points)[:, count > 0].max(axis=1, initial=0.0)
+            + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0, initial=0.0)
+            + of["workspaces"][count > 0].max(axis=0, initial=0.0)
             for shape, count in zip(shapes, counts, strict=True)
         ]
     )
@@ -171,7 +171,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    largest = np.array([block[count > 0].max(axis=0) for count in counts])
+    largest = np.array([block[count > 0].max(axis=0, initial=0.0) for count in counts])
     look_up, matrix, vector, of_experts = _widest(weights, counts)
     forward, backward, forward_comm, backward_comm, again = sums
     dense, expert, frozen, quantised, frozen_expert = held
@@ -222,7 +222,7 @@ def _widest(weights: Array, counts: Array) -> Array:
     rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
     if not rows[_WIDEST.index("widest")].any():
         return np.zeros((len(_WIDEST), len(counts), rows.shape[-1]))
-    return np.stack([rows[:, count > 0].max(axis=1) for count in counts], axis=1)
+    return np.stack([rows[:, count > 0].max(axis=1, initial=0.0) for count in counts], axis=1)
 
 
 def _look_ups(kinds: Sequence[str], counts: Array, tied: bool) -> Array:

@@ -16,7 +16,7 @@ from symconfig.cost import compiled
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import in_flight
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import pipelined, received_s
+from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.cost.whole_gradients import whole_gradient_bytes
@@ -68,8 +68,8 @@ def _each_offload(array: Array) -> Array:
 
 def _time(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     m = points.num_microbatches
-    received, hidden = received_s(sums, points, setting)[:, None], sums.hidden[:, None]
-    stages = pipelined(sums.seconds, sums.again, sums.communication, received, hidden, points, setting)
+    between = messages(sums, points, setting)
+    stages = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
     parts = {name: _each_offload(part) for name, part in stages.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
@@ -185,8 +185,10 @@ class Bound:
 def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:
     """From a table whose one policy no policy can beat (`bound_table`)."""
     sums = stages(table, settings[0].stages, chosen, settings[0].tied)
-    received, hidden = received_s(sums, points, settings[0])[:, None], sums.hidden[:, None]
-    pipeline = total(pipelined(sums.seconds, sums.again, sums.communication, received, hidden, points, settings[0]))[0]
+    between, one = messages(sums, points, settings[0]), settings[0]
+    pipeline = total(
+        pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, one)
+    )[0]
     held = {}
     for setting in settings:
         # Offloads are in rising order: the last one leaves least on the GPU.

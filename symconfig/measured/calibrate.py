@@ -95,7 +95,7 @@ def calibrate(
     measured = np.log([item.time[1] for item in rows if item.time])
     parameters = _parameters(cluster.kernels, from_scratch)
     groups = [source for source, _ in judged]
-    evaluate = _evaluator(rows, cluster.kernels, parameters)
+    evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
     found = fit(evaluate, measured, parameters, groups, [item.row.model.name for item in rows])
     stated = constants(cluster.kernels)
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
@@ -123,6 +123,12 @@ def _parameters(kernels: Kernels, from_scratch: bool) -> tuple[Parameter, ...]:
         if uncertainty > 0:
             result.append(Parameter(name, value, uncertainty, *BOUNDS[name]))
     return tuple(result)
+
+
+def _believed(kernels: Kernels, parameters: Sequence[Parameter]) -> Kernels:
+    """The constants before any row is seen."""
+    update = {p.name: Quantity(value=p.value, source="believed", uncertainty=p.uncertainty) for p in parameters}
+    return kernels.model_copy(update=update)
 
 
 def _evaluator(

@@ -125,6 +125,8 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
     if overlap.get("grad_reduce") is False:
         hide["data"] = 0.0
+    stages = (p.pp or 1) > 1 and (p.vpp or 1) == 1
+    demanded = stages and hide.get("data", base.hide.data) > 0 and overlap.get("param_gather") is not False
     if overlap.get("pp_p2p") is False:
         hide["pp"] = 0.0
     if overlap.get("tp_comm") or asked.stated.get("async_tp"):  # PyTorch cuts a product in pieces likewise
@@ -140,5 +142,6 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
         bytes=replace(base.bytes, **sizes),
         hide=replace(base.hide, **hide),
         attention_rate=rate,
+        demanded_gathers=demanded,
         **{name: habits[name] for name in _FRAMEWORK if name in habits},
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symconfig.schedule.program import Program
-from symconfig.schedule.times import Array, Times, by_chunk
+from symconfig.schedule.times import Array, Start, Times, by_chunk
 
 After = Callable[[list[float], list[float]], None]
 
@@ -30,7 +30,7 @@ class Channels:
     weights are not there. `cuts` says where the run is to pause, and what then happens to clocks and ends of tasks.
     """
 
-    __slots__ = ("_own_s", "_times", "_work", "ready", "until", "windows")
+    __slots__ = ("_hide", "_own_s", "_times", "_work", "ready", "until", "windows")
 
     def __init__(self, work: Program, times: Times, own_s: Array) -> None:
         """own_s: [n], seconds of each task without what receiving takes."""
@@ -38,15 +38,16 @@ class Channels:
         self.until = [0.0] * len(work.placed)
         self.ready = np.zeros(len(own_s))
         self.windows: list[Window] = []
-        if times.gather is not None:
+        self._hide = by_chunk(np.broadcast_to(np.asarray(times.hide, dtype=np.float64), times.forward.shape))
+        if times.gather is not None and times.gathers is not Start.ON_DEMAND:
             self._gather(by_chunk(times.gather))
 
     def _gather(self, seconds: Array) -> None:
         """All gathers, in the order of the first forwards."""
         for (stage, chunk), n in self._work.first.items():
             self._occupy(stage, "gather", chunk, self.until[stage], float(seconds[chunk]))
-            self.ready[n] = self.until[stage] - self._times.hide * self._own_s[n]
-        if not self._times.hide:
+            self.ready[n] = self.until[stage] - self._hide[chunk] * self._own_s[n]
+        if self._times.gathers is Start.APART:
             for (stage, _), n in self._work.first.items():
                 self.ready[n] = self.until[stage]
 
@@ -57,10 +58,17 @@ class Channels:
     def cuts(self) -> Iterator[tuple[int, After]]:
         """(tasks since the cut before, what then happens), to the end of the run."""
         cuts: list[tuple[int, After]] = []
-        if self._times.gather is not None:
+        gather, reduce = self._times.gather, self._times.reduce
+        if gather is not None and self._times.gathers is Start.ON_DEMAND:
+            seconds = by_chunk(gather)
+            cuts += [
+                (n, self._demanded(stage, chunk, n, float(seconds[chunk])))
+                for (stage, chunk), n in self._work.first.items()
+            ]
+        elif gather is not None:
             cuts += [(n, self._gathered(stage, float(self.ready[n]))) for (stage, _), n in self._work.first.items()]
-        if self._times.reduce is not None and self._times.hide:
-            seconds = by_chunk(self._times.reduce)
+        if reduce is not None and self._times.reduces is not Start.APART:
+            seconds = by_chunk(reduce)
             cuts += [
                 (n + 1, self._reducing(stage, chunk, n, float(seconds[chunk])))
                 for (stage, chunk), n in self._work.last.items()
@@ -80,11 +88,24 @@ class Channels:
 
         return after
 
+    def _demanded(self, stage: int, chunk: int, n: int, seconds: float) -> After:
+        """The chunk's first input asks for its weights."""
+        need = int(self._work.need[n]) - 1
+        lag_s = self._times.lag_s * bool(need >= 0 and self._work.sent[need])
+
+        def after(clock: list[float], ends: list[float]) -> None:
+            arrived = ends[need] + lag_s if need >= 0 else 0.0
+            start = max(clock[stage], arrived, self.until[stage])
+            self._occupy(stage, "gather", chunk, start, seconds)
+            self.ready[n] = clock[stage] = max(start, start + seconds - float(self._hide[chunk] * self._own_s[n]))
+
+        return after
+
     def _reducing(self, stage: int, chunk: int, n: int, seconds: float) -> After:
         """A chunk's gradients are all there: their reduction began while they were made, and slowed that."""
 
         def after(clock: list[float], ends: list[float]) -> None:
-            start = max(self.until[stage], ends[n] - self._times.hide * float(self._own_s[n]))
+            start = max(self.until[stage], ends[n] - float(self._hide[chunk] * self._own_s[n]))
             beside = min(max(ends[n] - start, 0.0), seconds)
             ends[n] = clock[stage] = ends[n] + self._times.contention * beside
             self._occupy(stage, "reduce", chunk, start, seconds)
@@ -93,7 +114,7 @@ class Channels:
 
     def _end(self, clock: list[float], ends: list[float]) -> None:
         """Reductions that run beside nothing follow the last task."""
-        if self._times.reduce is None or self._times.hide:
+        if self._times.reduce is None or self._times.reduces is not Start.APART:
             return
         seconds = by_chunk(self._times.reduce)
         for (stage, chunk), _ in sorted(self._work.last.items(), key=lambda item: item[1]):

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+class Start(Enum):
+    """When a stage's collectives of data parallelism run; those of one stage do one after the other.
+
+    APART: all gathers before the stage's first task, all reductions after its last one.
+    AHEAD: gathers from time 0 on, so that a chunk's weights are there early; a reduction when its gradients are.
+    ON_DEMAND: a gather when the chunk's first input has come; a reduction as for AHEAD.
+    """
+
+    APART = "apart"
+    AHEAD = "ahead"
+    ON_DEMAND = "on demand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +35,12 @@ class Times:
     weights; a schedule that does not split the backward runs them with it.
     busy_s: for which a message (an activation or a gradient from another stage) occupies its receiver.
     lag_s: further time that a message is under way, while nobody needs to wait.
-    gather: all-gather of a chunk's new weights before its first forward; those of a stage run one after the other on a
-    channel of its own from time 0. reduce: the reduction of a chunk's gradients after its last backward, likewise.
+    gather: all-gather of a chunk's new weights before its first forward. reduce: the reduction of a chunk's gradients
+    after its last backward. gathers, reduces: when they run, on a channel of the stage's own.
     paired: what a microbatch's forward and backward in a chunk save, half each, where a schedule runs them beside a
     backward and a forward of other microbatches (expert all-to-alls under the other one's products).
-    hide: the share of a chunk's own first forward (last backward) beside which its gather (reduction) runs. 0 is no
-    overlap at all: all gathers before the first forward, all reductions after the last backward.
+    hide: the share of a chunk's own first forward (last backward) beside which its gather (reduction) runs, unless
+    apart; [pp, vpp], or one for all.
     contention: the share of a collective's time beside work that the work is slowed by; below 1.
     """
 
@@ -38,7 +52,9 @@ class Times:
     lag_s: float = 0.0
     gather: Array | None = None
     reduce: Array | None = None
-    hide: float = 0.0
+    gathers: Start = Start.AHEAD
+    reduces: Start = Start.AHEAD
+    hide: Array | float = 0.0
     contention: float = 0.0
     paired: Array | None = None
 

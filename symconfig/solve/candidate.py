@@ -19,6 +19,7 @@ from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.interval import interval
 from symconfig.solve.space import constants
+from symconfig.solve.timeline import refined_time
 from symconfig.units import GIB, significant
 
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
@@ -93,7 +94,13 @@ def _options(found: Found, recompute: Recompute) -> Options:
         zero_stage=found.zero,  # type: ignore[arg-type]
         precision=request.precision,  # type: ignore[arg-type]
         cp_comm=found.scheme.cp_comm if cp > 1 else None,
-        overlap=Overlap(replicated, replicated and found.zero >= 1, False, megatron and pp > 1 and split.vpp > 1),
+        overlap=Overlap(
+            grad_reduce=replicated,
+            # Between stages that do not interleave it would make one gather after the other (`Framework`).
+            param_gather=replicated and found.zero >= 1 and (pp == 1 or split.vpp > 1),
+            tp_comm=False,
+            pp_p2p=megatron and pp > 1 and split.vpp > 1,
+        ),
         optimizer_offload=found.offload.optimizer,
         activation_offload=bool(found.choice.offload),
         param_offload=found.offload.weights,
@@ -113,7 +120,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     """What one step takes, and what the fullest stage holds."""
     request = found.request
     worst = int(np.argmax(parts.peaks))
-    time = {name: float(np.ravel(part)[0]) for name, part in parts.cost.time.items()}
+    time = refined_time(found, parts)
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
     peak = parts.peaks[worst]

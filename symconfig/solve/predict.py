@@ -28,6 +28,7 @@ from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out
+from symconfig.solve.timeline import refined_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
 class Timer:
     """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once.
 
+    A pipeline is simulated with the cluster's own constants only. With others the formula's step is scaled by the same
+    ratio, which depends on how the stages differ and hardly on how fast the GPU is.
     stage: of a whole step only the work of this stage's own GPUs, without a network.
     """
 
@@ -106,6 +109,10 @@ class Timer:
         self._cluster, self._stage = cluster, stage
         self._found = as_found(model, cluster, configuration)
         self._sizes: KeptLattice | None = None
+        self._simulated = 1.0  # over the formula's step
+        if configuration.pp > 1 and stage is None:
+            parts = detail(self._found)
+            self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
     def step_seconds(self, constants: Constants, n: int) -> Array:
         """[n] seconds of the step under n sets of the kernels' constants, each an array [n]."""
@@ -115,7 +122,7 @@ class Timer:
         found = replace(self._found, machine=machine(self._cluster, self._found.request.precision, constants))
         if self._stage is not None:
             return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
-        return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0], n)
+        return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:

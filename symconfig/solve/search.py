@@ -14,6 +14,7 @@ from symconfig.solve.infeasible import infeasible
 from symconfig.solve.limits import limits
 from symconfig.solve.pins import parse
 from symconfig.solve.run import Outcome, Progress, fits, run
+from symconfig.solve.timeline import refined_s
 
 
 def search(
@@ -83,6 +84,8 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
 
     weighed = outcome.weighed
     ranked = weighed.ranked()
+    if weighed.gammas is None:
+        ranked.sort(key=refined_s)
     chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
     search = Search(weighed.candidates, weighed.feasible, outcome.seconds, True)
     return Plan(

@@ -71,7 +71,7 @@ def _run(found: Found, parts: Detail, made: Times, schedule: Schedule | None) ->
 
 def shape(parts: Detail) -> tuple[int, int]:
     """Microbatches of a step, and how many of them pass a chunk in a row."""
-    return int(parts.points.num_microbatches[0]), parts.setting.framework.microbatch_group or parts.setting.pp
+    return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
 def _simulated(found: Found, parts: Detail) -> bool:

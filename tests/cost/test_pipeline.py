@@ -102,7 +102,7 @@ def test_bubble_of_a_plan_shrinks_with_microbatches_and_interleaving() -> None:
         seconds(cost(model, pp=4, vpp=v, microbatches=m))["pipeline bubble"] for v, m in ((1, 4), (1, 16), (2, 4))
     )
     assert few == pytest.approx(many)  # in seconds; the share falls
-    assert interleaved == pytest.approx(few / 2, rel=0.01)  # that of plain 1F1B has waits for messages, too
+    assert interleaved == pytest.approx(few / 2, rel=0.05)  # messages are in both, waited for and under way
 
 
 def test_a_tied_embedding_costs_an_all_reduce_between_the_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,13 @@ def configuration(plan: Plan) -> Configuration:
     best = plan.best
     p, o = best.parallel, best.options
     full = o.recompute.granularity == "full"
+    gathers = o.overlap.param_gather and o.zero_stage > 0
+    framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
     return Configuration(
         p.tp, p.pp, p.dp, best.batch.micro, best.batch.global_, best.batch.seq_length, p.vpp, p.cp, p.ep, p.etp,
         o.precision, o.sequence_parallel and p.tp > 1, o.cp_comm or "p2p",
         frozenset({LAYER}) if full else frozenset(o.recompute.modules),
-        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, MEGATRON,
+        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, framework,
         (int(o.account_for_embedding), int(o.account_for_loss)), layout=o.pipeline_layout or "",
     )
 

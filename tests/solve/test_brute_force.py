@@ -15,6 +15,7 @@ from symconfig.solve.detail import detail
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
+from symconfig.solve.timeline import refined_s
 from tests.solve import naive
 from tests.solve.naive import job, key, tight, tiny
 
@@ -72,7 +73,8 @@ def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     expected = naive.weigh(model, tight(model, gib), asked, monkeypatch)
     plan = search(model, tight(model, gib), asked, top=1000, exhaustive=True)
     assert plan.search.optimal
-    assert table(plan) == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
+    refined = {place: refined_s(found) for place, (_, found) in expected.best.items()}
+    assert table(plan) == pytest.approx(refined, rel=1e-9)
     assert plan.search.feasible == expected.feasible
     # A case where everything fits would not test that memory is minded.
     assert expected.feasible < expected.candidates
