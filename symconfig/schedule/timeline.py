@@ -103,30 +103,29 @@ class Timeline:
 
     def events(self, stage: int) -> Iterator[Event]:
         """Everything on one stage's track: its tasks in order with their messages, then its collectives."""
-        starts, ends = self._starts().tolist(), self.end_s.tolist()
-        work, named, busy_s = self.work, self._named(stage), self.times.busy_s / self.schedule.slices
+        starts, work = self._starts(), self.work
         place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
-        mine = np.flatnonzero(work.stage == stage)
-        places = (place[chunk] for chunk in work.chunk[mine].tolist())
-        of = dict(zip(mine.tolist(), zip(work.kind[mine].tolist(), places, work.microbatch[mine].tolist(), strict=True),
-                      strict=True))
-        received, sent = work.received.tolist(), work.sent.tolist()
+        busy_s = self.times.busy_s / self.schedule.slices
+
+        def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
+            return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)
+
         for n, done in self._done(stage):
-            start, end = starts[n], ends[n]
-            if received[n] and busy_s:
-                yield Event("receive", *of[n][1:], start, start + busy_s)
+            start, end = float(starts[n]), float(self.end_s[n])
+            if work.received[n] and busy_s:
+                yield event("receive", n, start, start + busy_s)
                 start += busy_s
-            parts = [(of[task], part) for task in done for part in named[of[task][:2]]]
-            whole = sum(seconds for _, (_, seconds) in parts)
+            parts = [part for task in done for part in self._parts(task)]
+            whole = sum(seconds for *_, seconds in parts)
             stretch = (end - start) / whole if whole else 0.0  # what runs beside a task shortens or lengthens all of it
-            for (_, chunk, microbatch), (name, seconds) in parts:
-                yield Event(name, chunk, microbatch, start, start + seconds * stretch)
+            for task, name, seconds in parts:
+                yield event(name, task, start, start + seconds * stretch)
                 start += seconds * stretch
-            if sent[n]:
-                yield from (Event("send", *of[task][1:], end, end + self.times.lag_s + busy_s) for task in done)
-        for where, kind, chunk, begins, ended in self.windows:
-            if where == stage and ended > begins:
-                yield Event(kind, place[chunk], -1, begins, ended)
+            if work.sent[n]:
+                yield from (event("send", task, end, end + self.times.lag_s + busy_s) for task in done)
+        for where, kind, chunk, begins, ends in self.windows:
+            if where == stage and ends > begins:
+                yield Event(kind, place[chunk], -1, begins, ends)
 
     def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """A stage's tasks, and whose work is done in each: a forward beside a backward waits for that to start."""
@@ -138,15 +137,11 @@ class Timeline:
             else:
                 yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
 
-    def _named(self, stage: int) -> dict[tuple[int, int], list[tuple[str, float]]]:
-        """What a task is made of, by its kind and its chunk's place: kinds of event with their seconds alone."""
-        result = {}
-        for at, chunk in enumerate(self.placed[stage]):
-            there, where = divmod(chunk, self.pp)
-            for kind, names in _MADE_OF.items():
-                parts = ((name, float(getattr(self.times, name)[where, there])) for name in names)
-                result[kind, at] = [(name, seconds) for name, seconds in parts if seconds]
-        return result
+    def _parts(self, n: int) -> list[tuple[int, str, float]]:
+        """(task, kind of event, seconds by themselves) of what a task is made of."""
+        place, stage = divmod(int(self.work.chunk[n]), self.pp)
+        parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
+        return [(n, name, seconds) for name, seconds in parts if seconds]
 
     def held(self, stage: int) -> tuple[Array, Ints]:
         """Times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e, chunks].
