@@ -151,6 +151,29 @@ def simulated(pp: int, vpp: int, m: int) -> dict[str, Any]:
     return {"tasks": tasks, **{name: round(tasks / min(once(anew) for _ in range(9))) for name, anew in names.items()}}
 
 
+def stage_solver() -> dict[str, dict[str, Any]]:
+    """The stage solver by itself: with its bounds, and with CBC for all of the proof."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' problems
+    from symconfig.solve.stages.problem import Layouts, Scope, StageSolution
+    from symconfig.solve.stages.solve import solve
+    from tests.solve.stages.samples import DEEPSEEK, dense, large
+
+    empty = Layouts(any_cut=True, empty_ends=True, empty=True)
+    problems = {
+        "126_layers_16x8": large(dense(126), 16, 8, layouts=empty),
+        "61_unequal_layers_16x4": large(DEEPSEEK, 16, 4, layouts=empty),
+        "80_layers_8x1_short_of_memory": large(dense(80), 8, 1, Scope.STAGE, 110),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, problem in problems.items():
+        for solver in ("auto", "cbc"):
+            solve(problem, solver=solver, time_limit_s=60)
+            answer = solve(problem, solver=solver, time_limit_s=60)
+            assert isinstance(answer, StageSolution)
+            found[f"{name}_{solver}"] = {"seconds": round(answer.seconds, 4), "optimal": answer.optimal}
+    return found
+
+
 def measure(truth: Path) -> dict[str, Any]:
     """All figures."""
     space = (RATE_MODEL, RATE_CLUSTER, RATE_GPUS, RATE_BATCH, RATE_SEQ)
@@ -162,6 +185,7 @@ def measure(truth: Path) -> dict[str, Any]:
         "bounded_gpt3-175b_512_a100": search(*space, exhaustive=False),
         "growth": growth(),
         "simulator_16_stages_8_chunks_64_microbatches": simulated(16, 8, 64),
+        "stage_solver": stage_solver(),
         "measured_runs": measured(truth),
     }
 
@@ -182,6 +206,8 @@ def show(results: dict[str, Any]) -> str:
         f"CPU seconds, the same, with and without the bounds  {bounded['cpu_s']:5.2f}, {rate['cpu_s']:5.2f}",
         f"simulated tasks a CPU second, p=16 v=8 m=64         {simulator['tasks_per_cpu_s']:10,}  >= 1,000,000",
         f"the same with the stages' orders made anew          {simulator['tasks_per_cpu_s_with_orders']:10,}",
+        *(f"{f'stages: {name}'.replace('_', ' '):50}  {row['seconds']:8.4f} s  < {5 if '61' in name else 1} s"
+          for name, row in results["stage_solver"].items()),
         *(f"{f'{name} over all published runs':50}  {results['measured_runs'][name]['wall_s']:8.2f} s  < {target} s"
           for name, target in (("validate", 20), ("calibrate", 120)) if name in results["measured_runs"]),
         "", "layers  candidates    CPU s",

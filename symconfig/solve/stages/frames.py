@@ -27,9 +27,12 @@ class Frame:
 
 
 def frames(problem: StageProblem) -> Iterator[Frame]:
-    """Every way to place what lies before and after the longest run, as far as a chunk must not lie empty between."""
+    """Every way to place what lies before and after the longest run, without empty chunks between; none where the run
+    is less than half of the model."""
     sequence, chunks = problem.sequence, problem.pp * problem.vpp
     start, count = _longest(sequence)
+    if 2 * count < len(sequence):
+        return
     before, after = sequence[:start], sequence[start + count :]
     for stem in _placed(before, "embedding" in before, chunks):
         for tail in _placed(after[::-1], "head" in after, chunks):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from symconfig import install
+from symconfig.errors import FailedError, Problem
 from symconfig.solve.stages.columns import Column, columns
 from symconfig.solve.stages.content import Mode, Scale, content
 from symconfig.solve.stages.judge import assignment
@@ -28,8 +30,10 @@ class Answer:
     proved: bool
 
 
-def available() -> tuple[str, ...]:
-    return ("cbc", "highs") if importlib.util.find_spec("highspy") else ("cbc",)
+def available(solver: str) -> None:
+    """Raises FailedError if the solver is not installed."""
+    if solver == "highs" and importlib.util.find_spec("highspy") is None:
+        raise FailedError(Problem("the solver HiGHS is not installed", hint=install.HIGHS))
 
 
 def fastest_program(scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: str, limit_s: float

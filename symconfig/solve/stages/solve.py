@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.construct import POLICIES, construct
@@ -15,23 +16,26 @@ from symconfig.solve.stages.cuts import check, family, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
 from symconfig.solve.stages.judge import CLOSE, assignment, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
-from symconfig.solve.stages.program import fastest_program
+from symconfig.solve.stages.program import available, fastest_program
 from symconfig.solve.stages.rank import ranked
 from symconfig.solve.stages.stage import fastest_of_cut
 
 MOST_FRAMES = 64  # that are tried
+LEAST_LIMIT_S = 0.1  # of a solver that was begun
 NEAR = 1.25  # of the bound: columns of the first integer program
-SLACKS = (1.0, 1.02, 1.1, 1.25, 1.5, 2.0)  # over the bound: a cut so far from it still spares the solver columns
+FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
+SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
 
 
 def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "auto") -> StageSolution | Unsatisfied:
     """The assignment with the fastest slowest stage.
 
     solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "cbc" and "highs" name the
-    solver that does so in any case. Raises InputError for a fixed layout that is not the model's, and InfeasibleError
-    for more chunks than layers.
+    solver that does so in any case. Raises InputError for a fixed layout that is not the model's, InfeasibleError for
+    more chunks than layers, and FailedError for a solver that is not installed.
     """
     check(problem)
+    available(solver)
     started_s = time.perf_counter()
     solving = _Solving(problem, started_s + time_limit_s, solver)
     if problem.fixed is not None or not problem.layouts.any_cut:
@@ -92,6 +96,9 @@ class _Solving:
         for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
             if not self.better(work_s(self.problem, mode)):
                 continue
+            if self.late():
+                self.open.append((work_s(self.problem, mode), mode))
+                continue
             if mode and mode.first and not self.better(bound_s(replace(self.problem, limit_bytes=float("inf")), mode)):
                 break  # more recomputed layers are slower yet
             least_s = bound_s(self.problem, mode)
@@ -106,7 +113,9 @@ class _Solving:
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
             if not self.better(least_s) and (self.wanted == "auto" or least_s > self.best_s):
                 continue
-            if self.problem.vpp == 1 and self.wanted == "auto":
+            if self.late():
+                self.left_s.append(least_s)
+            elif self.problem.vpp == 1 and self.wanted == "auto":
                 self.used = "dynamic programming"
                 chain = fastest_chain(self.scale, mode, least_s, self.best_s)
                 if chain is not None:
@@ -125,23 +134,30 @@ class _Solving:
         """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""
         if mode is None:
             return False
+        for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
+            found = construct(self.scale, self.frames, mode, least_s, policy)
+            self.keep([found] if found else [])
         for slack in SLACKS:
-            for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
-                found = construct(self.scale, self.frames, mode, least_s * slack, policy)
-                self.keep([found] if found else [])
-            if self.best:
+            if not self.better(least_s * slack) or self.late():
+                break
+            if self.frames:
+                found = construct(self.scale, self.frames[:FEWER_FRAMES], mode, least_s * slack, POLICIES[0])
+            else:
+                found = beam(self.scale, mode, least_s * slack)
+            if found:
+                self.keep([found])
                 break
         return self.best_s <= least_s * (1 + CLOSE)
+
+    def late(self) -> bool:
+        return time.perf_counter() > self.until
         return False
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
         """By the integer program: first near the bound, where columns are few."""
         self.used = "cbc" if self.wanted == "auto" else self.wanted
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
-            left_s = self.until - time.perf_counter()
-            if left_s <= 0:
-                self.left_s.append(least_s)
-                return
+            left_s = max(self.until - time.perf_counter(), LEAST_LIMIT_S)
             answer = fastest_program(self.scale, mode, least_s, most_s, self.used, left_s)
             self.keep([answer.found] if answer.found else [])
             if not answer.proved:
@@ -164,6 +180,6 @@ class _Solving:
             gap=gap,
             stage_s=stage_seconds(self.problem, ranking[0]),
             peak_bytes=stage_peaks(self.problem, ranking[0]),
-            solver=self.used,
+            solver=self.used if gap <= CLOSE or self.used != "bound met" else "none",
             seconds=time.perf_counter() - started_s,
         )

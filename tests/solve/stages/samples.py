@@ -29,9 +29,10 @@ def held(pp: int, vpp: int) -> tuple[Array, ...]:
 def small(seed: int, scope: Scope, vpp: int, layouts: Layouts = ANY) -> StageProblem:
     """Up to 9 layers of up to 3 kinds, in any order, on up to 3 stages; about half of them short of memory."""
     pick = random.Random(seed)
-    pp = pick.choice((2, 3)) if vpp < 3 else 2
+    many = scope is Scope.LAYER  # ways to choose: fewer layers
+    pp = pick.choice((2, 3)) if vpp < 3 - many else 2
     kinds = ("dense", "moe", "window")[: pick.choice((1, 2, 2, 3))]
-    count = pick.randint(pp * vpp, min(pp * vpp + 4, 9))
+    count = pick.randint(pp * vpp, min(pp * vpp + (2 if many else 4), 9))
     if pick.random() < 0.4:
         layers = [*("dense",) * pick.randint(0, 2), *(kinds[-1],) * count][:count]
     else:
