@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from symconfig.cost.flight import in_flight
+from symconfig.cost.blocks import KEPT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import ENDS
+from symconfig.cost.stages import ENDS, LAST
 from symconfig.schedule.timeline import Timeline
-from symconfig.solve.detail import Detail
+from symconfig.solve.detail import Detail, begins
 from symconfig.solve.found import Found
 
 _WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set", "logits and loss"
@@ -25,8 +25,7 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
                 for name, part in parts.cost.memory.items()}
     working = bytes_of[_WORKING] + bytes_of[_LOSS]
     states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_ACTIVATIONS]
-    kept = _spread(found, bytes_of[_ACTIVATIONS] / in_flight(parts.points, parts.setting)[:, 0], ENDS)
-    at_rest, weights = _spread(found, states, ()), _spread(found, bytes_of[_WEIGHTS], ())
+    kept, at_rest, weights = _kept(found, parts), _spread(found, states), _spread(found, bytes_of[_WEIGHTS])
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):
         older = line.schedule.versions(line.shape, stage) - 1
@@ -38,9 +37,25 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
     return tuple(result)
 
 
-def _spread(found: Found, of_stage: Array, without: tuple[str, ...]) -> Array:
-    """[pp vpp]: bytes of each stage spread over its chunks of the model, by their blocks without those kinds."""
-    blocks = np.array([sum(kind not in without for kind in chunk) for chunk in found.split.chunks], dtype=np.float64)
+def _kept(found: Found, parts: Detail) -> Array:
+    """[pp vpp]: bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss."""
+    by_kind = parts.table.passes[KEPT][..., 0]
+    place = {kind: index for index, kind in enumerate(parts.table.kinds)}
+    result = []
+    for chunk in found.split.chunks:
+        layer, total = 0, 0.0
+        for kind, begun in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
+            if begun is not None and kind not in LAST:
+                again = kind not in ENDS and layer < found.block_layers  # as the table's second policy has it
+                total += by_kind[int(again), place[kind]]
+            layer += kind not in ENDS
+        result.append(total)
+    return np.array(result)
+
+
+def _spread(found: Found, of_stage: Array) -> Array:
+    """[pp vpp]: bytes of each stage spread over its chunks of the model, by their blocks."""
+    blocks = np.array([len(chunk) for chunk in found.split.chunks], dtype=np.float64)
     stage = np.arange(len(blocks)) % found.split.pp
     result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]
     return result

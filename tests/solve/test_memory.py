@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.plan import Plan
+from symconfig.plan import Plan, Recompute
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
@@ -29,7 +29,23 @@ def test_the_peak_of_every_stage_is_that_of_the_cost_model(name: str) -> None:
     found = restore(plan(name), plan(name).best)
     parts = detail(found)
     memory = stage_memory(found, parts, timeline(found, parts))
-    assert [bytes_.max() for _, bytes_ in memory] == pytest.approx(list(parts.peaks), rel=1e-9)
+    # What the embedding keeps is held as long as its own chunk, which the cost model takes for the stage's average.
+    assert [bytes_.max() for _, bytes_ in memory] == pytest.approx(list(parts.peaks), rel=1e-5)
+
+
+def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> None:
+    """2 of 5 layers of every chunk: their microbatches keep 2 inputs and 3 whole layers' activations."""
+    degrees = {"tp": 2, "pp": 4, "vpp": 2, "dp": 2, "global_batch": 64}
+    kept = []
+    for recompute in (Recompute("none"), Recompute("full", method="block", num_layers=2),
+                      Recompute("full", method="uniform", num_layers=1)):
+        made = sample_plan("llama2-13b", "a100-80gb", **degrees, recompute=recompute)
+        found = restore(made, made.best)
+        parts = detail(found)
+        levels = np.unique(stage_memory(found, parts, timeline(found, parts))[1][1])
+        kept.append(levels[-1] - levels[-2])  # one microbatch in one chunk
+    whole, some, inputs = kept
+    assert some == pytest.approx(0.6 * whole + 0.4 * inputs, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -47,8 +63,9 @@ def test_at_each_moment_it_is_that_of_the_microbatches_held(name: str) -> None:
             if after - before > 1e-9:
                 middle = (before + after) / 2
                 held = sum(at < middle for at in begun) - sum(at < middle for at in ended)
-                levels.setdefault(held, set()).add(round(level / 1e3))
-        assert all(len(found) == 1 for found in levels.values())  # equal chunks: their number decides
+                levels.setdefault(held, set()).add(level)
+        # Equal chunks: their number decides, but for the little that the embedding keeps.
+        assert all(max(same) - min(same) < 1e-5 * max(same) for same in levels.values())
         each = np.diff([max(levels[held]) for held in sorted(levels) if held > 0])
-        assert each == pytest.approx(np.full(len(each), each[0] if len(each) else 0.0), rel=1e-5)
+        assert each == pytest.approx(np.full(len(each), each[0] if len(each) else 0.0), rel=1e-3)
         assert bytes_[-1] == bytes_[0] if begun[0] > 0 else bytes_[-1] <= bytes_.min()

@@ -26,7 +26,7 @@ def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
     (own,) = [row for row in schedules(found, parts) if row.own]
     assert own.schedule.name == ("1f1b" if vpp == 1 else "interleaved")
     assert own.step_s == pytest.approx(refined_s(found), rel=1e-12)
-    assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-9)
+    assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-5)
 
 
 def test_each_schedule_is_ranked_by_its_step() -> None:
