@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
@@ -17,6 +17,9 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Candidate, Plan, Search
 from symconfig.solve import pins as pin_values
+
+if TYPE_CHECKING:
+    from symconfig.report.timeline.chart import Chart
 
 T = TypeVar("T")
 TOP = 5
@@ -56,6 +59,19 @@ class PlanResult:
         Raises InputError when `out` exists and `force` is not given.
         """
         return write(self.plan, Path(out), target or self.plan.best.target.backend, force=force)
+
+    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+        """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
+
+        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. Raises InputError.
+        """
+        from symconfig.report.timeline import seen
+
+        every = (self.plan.best, *self.plan.alternatives)
+        if not 1 <= candidate <= len(every):
+            raise InputError(Problem("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}"))
+        other = seen.schedule(schedule) if schedule is not None else None
+        return seen.seen(self.plan, every[candidate - 1], other)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from symconfig.api import PlanResult
+from symconfig.errors import InputError
+from symconfig.plan import Plan
 from tests.cli_support import Run, run
 from tests.sample_plans import sample_plan
 
@@ -178,3 +181,12 @@ def test_a_plan_that_cannot_be_retraced_is_written_without_a_trace(
     outcome = run("timeline", plan)
     assert outcome.code == 2
     assert "cannot retrace" in outcome.err
+
+
+def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
+    result = PlanResult(Plan.load(plan))
+    said = run("timeline", plan, "--json").json()
+    assert [result.timeline().idle(stage) for stage in range(4)] == [stage["idle"] for stage in said["stages"]]
+    assert result.timeline(schedule="gpipe").timeline.schedule.name == "gpipe"
+    with pytest.raises(InputError, match="need 1 to 2"):
+        result.timeline(candidate=3)

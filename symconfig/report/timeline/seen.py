@@ -20,7 +20,7 @@ from symconfig.solve.timeline import refined_time, timeline
 def schedule(name: str) -> Schedule:
     """By its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
-        raise InputError(Problem("there is no such schedule", field="--schedule", got=name, need=", ".join(SCHEDULES)))
+        raise InputError(Problem("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES)))
     return SCHEDULES[name]
 
 
