@@ -42,8 +42,8 @@ def schedules(found: Found, parts: Detail) -> tuple[Scheduled, ...]:
         return ()
     own = timeline(found, parts)
     rest_s = sum(refined_time(found, parts).values()) - own.step_s
-    # What pairs passes to hide the experts' all-to-alls has nothing to hide in a model without experts.
-    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or found.request.model.experts)
+    # What pairs passes to hide the experts' all-to-alls has times of its own: those of a candidate that is planned so.
+    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(found))
     rows = [_scheduled(found, parts, schedule, rest_s) for schedule in known]
     return tuple(sorted(rows, key=lambda row: (row.refused is not None, row.step_s, row.schedule.name)))
 

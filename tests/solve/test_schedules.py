@@ -31,7 +31,7 @@ def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
 
 def test_each_schedule_is_ranked_by_its_step() -> None:
     rows = schedules(*candidate(vpp=5))
-    assert {row.schedule.name for row in rows} == set(SCHEDULES) - {"interleaved-paired"}  # which is for experts
+    assert {row.schedule.name for row in rows} == set(SCHEDULES) - {"interleaved-paired"}  # which hides all-to-alls
     able = [row for row in rows if row.refused is None]
     assert [row.step_s for row in able] == sorted(row.step_s for row in able)
     assert rows[: len(able)] == tuple(able)
