@@ -149,7 +149,8 @@ class Stages:
 def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp], tied: bool) -> Stages:
     """One product with the counts for all arrays at once. tied: both ends use one weight."""
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
-    head = np.array([kind in LAST for kind in table.kinds])
+    # A stage that predicts further tokens without the head keeps them like any other block.
+    head = np.array([kind in LAST for kind in table.kinds]) & (counts[:, [table.kinds.index("head")]] > 0)
     passes, weights = table.passes[..., points], table.weights[..., points]
     of = dict(zip(WEIGHTS, weights, strict=True))
     body = np.where(head, 0.0, [shape.kept or shape.counts for shape in shapes])

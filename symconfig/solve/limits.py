@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,6 +18,7 @@ from symconfig.solve.stages.problem import Layouts
 from symconfig.targets import (
     AUTOEP_MODELS,
     AUTOTP_MODELS,
+    LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
     LAYOUT_SINCE,
     RECOMPUTE_SINCE,
@@ -282,6 +283,13 @@ def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
     """
     any_cut = number >= megatron_release(LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE)
     return Layouts(any_cut, empty_ends=True, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
+
+
+def pinnable(limits: Limits, version: str) -> Limits:
+    """The same for a pinned layout: multi-token prediction may lie before the loss where the version builds it there.
+    That its messages take longer then is not in the prediction."""
+    together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
+    return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:

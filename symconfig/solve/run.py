@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
-from symconfig.solve.limits import NO_FLASH, limits
+from symconfig.solve.limits import NO_FLASH, Limits, limits, pinnable
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.space import Request
 from symconfig.solve.weigh import weigh
@@ -71,13 +71,20 @@ def request(
         job,
         habits(job.backend, cluster.gpu.architecture),
         version,
-        limits(job.backend, version, model, cluster.gpu.architecture),
+        space(model, cluster, job, pins),
         pins,
         int(job.gpus),
         job.global_batch_size,
         int(job.seq_length or 0),
         precision,
     )
+
+
+def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
+    """What the job's target can run, with the stages that a person may pin."""
+    version = _version(job)
+    found = limits(job.backend, version, model, cluster.gpu.architecture)
+    return found if pins.layout is None else pinnable(found, version)
 
 
 def habits(

@@ -11,9 +11,8 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan, Search
 from symconfig.solve import candidate, pinned
 from symconfig.solve.infeasible import infeasible
-from symconfig.solve.limits import limits
 from symconfig.solve.pins import parse
-from symconfig.solve.run import Outcome, Progress, fits, run
+from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.timeline import refined_s
 
 
@@ -69,8 +68,8 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         raise InfeasibleError(
             Problem("Megatron-LM has no LoRA", field="backend", got="megatron", hint="--backend deepspeed")
         )
-    space = limits(job.backend, job.megatron_version, model, cluster.gpu.architecture)
-    problems += pinned.problems(model, job, parse(job.pins), space)
+    pins = parse(job.pins)
+    problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
     if problems:
         raise InputError(problems)
     peaks = cluster.gpu.peak_flops

@@ -76,14 +76,22 @@ def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
     A stage without any block is no stage: nothing is known of a rank that has no weight.
     """
     bare = [chunk for chunk in chunks if not _layers(chunk)]
+    predicting = [place for place, chunk in enumerate(chunks) if "mtp" in chunk]
     return (
         "embedding" not in chunks[0]
         or "head" not in chunks[-1]
         or not all(any(chunks[stage::pp]) for stage in range(pp))
         or (not layouts.empty and () in bare)
         or (not layouts.empty_ends and any(bare))
-        or (layouts.mtp_with_head and any("mtp" in chunk for chunk in chunks[:-1]))
+        or len(predicting) > 1
+        or not all(_mtp_place(pp, place, len(chunks), layouts) for place in predicting)
     )
+
+
+def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
+    """Whether multi-token prediction may lie in this chunk: with the loss, or in the last one of a later stage
+    (pipeline_parallel_layer_layout.py, validate_layer_layout)."""
+    return place == chunks - 1 or (not layouts.mtp_with_head and place >= chunks - pp and place % pp > 0)
 
 
 def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:

@@ -128,6 +128,11 @@ def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[
 def test_what_a_target_cannot_say_is_not_said() -> None:
     alone = (("embedding", "dense"), ("dense",), ("mtp",), ("head",))
     assert said(4, alone, NEW) is None
+    free = Layouts(any_cut=True, empty_ends=True, empty=True, mtp_with_head=False)
+    assert said(2, alone, free) is None  # the first stage
+    assert said(4, (("embedding", "dense"), ("mtp",), ("mtp",), ("head",)), free) is None  # not together
+    early = (("embedding", "dense"), ("mtp",), (), (), (), (), (), ("head",))
+    assert said(2, early, free) is None  # not in the last chunk of its stage
     assert said(4, alone, Layouts(any_cut=True, empty_ends=True, mtp_with_head=False)) is not None
     bare = (("embedding",), ("dense",), ("dense", "dense"), ("dense", "head"))
     assert said(4, bare, Layouts(any_cut=True)) is None

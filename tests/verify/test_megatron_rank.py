@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from symconfig.graph.model import sequence
 from symconfig.plan import Plan, Stage
 from symconfig.render import render
 from symconfig.render.files import write
+from symconfig.solve.split import laid_out
 from symconfig.states.inventory import Parameter
 from symconfig.states.megatron import rank_states
 from symconfig.verify import checks, megatron, megatron_rank, megatron_source
@@ -35,23 +37,24 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "ends alone, an empty chunk": ("llama2-13b", {"pp": 2, "vpp": 3, "pipeline_layout": "E|t*20||t*19|t|L"}),
     "split": ("llama2-13b", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
                              "pipeline_layout": None}),
+    "MTP alone": ("deepseek-v3", {"pp": 4, "ep": 8, "pipeline_layout": "Et*20|t*20|t*21m|L"}),
     "MLA, MTP, dense first, offloaded": ("deepseek-v3", {"pp": 2, "optimizer_offload": 0.5}),
 }
-# Layers of each stage, where the sample's equal shares are not those of the options.
-LAYERS = {"layout": (9, 11, 11, 9), "counts": (12, 10, 10, 8), "ends alone, an empty chunk": (0, 20, 0, 19, 1, 0),
-          "split": (6, 7, 7, 7, 7, 6)}
+# The chunks, where the sample's equal shares are not those of the options.
+CHUNKS = {"layout": "Et*9|t*11|t*11|t*9L", "counts": "Et*12|t*10|t*10|t*8L",
+          "ends alone, an empty chunk": "E|t*20||t*19|t|L", "MTP alone": "Et*20|t*20|t*21m|L",
+          "split": "Et*6|t*7|t*7|t*7|t*7|t*6L"}
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 
 def _item(name: str) -> Rendered:
     model, overrides = PLANS[name]
     plan = sample_plan(model, **overrides)
-    if name not in LAYERS:
+    if name not in CHUNKS:
         return rendered(plan)
-    chunks = [("dense",) * count for count in LAYERS[name]]
-    chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
-    pp = plan.best.parallel.pp
-    stages = tuple(replace(stage, chunks=tuple(chunks[place::pp])) for place, stage in enumerate(plan.best.stages))
+    split = laid_out(sequence(plan.model), plan.best.parallel.pp, CHUNKS[name])
+    assert split is not None
+    stages = tuple(replace(stage, chunks=split.stage(place)) for place, stage in enumerate(plan.best.stages))
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 
 

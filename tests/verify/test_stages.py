@@ -39,6 +39,9 @@ CASES = {
     "DeepSeek-V3 with an empty chunk": Case(
         "deepseek-v3", 61, 2048, 8192, {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
         "Et*3|(tt|)*29|mL"),
+    "DeepSeek-V3 as Megatron's documentation lays it out": Case(
+        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,m|L"},
+        "Et*3|(tt|)*29m|L"),
     "GLM-4.5-Air on PP4": Case(str(GLM), 46, 64, 512, {"pp": "4", "vpp": "1", "ep": "8"}, "on the first stage"),
     "30 layers on PP4": Case("llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", change={"num_hidden_layers": 30}),
     "30 layers on PP4, without layout strings": Case(
