@@ -46,7 +46,7 @@ class _Search:
 
     problem: StageProblem
     floors: list[Floor]
-    longest: dict[tuple[float, Bag, float], int] = field(default_factory=dict)
+    longest: dict[tuple[float, int, Bag, float], int] = field(default_factory=dict)
 
     def possible(self, most_s: float) -> bool:
         """Blocks of the last kind are made as many as they can be, for every count of the others taken so far."""
@@ -67,31 +67,43 @@ class _Search:
     def _cap(self, stage: Floor, rest: Bag, most_s: float) -> int | None:
         """The most blocks of the last kind beside the others; None: not even the others, or too few layers."""
         cap = self._by_time(stage, rest, most_s)
-        if cap >= 0 and not fits(self.problem, stage.peak_bytes((*rest, cap))):
-            cap = bisect_left(range(cap), True, key=lambda n: not fits(self.problem, stage.peak_bytes((*rest, n)))) - 1
+        if cap >= 0 and not self._fits(stage, (*rest, cap), most_s):
+            cap = bisect_left(range(cap), True, key=lambda n: not self._fits(stage, (*rest, n), most_s)) - 1
         return None if cap < 0 or sum(rest) + cap < stage.least else cap
 
+    def _fits(self, stage: Floor, bag: Bag, most_s: float) -> bool:
+        """With as many layers recomputed as the time allows."""
+        fewest, most = stage.again(bag)
+        if fewest < most and stage.again_s > 0 and most_s < float("inf"):
+            spare_s = most_s * (1 + CLOSE) - stage.seconds(bag, 0)
+            most = max(fewest, min(most, int(spare_s / stage.again_s)))
+        return fits(self.problem, stage.peak_bytes(bag, most))
+
     def _by_time(self, stage: Floor, rest: Bag, most_s: float) -> int:
-        key = (stage.base_s, rest, most_s)
+        key = (stage.base_s, stage.least, rest, most_s)
         if key not in self.longest:
             limit = most_s * (1 + CLOSE)
             counts = range(stage.kinds[-1].count + 1)
-            self.longest[key] = bisect_left(counts, True, key=lambda n: stage.seconds((*rest, n)) > limit) - 1
+            self.longest[key] = bisect_left(counts, True, key=lambda n: self._least_s(stage, (*rest, n)) > limit) - 1
         return self.longest[key]
+
+    def _least_s(self, stage: Floor, bag: Bag) -> float:
+        return stage.seconds(bag, stage.again(bag)[0])
 
     def seconds(self, low_s: float, high_s: float) -> list[float]:
         """All that a stage may take within these limits, rising."""
-        found = {value for stage in {floor.base_s: floor for floor in self.floors}.values()
+        found = {value for stage in {(floor.base_s, floor.least): floor for floor in self.floors}.values()
                  for value in self._of_stage(stage, low_s, high_s)}
         return sorted(found)
 
     def _of_stage(self, stage: Floor, low_s: float, high_s: float) -> Iterator[float]:
         *others, last = stage.kinds
         for rest in product(*(range(kind.count + 1) for kind in others)):
-            first = self._by_time(stage, rest, low_s) + 1
-            for count in range(max(first, 0), last.count + 1):
-                seconds = stage.seconds((*rest, count))
-                if seconds > high_s:
+            for count in range(last.count + 1):
+                bag = (*rest, count)
+                fewest, most = stage.again(bag)
+                if stage.seconds(bag, fewest) > high_s:
                     break
-                if seconds >= low_s:
-                    yield seconds
+                if stage.seconds(bag, most) >= low_s:
+                    values = (stage.seconds(bag, again) for again in range(fewest, most + 1))
+                    yield from (value for value in values if low_s <= value <= high_s)

@@ -50,25 +50,32 @@ class Floor:
     moments: tuple[tuple[float, float, float], ...]
     transient_bytes: float
 
-    def seconds(self, bag: Bag) -> float:
-        pairs = list(zip(bag, self.kinds, strict=True))
-        seconds = self.base_s + sum(count * kind.seconds for count, kind in pairs)
-        if self.first:
-            layers = sum(count for count, kind in pairs if kind.layer)
-            # The fewest are recomputed when one chunk has all that the others need not have.
-            others = max(min(layers, self.least) - 1, 0)
-            seconds += (min(self.first, layers - others) + others) * min(k.again_s for k in self.kinds if k.layer)
-        return seconds
+    def again(self, bag: Bag) -> tuple[int, int]:
+        """The fewest and the most layers that may be recomputed."""
+        layers = sum(count for count, kind in zip(bag, self.kinds, strict=True) if kind.layer)
+        # The fewest are recomputed when one chunk has all that the others need not have.
+        others = max(min(layers, self.least) - 1, 0)
+        fewest = min(self.first, layers - others) + others if self.first else 0
+        return fewest, min(layers, self.first * self.chunks)
 
-    def peak_bytes(self, bag: Bag) -> float:
+    @property
+    def again_s(self) -> float:
+        """More seconds of each recomputed layer."""
+        return min((kind.again_s for kind in self.kinds if kind.layer), default=0.0)
+
+    def seconds(self, bag: Bag, again: int) -> float:
+        plain = sum(count * kind.seconds for count, kind in zip(bag, self.kinds, strict=True))
+        return self.base_s + plain + again * self.again_s
+
+    def peak_bytes(self, bag: Bag, again: int) -> float:
         pairs = [(count, kind) for count, kind in zip(bag, self.kinds, strict=True) if count]
         kept = sum(count * (kind.kept_bytes - kind.saved_bytes) for count, kind in pairs)
         once = sum(count * kind.once_bytes for count, kind in pairs)
         working = max((kind.transient_bytes for _, kind in pairs), default=0.0)
         of_layers = [kind for kind in self.kinds if kind.layer]
         lightest = min((kind.kept_bytes - kind.saved_bytes for kind in of_layers), default=0.0)
-        as_they_are = sum(count for count, kind in pairs if kind.layer) - self.first * self.chunks
-        kept += max(as_they_are, 0) * min((kind.saved_bytes for kind in of_layers), default=0.0)
+        as_they_are = sum(count for count, kind in pairs if kind.layer) - again
+        kept += as_they_are * min((kind.saved_bytes for kind in of_layers), default=0.0)
         moments = max(base + held * kept + beyond * lightest for base, held, beyond in self.moments)
         return once + max(working, self.transient_bytes) + moments
 
