@@ -105,10 +105,8 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
         ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
         result["ends_as_layers"] = [int(bool(arguments.get(name))) for name in ends]
-    sizes = [int(arguments.get(f"decoder-{end}-pipeline-num-layers") or 0) for end in ("first", "last")]
-    if all(sizes) and (middle := int(arguments["pipeline-model-parallel-size"]) - 2):
-        each = (int(arguments["num-layers"]) - sum(sizes)) // middle
-        result["ends_as_layers"] = [each - size for size in sizes]
+    for end in ("first", "last"):
+        result[f"{end}_layers"] = int(arguments.get(f"decoder-{end}-pipeline-num-layers") or 0) or None
     return result
 
 

@@ -91,6 +91,8 @@ def case(
         assumption.packing if row.task != "pretrain" else None,
         str(asked.stated.get("layout", "")),
         bool(asked.stated.get("activation_offload")),
+        asked.stated.get("first_layers"),
+        asked.stated.get("last_layers"),
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]

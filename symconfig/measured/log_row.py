@@ -99,15 +99,11 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
     """What of the log its row does not hold."""
-    notes = []
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
     found = [what for name, what in lost.items() if log.arguments.get(name)]
-    if found and model is None:
-        notes.append(f"the model has {' and '.join(found)}, which only a named model brings")
-    uneven = [bool(log.arguments.get(f"decoder_{end}_pipeline_num_layers")) for end in ("first", "last")]
-    if any(uneven) and not all(uneven):
-        notes.append("its layout of pipeline stages is read as an even one")
-    return "; ".join(notes) or None
+    if not found or model is not None:
+        return None
+    return f"the model has {' and '.join(found)}, which only a named model brings"
 
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:

@@ -27,7 +27,7 @@ from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
-from symconfig.solve.split import Split, even, laid_out
+from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
 
 
@@ -60,6 +60,8 @@ class Configuration:
     packing: Packing | None = None
     layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
     activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
+    first_layers: int | None = None  # on this stage, where it has others than the rest
+    last_layers: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -157,10 +159,12 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Stages as even as they can be."""
+    """Stages as the configuration has them, else as even as they can be."""
     at_start, at_end = c.ends_as_layers if c.pp > 1 else (0, 0)
-    split = even(sequence(model), c.pp, c.vpp, at_start, at_end)
-    split = (laid_out(sequence(model), c.pp, c.layout) if c.layout else None) or split
+    split = laid_out(sequence(model), c.pp, c.layout) if c.layout else None
+    if c.pp > 1 and (c.first_layers or c.last_layers):
+        split = split or uneven(sequence(model), c.pp, c.vpp, c.first_layers, c.last_layers)
+    split = split or even(sequence(model), c.pp, c.vpp, at_start, at_end)
     if split is not None:
         return split
     raise InputError(

@@ -33,6 +33,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"precision": "mxfp8", "version": "core_v0.14.0"},
     {"micro": 2},
     {"pp": 4, "dp": 4, "vpp": 2},
+    {"pp": 4, "dp": 4, "first_stage_layers": 12, "last_stage_layers": 8},
+    {"pp": 4, "dp": 4, "last_stage_layers": 7},
 )
 
 
@@ -56,6 +58,7 @@ def configuration(plan: Plan) -> Configuration:
         frozenset({LAYER}) if full else frozenset(o.recompute.modules),
         o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, framework,
         (int(o.account_for_embedding), int(o.account_for_loss)), layout=o.pipeline_layout or "",
+        first_layers=o.first_stage_layers, last_layers=o.last_stage_layers,
     )
 
 

@@ -39,6 +39,8 @@ def _configuration(candidate: Candidate) -> Configuration:
         o.zero_stage,
         ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
         layout=o.pipeline_layout or "",
+        first_layers=o.first_stage_layers,
+        last_layers=o.last_stage_layers,
     )
 
 
@@ -81,6 +83,17 @@ def test_habits_change_what_is_predicted() -> None:
     a, b = predict(model, cluster, usual).predicted, predict(model, cluster, eager).predicted
     assert b.step_s > 1.2 * a.step_s
     assert b.peak_bytes > a.peak_bytes
+
+
+def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
+    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
+    even = Configuration(2, 4, 4, 1, 64, 4096)
+    found = [
+        predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
+        for given in ({"first_layers": 13, "last_layers": 7}, {"layout": "Et*13|t*10|t*10|t*7L"}, {"first_layers": 7})
+    ]
+    assert found[0] == found[1]
+    assert found[2] == predict(model, cluster, replace(even, layout="Et*7|t*11|t*11|t*11L")).stage_bytes
 
 
 def test_too_few_layers() -> None:
