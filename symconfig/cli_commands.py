@@ -116,13 +116,13 @@ def explain(arguments: argparse.Namespace) -> int:
     """`symconfig explain`."""
     from symconfig.plan import Plan
     from symconfig.report.explanation import blocks, to_dict
-    from symconfig.report.timeline.seen import compared
+    from symconfig.report.timeline.seen import ranked
     from symconfig.solve.explain import explain as formulas
     from symconfig.solve.restore import retraced
 
     loaded = Plan.load(Path(arguments.plan))
     with retraced(arguments.plan):
-        found, rows = formulas(loaded), compared(loaded, loaded.best)
+        found, rows = formulas(loaded), ranked(loaded, loaded.best)
     if arguments.json:
         print_json(to_dict(loaded, found, rows))
     else:

@@ -40,7 +40,7 @@ def timeline(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other)
-        rows = seen.compared(plan, candidate) if arguments.compare else None
+        rows = seen.ranked(plan, candidate) if arguments.compare else None
     for path, content in pictures:
         write_bytes(path, content(chart), arguments.force)
         note(f"wrote {path}")

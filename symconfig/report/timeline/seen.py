@@ -43,7 +43,7 @@ def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Cha
     return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
 
 
-def compared(plan: Plan, candidate: Candidate) -> tuple[Scheduled, ...]:
+def ranked(plan: Plan, candidate: Candidate) -> tuple[Scheduled, ...]:
     """The candidate under every schedule, the fastest first."""
     found = restore(plan, candidate)
     return schedules(found, detail(found))
