@@ -116,17 +116,17 @@ def explain(arguments: argparse.Namespace) -> int:
     """`symconfig explain`."""
     from symconfig.plan import Plan
     from symconfig.report.explanation import blocks, to_dict
-    from symconfig.report.timeline.seen import ranked
+    from symconfig.report.timeline.seen import compared
     from symconfig.solve.explain import explain as formulas
     from symconfig.solve.restore import retraced
 
     loaded = Plan.load(Path(arguments.plan))
     with retraced(arguments.plan):
-        found, rows = formulas(loaded), ranked(loaded, loaded.best)
+        found, schedules = formulas(loaded), compared(loaded, loaded.best)
     if arguments.json:
-        print_json(to_dict(loaded, found, rows))
+        print_json(to_dict(loaded, found, schedules))
     else:
-        say(blocks(loaded, found, rows))
+        say(blocks(loaded, found, schedules))
     return 0
 
 

@@ -40,16 +40,16 @@ def timeline(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other)
-        rows = seen.ranked(plan, candidate) if arguments.compare else None
+        schedules = seen.compared(plan, candidate) if arguments.compare else None
     for path, content in pictures:
         write_bytes(path, content(chart), arguments.force)
         note(f"wrote {path}")
     if arguments.json:
-        print_json(numbers.to_dict(chart, rows))
+        print_json(numbers.to_dict(chart, schedules))
     else:
         ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
         say([chart.title, *chart.notes, terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
-             *(compared.blocks(rows, compared.most_bytes(plan, candidate)) if rows is not None else ())])
+             *(compared.blocks(schedules, compared.most_bytes(plan, candidate)) if schedules is not None else ())])
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import Explanation
-    from symconfig.solve.schedules import Scheduled
+    from symconfig.solve.schedules import Compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +109,17 @@ def behind(explanation: Explanation) -> list[Block]:
     return shown
 
 
-def blocks(plan: Plan, explanation: Explanation, schedules: Sequence[Scheduled]) -> list[Block]:
-    """The explanation for a person. schedules: all that there are, none where there is one stage."""
+def blocks(plan: Plan, explanation: Explanation, schedules: Compared) -> list[Block]:
+    """The explanation for a person."""
     shown: list[Block] = [headline(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
-    if schedules:
+    if schedules.able:
         shown += compared.blocks(schedules, compared.most_bytes(plan, plan.best))
     if plan.alternatives:
         shown.append(losses(plan))
     return [*shown, *behind(explanation), footer(plan)]
 
 
-def to_dict(plan: Plan, explanation: Explanation, schedules: Sequence[Scheduled]) -> dict[str, Any]:
+def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
     """The same as plain data."""
     runner_up = None
     if plan.alternatives:

@@ -24,7 +24,7 @@ _CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the cand
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. staleness: of the
-    stage where it is most, in optimizer steps. refused: why the schedule cannot run; its numbers are 0 then."""
+    stage where it is most, in optimizer steps."""
 
     schedule: Schedule
     own: bool
@@ -33,31 +33,47 @@ class Scheduled:
     idle: float
     peak_bytes: float
     staleness: int
-    refused: str | None = None
 
 
-def schedules(found: Found, parts: Detail) -> tuple[Scheduled, ...]:
-    """The candidate under each schedule, the fastest first, those that cannot run last; none for a single stage."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A schedule that cannot run the candidate, and what it lacks."""
+
+    schedule: Schedule
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate under every schedule, the fastest first; none for a single stage."""
+
+    able: tuple[Scheduled, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+def compare(found: Found, parts: Detail) -> Compared:
+    """The candidate under each schedule."""
     if found.split.pp == 1:
-        return ()
+        return Compared()
     own = timeline(found, parts)
     rest_s = sum(refined_time(found, parts).values()) - own.step_s
     # What pairs passes to hide the experts' all-to-alls has times of its own: those of a candidate that is planned so.
     known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(found))
-    rows = [_scheduled(found, parts, schedule, rest_s) for schedule in known]
-    return tuple(sorted(rows, key=lambda row: (row.refused is not None, row.step_s, row.schedule.name)))
+    able, refused = [], []
+    for schedule in known:
+        try:
+            cut, again = suited(found, parts, schedule)
+        except InputError as error:
+            refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
+        else:
+            able.append(_scheduled(cut, again, schedule, schedule is own_schedule(found), rest_s))
+    return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
 
 
-def _scheduled(found: Found, parts: Detail, schedule: Schedule, rest_s: float) -> Scheduled:
+def _scheduled(cut: Found, parts: Detail, schedule: Schedule, own: bool, rest_s: float) -> Scheduled:
     """rest_s: of the step, outside of the pipeline."""
-    own = schedule is own_schedule(found)
-    try:
-        cut, again = suited(found, parts, schedule)
-    except InputError as error:
-        why = "; ".join(problem.what for problem in error.problems)
-        return Scheduled(schedule, own, found.split.vpp, 0.0, 0.0, 0.0, 0, why)
-    line = timeline(cut, again, schedule)
-    peak = max(float(held.max()) for _, held in stage_memory(cut, again, line))
+    line = timeline(cut, parts, schedule)
+    peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
     stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
     return Scheduled(schedule, own, cut.split.vpp, line.step_s + rest_s, idle(line), peak, stale)
 

@@ -7,8 +7,9 @@ import json
 import symconfig
 from symconfig.report.explanation import blocks, formula_text, lines, stages, to_dict
 from symconfig.report.grid import plain
-from symconfig.report.timeline.seen import ranked
+from symconfig.report.timeline.seen import compared
 from symconfig.solve.explain import Explanation, FormulaLine, explain
+from symconfig.solve.schedules import Compared
 from tests.sample_plans import sample_plan
 
 
@@ -41,7 +42,7 @@ def test_every_stage_is_listed_with_its_layers() -> None:
 
 
 def test_the_runner_up_and_what_binds_are_there() -> None:
-    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), ()), ()))
+    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), ()), Compared()))
     assert "memory of stage 0" in text
     assert "+5.0 %" in text
 
@@ -57,8 +58,8 @@ def test_formulas_come_with_numbers_and_source() -> None:
 def test_every_table_of_a_real_plan_is_shown() -> None:
     pins = {"tp": 2, "pp": 2}
     plan = symconfig.plan(model="llama2-7b", cluster="a100-80gb", gpus=8, global_batch_size=64, pins=pins).plan
-    text = plain(blocks(plan, explain(plan), ranked(plan, plan.best)))
+    text = plain(blocks(plan, explain(plan), compared(plan, plan.best)))
     for expected in ("qkv_proj", "flash_attention", "weight-gradient", "all-gather", "reduce-scatter", "q_rotated",
                      "pipeline_s = ", "states_bytes = ", "The same plan under every schedule", "GPipe"):
         assert expected in text
-    assert json.loads(json.dumps(to_dict(plan, explain(plan), ()), allow_nan=False))["layer"]["kind"] == "dense"
+    assert json.loads(json.dumps(to_dict(plan, explain(plan), Compared()), allow_nan=False))["layer"]["kind"] == "dense"

@@ -9,7 +9,7 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import schedules, suited
+from symconfig.solve.schedules import Compared, compare, suited
 from symconfig.solve.timeline import refined_s
 from tests.sample_plans import sample_plan
 
@@ -23,22 +23,22 @@ def candidate(**degrees: int) -> tuple[Found, Detail]:
 @pytest.mark.parametrize("vpp", [1, 5])
 def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
     found, parts = candidate(vpp=vpp)
-    (own,) = [row for row in schedules(found, parts) if row.own]
+    (own,) = [row for row in compare(found, parts).able if row.own]
     assert own.schedule.name == ("1f1b" if vpp == 1 else "interleaved")
     assert own.step_s == pytest.approx(refined_s(found), rel=1e-12)
     assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-5)
 
 
 def test_each_schedule_is_ranked_by_its_step() -> None:
-    rows = schedules(*candidate(vpp=5))
-    assert {row.schedule.name for row in rows} == set(SCHEDULES) - {"interleaved-paired"}  # which hides all-to-alls
-    able = [row for row in rows if row.refused is None]
-    assert [row.step_s for row in able] == sorted(row.step_s for row in able)
-    assert rows[: len(able)] == tuple(able)
+    found = compare(*candidate(vpp=5))
+    names = {each.schedule.name for each in (*found.able, *found.refused)}
+    assert names == set(SCHEDULES) - {"interleaved-paired"}  # which hides all-to-alls
+    assert [row.step_s for row in found.able] == sorted(row.step_s for row in found.able)
+    assert len(found.able) > len(found.refused)
 
 
 def test_gpipe_waits_as_1f1b_does_and_holds_every_microbatch() -> None:
-    rows = {row.schedule.name: row for row in schedules(*candidate())}
+    rows = {row.schedule.name: row for row in compare(*candidate()).able}
     gpipe, own = rows["gpipe"], rows["1f1b"]
     assert gpipe.idle == pytest.approx(own.idle, abs=0.01)
     assert gpipe.peak_bytes > 2 * own.peak_bytes
@@ -58,14 +58,13 @@ def test_what_cannot_run_says_what_it_lacks() -> None:
     found, parts = candidate(global_batch=4)  # two microbatches for four stages
     with pytest.raises(InputError, match="microbatch"):
         suited(found, parts, SCHEDULES["interleaved"])
-    (row,) = [row for row in schedules(found, parts) if row.schedule.name == "interleaved"]
-    assert row.refused is not None
-    assert "need" in row.refused
+    (refused,) = [each for each in compare(found, parts).refused if each.schedule.name == "interleaved"]
+    assert "need" in refused.why
 
 
 def test_a_single_stage_has_none() -> None:
     alone = candidate(pp=1, dp=8)
-    assert schedules(*alone) == ()
+    assert compare(*alone) == Compared()
     with pytest.raises(InputError, match="single stage"):
         suited(*alone, SCHEDULES["gpipe"])
 
@@ -73,7 +72,7 @@ def test_a_single_stage_has_none() -> None:
 def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
     """Chimera and DualPipe have the model twice, PipeDream a version of the weights for each microbatch in flight."""
     found, parts = candidate()
-    rows = {row.schedule.name: row for row in schedules(found, parts)}
+    rows = {row.schedule.name: row for row in compare(found, parts).able}
     states = parts.cost.memory["weights"][0, 0, 0, 0] + parts.cost.memory["optimizer state"][0, 0, 0, 0]
     assert rows["chimera"].peak_bytes > rows["1f1b"].peak_bytes + 0.5 * states
     assert rows["pipedream"].peak_bytes == pytest.approx(
@@ -83,7 +82,7 @@ def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
 
 
 def test_no_flush_leaves_no_bubble_and_split_backwards_fill_it() -> None:
-    rows = {row.schedule.name: row for row in schedules(*candidate())}
+    rows = {row.schedule.name: row for row in compare(*candidate()).able}
     assert rows["pipedream"].step_s < rows["zb-v"].step_s < rows["1f1b"].step_s
     assert rows["zb-h1"].step_s < rows["1f1b"].step_s
     assert rows["pipedream"].idle < rows["zb-v"].idle < rows["1f1b"].idle

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from symconfig.report.timeline import compared
 from symconfig.report.timeline.chart import Chart
-from symconfig.solve.schedules import Scheduled
+from symconfig.solve.schedules import Compared
 
 
-def to_dict(chart: Chart, rows: Sequence[Scheduled] | None) -> dict[str, Any]:
+def to_dict(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
     """What `symconfig timeline --json` gives; seconds and bytes. trace.json has the single events.
 
-    rows: all schedules, where they are asked for.
+    schedules: where they are asked for.
     """
     line = chart.timeline
     return {
@@ -25,4 +24,4 @@ def to_dict(chart: Chart, rows: Sequence[Scheduled] | None) -> dict[str, Any]:
              "finish_s": float(line.finish_s[stage]), "peak_bytes": memory.peak_bytes}
             for stage, memory in enumerate(chart.memory)
         ],
-    } | ({"schedules": compared.to_dict(rows)} if rows is not None else {})
+    } | ({"schedules": compared.to_dict(schedules)} if schedules is not None else {})

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from symconfig.report.grid import Grid
 from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.compared import refused, table
+from symconfig.report.timeline.compared import refusals, table
 from symconfig.report.timeline.terminal import drawing
-from symconfig.solve.schedules import Scheduled
+from symconfig.solve.schedules import Compared
 
 WIDTH = 120
 
 
-def section(chart: Chart, rows: Sequence[Scheduled], most_bytes: float) -> str:
-    """Markdown. rows: all schedules; none where there is one stage."""
+def section(chart: Chart, found: Compared, most_bytes: float) -> str:
+    """Markdown. found: all schedules."""
     drawn = f"```\n{drawing(chart, WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
-    if rows:
-        parts += [_markdown(table(rows, most_bytes)), *refused(rows)]
+    if found.able:
+        parts += [_markdown(table(found, most_bytes)), *refusals(found)]
     return "\n\n".join(parts) + "\n"
 
 

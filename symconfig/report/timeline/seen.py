@@ -13,7 +13,7 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import Scheduled, idle, schedules, suited
+from symconfig.solve.schedules import Compared, compare, idle, suited
 from symconfig.solve.timeline import refined_time, timeline
 
 
@@ -43,10 +43,10 @@ def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Cha
     return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, again, line), time["optimizer"])
 
 
-def ranked(plan: Plan, candidate: Candidate) -> tuple[Scheduled, ...]:
-    """The candidate under every schedule, the fastest first."""
+def compared(plan: Plan, candidate: Candidate) -> Compared:
+    """The candidate under every schedule."""
     found = restore(plan, candidate)
-    return schedules(found, detail(found))
+    return compare(found, detail(found))
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LEFT_OUT, LOOKS
+from symconfig.report.timeline.kinds import LEFT_OUT, LOOKS, OPTIMIZER
 from symconfig.report.timeline.windows import Window, windows
 from symconfig.schedule.timeline import Event
 from symconfig.units import GIB
@@ -77,7 +79,7 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
     if event.microbatch >= 0:
         words.append(str(event.microbatch))
         arguments["microbatch"] = event.microbatch
-    if event.kind != "optimizer":
+    if event.kind != OPTIMIZER:
         if len(chart.timeline.placed[stage]) > 1:
             words.append(f"chunk {event.chunk}")
         arguments |= {"chunk": event.chunk, "chunk of the model": chart.timeline.placed[stage][event.chunk]}
@@ -99,9 +101,10 @@ def _left_out(thread: int, kept: Sequence[Event], missing: int, pieces: Sequence
 def _counter(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Record]:
     memory = chart.memory[stage]
     for piece in pieces:
-        inside = (memory.seconds >= piece.start_s) & (memory.seconds < piece.end_s)
-        for at_s, value in zip(memory.seconds[inside].tolist(), memory.bytes[inside].tolist(), strict=True):
-            yield {"name": f"stage {stage} memory GiB", "ph": "C", "ts": _us(at_s), "pid": _MEMORY,
+        first, end = np.searchsorted(memory.seconds, (piece.start_s, piece.end_s), side="left")
+        before = max(0, first - 1)  # what the piece begins with
+        for at_s, value in zip(memory.seconds[before:end].tolist(), memory.bytes[before:end].tolist(), strict=True):
+            yield {"name": f"stage {stage} memory GiB", "ph": "C", "ts": _us(max(at_s, piece.start_s)), "pid": _MEMORY,
                    "args": {"GiB": round(value / GIB, 4)}}
 
 

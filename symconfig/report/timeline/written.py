@@ -6,7 +6,7 @@ from symconfig.errors import InputError
 from symconfig.plan import Plan
 from symconfig.report.timeline.compared import most_bytes
 from symconfig.report.timeline.section import section
-from symconfig.report.timeline.seen import ranked, seen
+from symconfig.report.timeline.seen import compared, seen
 from symconfig.report.timeline.trace import trace
 from symconfig.solve.restore import retraced
 
@@ -17,7 +17,7 @@ def written(plan: Plan) -> tuple[str, str | None]:
     """The section, and the trace; of a plan that cannot be simulated a section that says why, and no trace."""
     try:
         with retraced("plan.json"):
-            chart, rows = seen(plan, plan.best), ranked(plan, plan.best)
+            chart, found = seen(plan, plan.best), compared(plan, plan.best)
     except InputError as error:
         return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
-    return section(chart, rows, most_bytes(plan, plan.best)), trace(chart)
+    return section(chart, found, most_bytes(plan, plan.best)), trace(chart)
