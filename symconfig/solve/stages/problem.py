@@ -87,7 +87,7 @@ class StageSolution:
 
     gap: (slowest_s - bound_s) / slowest_s. alternatives: other assignments with the same slowest stage, that a
     schedule may run faster, in the order in which they deserve to be simulated. solver: "bound met" (a cut that is as
-    fast as the bound), "enumeration", "dynamic programming", "cbc" or "highs"; "none": time ran out before any of them.
+    fast as the bound), "enumeration", "dynamic programming", "cbc" or "highs"; "none": it is not proved.
     """
 
     best: Assignment

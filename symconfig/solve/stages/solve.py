@@ -22,6 +22,7 @@ from symconfig.solve.stages.stage import fastest_of_cut
 
 MOST_FRAMES = 64  # that are tried
 LEAST_LIMIT_S = 0.1  # of a solver that was begun
+LONGER = 3  # layers, than an even chunk
 NEAR = 1.25  # of the bound: columns of the first integer program
 FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
 SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
@@ -30,9 +31,10 @@ SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an a
 def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "auto") -> StageSolution | Unsatisfied:
     """The assignment with the fastest slowest stage.
 
-    solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "cbc" and "highs" name the
-    solver that does so in any case. Raises InputError for a fixed layout that is not the model's, InfeasibleError for
-    more chunks than layers, and FailedError for a solver that is not installed.
+    solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
+    without a limit of time, so that the answer is always the same, with a gap where it is not proved; "cbc" and "highs"
+    name the solver that does all of the proof. Raises InputError for a fixed layout that is not the model's,
+    InfeasibleError for more chunks than layers, and FailedError for a solver that is not installed.
     """
     check(problem)
     available(solver)
@@ -69,6 +71,17 @@ class _Solving:
         tried = islice(frames(self.problem), MOST_FRAMES)
         self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
 
+    @property
+    def named(self) -> bool:
+        """Whether a solver is to do all of the proof."""
+        return self.wanted in ("cbc", "highs")
+
+    @property
+    def most_first(self) -> int:
+        """Recomputed first layers of a chunk that are worth a quick look: all of a little more than even ones."""
+        chunks, total = self.problem.pp * self.problem.vpp, layers(self.problem.sequence)
+        return -(-total // chunks) + LONGER if self.problem.vpp > 1 else total
+
     def better(self, bound: float) -> bool:
         """Whether a stage of so many seconds would be faster than all that was found."""
         return bound < self.best_s * (1 - CLOSE)
@@ -99,23 +112,28 @@ class _Solving:
             if self.late():
                 self.open.append((work_s(self.problem, mode), mode))
                 continue
-            if mode and mode.first and not self.better(bound_s(replace(self.problem, limit_bytes=float("inf")), mode)):
-                break  # more recomputed layers are slower yet
+            if mode and mode.first:
+                free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode)
+                if not self.better(free_s):
+                    break  # more recomputed layers are slower yet
+                if self.wanted == "quick" and mode.first > self.most_first:
+                    self.left_s.append(free_s)
+                    break
             least_s = bound_s(self.problem, mode)
             if not self.better(least_s) or least_s == float("inf"):
                 continue
             met = self._put_together(mode or self._quickest(), least_s)
-            if not met or self.wanted != "auto":
+            if not met or self.named:
                 self.open.append((least_s, mode))
 
     def proved(self) -> None:
         """The open modes, most hopeful first, each searched for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
-            if not self.better(least_s) and (self.wanted == "auto" or least_s > self.best_s):
+            if not self.better(least_s) and (not self.named or least_s > self.best_s):
                 continue
-            if self.late():
+            if self.late() or (self.wanted == "quick" and self.problem.vpp > 1):
                 self.left_s.append(least_s)
-            elif self.problem.vpp == 1 and self.wanted == "auto":
+            elif self.problem.vpp == 1 and not self.named:
                 self.used = "dynamic programming"
                 chain = fastest_chain(self.scale, mode, least_s, self.best_s)
                 if chain is not None:
@@ -134,14 +152,18 @@ class _Solving:
         """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""
         if mode is None:
             return False
+        # With several chunks a stage, the bound lets recomputed layers lie so unevenly that no even cut will meet it.
+        few = self.frames[:FEWER_FRAMES]
+        tried = few if mode.first and self.problem.vpp > 1 else self.frames
         for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
-            found = construct(self.scale, self.frames, mode, least_s, policy)
+            found = construct(self.scale, tried, mode, least_s, policy)
             self.keep([found] if found else [])
+            tried = tried if found else few
         for slack in SLACKS:
             if not self.better(least_s * slack) or self.late():
                 break
             if self.frames:
-                found = construct(self.scale, self.frames[:FEWER_FRAMES], mode, least_s * slack, POLICIES[0])
+                found = construct(self.scale, few, mode, least_s * slack, POLICIES[0])
             else:
                 found = beam(self.scale, mode, least_s * slack)
             if found:
@@ -150,8 +172,7 @@ class _Solving:
         return self.best_s <= least_s * (1 + CLOSE)
 
     def late(self) -> bool:
-        return time.perf_counter() > self.until
-        return False
+        return self.wanted != "quick" and time.perf_counter() > self.until
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
         """By the integer program: first near the bound, where columns are few."""

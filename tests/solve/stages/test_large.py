@@ -121,3 +121,23 @@ def test_the_same_answer_twice() -> None:
     assert isinstance(first, StageSolution)
     assert isinstance(second, StageSolution)
     assert (first.best, first.alternatives) == (second.best, second.alternatives)
+
+
+@pytest.mark.parametrize("scope", [Scope.MODEL, Scope.FIRST])
+@pytest.mark.parametrize(("sequence", "pp", "vpp", "limit"), [
+    (ALTERNATING, 8, 3, 1e9), (dense(32), 4, 2, 85), (DEEPSEEK, 8, 2, 150), (dense(126), 16, 4, 200),
+])
+def test_a_quick_answer_states_what_is_not_proved(
+    sequence: tuple[str, ...], pp: int, vpp: int, limit: float, scope: Scope
+) -> None:
+    problem = large(sequence, pp, vpp, scope, limit, EMPTY)
+    found, again = solve(problem, solver="quick", time_limit_s=0), solve(problem, solver="quick")
+    assert isinstance(found, StageSolution)
+    assert isinstance(again, StageSolution)
+    assert replace(found, seconds=0.0) == replace(again, seconds=0.0)
+    assert found.optimal == (found.gap <= 1e-9) == (found.solver != "none")
+    assert found.bound_s <= found.slowest_s
+    assert max(found.peak_bytes) <= limit
+    thorough = solve(problem, time_limit_s=1)
+    assert isinstance(thorough, StageSolution)
+    assert found.bound_s * (1 - 1e-7) <= thorough.slowest_s <= found.slowest_s * (1 + 1e-9)
