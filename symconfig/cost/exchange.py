@@ -116,19 +116,15 @@ def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
     if setting.vpp > 1 and framework.hide.data:
         group = np.minimum(setting.microbatch_group, points.num_microbatches)
         ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
-        both = _between_groups(gather, forward, ends, group, setting) + _between_groups(
-            reduce, backward, ends, group, setting
-        )
-        # The backward of the last group meets the reduction of the group before on each stage, one after the other.
-        met = np.minimum(reduce, backward).max(axis=0) * (setting.pp - 1) / setting.vpp
-        more: Array = TAKEN * np.maximum(met - reduce.max(axis=0) * (1 - 1 / setting.vpp), 0.0)
-        return both + more
+        gathered: Array = _between_groups(gather, forward, ends, group, setting)
+        return gathered + _between_groups(reduce, backward, ends, group, setting)
     first = framework.hide.data * (_index(setting) == 0)
     reduced = _beside_own(reduce, backward, first, setting)
     if not (framework.demanded_gathers and framework.hide.data):
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = np.array([stage.alike * (stage.index > 0) for stage in setting.stages], dtype=np.float64)
-    own = np.where(first > 0, compiled.exposed_s(gather, forward, framework.hide.data), 0.0).max(axis=0)
+    hidden = np.minimum(gather, first * forward)
+    own = np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0).max(axis=0)
     result: Array = reduced + own + np.tensordot(alike, gather, axes=1)
     return result
 
@@ -151,8 +147,8 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = float(setting.vpp)
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = np.maximum(own, seconds - (1 - 1 / vpp) * group * work) - index * work.min(axis=0) / vpp
-    result: Array = (np.maximum(shown, 0.0) + TAKEN * (seconds - own)).max(axis=0)
+    shown = np.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    result: Array = np.maximum(shown - index * work.min(axis=0) / vpp, 0.0).max(axis=0)
     return result
 
 

@@ -71,7 +71,7 @@ class Channels:
             seconds = by_chunk(reduce)
             cuts += [
                 (n + 1, self._reducing(stage, chunk, n, float(seconds[chunk])))
-                for (stage, chunk), n in self._work.last.items()
+                for n, stage, chunk in self._launches()
             ]
         cuts.sort(key=lambda cut: cut[0])
         at = 0
@@ -79,6 +79,24 @@ class Channels:
             yield cut - at, after
             at = cut
         yield len(self._own_s) - at, self._end
+
+    def _launches(self) -> Iterator[tuple[int, int, int]]:
+        """(task after which it may start, stage, chunk) of each reduction, in order on each stage.
+
+        The gradients of stage i are complete about i tasks before those of the first stage. All stages start together,
+        so that what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by
+        default); one that runs beside its own backward does not wait.
+        """
+        work = self._work
+        made = np.zeros(len(work.kind), dtype=np.bool_)
+        made[list(work.last.values())] = True
+        makes = np.isin(work.kind, np.unique(work.kind[made]))
+        for stage in range(len(work.placed)):
+            tasks = np.flatnonzero(makes & (work.stage == stage))
+            for n in tasks[made[tasks]]:
+                chunk = int(work.chunk[n])
+                behind = 0 if self._hide[chunk] else stage
+                yield int(tasks[min(np.searchsorted(tasks, n) + behind, len(tasks) - 1)]), stage, chunk
 
     def _gathered(self, stage: int, ready: float) -> After:
         """A stage waits for its next chunk's weights."""

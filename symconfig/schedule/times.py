@@ -15,7 +15,8 @@ class Start(Enum):
     """When a stage's collectives of data parallelism run; those of one stage do one after the other.
 
     APART: all gathers before the stage's first task, all reductions after its last one.
-    AHEAD: gathers from time 0 on, so that a chunk's weights are there early; a reduction when its gradients are.
+    AHEAD: gathers from time 0 on, so that a chunk's weights are there early; a reduction when its gradients are there
+    on all stages.
     ON_DEMAND: a gather when the chunk's first input has come; a reduction as for AHEAD.
     """
 
