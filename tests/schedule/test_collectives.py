@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.times import Start
 from tests.schedule.support import uniform
 
 
@@ -78,3 +79,37 @@ def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, co
         assert len(channel) == 2 * v
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(channel))
         assert timeline.finish_s[stage] >= channel[-1][1] - 1e-9
+
+
+@pytest.mark.parametrize(("gathers", "shown"), [(Start.APART, 0.5), (Start.AHEAD, 0.5), (Start.ON_DEMAND, 4 * 0.5)])
+def test_gathers_on_demand_come_one_stage_after_the_other(gathers: Start, shown: float) -> None:
+    """The first microbatch meets one on each stage; else the filling hides all but the first stage's."""
+    each = stages(0.5, 0.5, 0.5, 0.5)
+    timeline = simulate(SCHEDULES["1f1b"], uniform(4, gather=each, gathers=gathers), 8)
+    assert timeline.step_s == pytest.approx(3 * (8 + 3) + shown)
+
+
+def test_buckets_of_the_first_stage_alone_run_beside_its_passes() -> None:
+    each = stages(0.5, 0.5, 0.5, 0.5)
+    timeline = simulate(
+        SCHEDULES["1f1b"],
+        uniform(4, gather=each, reduce=each, gathers=Start.ON_DEMAND, hide=stages(1.0, 0.0, 0.0, 0.0)),
+        8,
+    )
+    assert timeline.step_s == pytest.approx(3 * (8 + 3) + 3 * 0.5)
+
+
+def test_reductions_start_on_all_stages_together() -> None:
+    """What one slows on a stage is not waited for on the next: the step loses it once, and the last one itself."""
+    each, contention = stages(0.5, 0.5, 0.5, 0.5, chunks=3), 0.2
+    plain = simulate(SCHEDULES["interleaved"], uniform(4, 3), 8)
+    timeline = simulate(SCHEDULES["interleaved"], uniform(4, 3, reduce=each, contention=contention), 8)
+    for chunk in (1, 2):
+        starts = {
+            event.start_s
+            for stage in range(4)
+            for event in timeline.events(stage)
+            if event.kind == "reduce" and event.chunk == chunk
+        }
+        assert max(starts) - min(starts) < contention * 0.5 + 1e-9
+    assert timeline.step_s == pytest.approx(plain.step_s + 2 * contention * 0.5 + 0.5)

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from symconfig.cost.exchange import between_ends_s
+from symconfig.cost.framework import MEGATRON
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import constants
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.predict import Configuration, as_found
-from symconfig.solve.timeline import refined_s, refined_time, times
+from symconfig.solve.predict import Configuration, Timer, as_found, predict
+from symconfig.solve.timeline import EXCHANGE, refined_s, refined_time, timeline, times
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
@@ -61,3 +66,59 @@ def test_without_a_pipeline_nothing_is_refined() -> None:
     one = found(pp=1, vpp=1)
     parts = detail(one)
     assert refined_s(one) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
+
+
+ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches, dp
+    ("llama2-7b", 1, 4, 1, 4, 8),
+    ("llama2-7b", 1, 8, 2, 8, 8),
+    ("llama3.1-70b", 4, 8, 1, 64, 64),
+    ("llama3.1-70b", 4, 16, 5, 16, 8),
+    ("llama3.1-70b", 4, 4, 10, 32, 1),
+    ("gpt3-175b", 8, 16, 1, 16, 1),
+    ("gpt3-175b", 4, 4, 8, 4, 64),
+    ("gpt3-175b", 8, 16, 6, 32, 8),
+    ("mixtral-8x7b", 2, 8, 2, 16, 64),
+    ("qwen3-32b", 2, 2, 8, 4, 64),
+]
+
+
+@pytest.mark.parametrize("demanded", [False, True])
+@pytest.mark.parametrize(("name", "tp", "pp", "vpp", "microbatches", "dp"), ALIKE)
+def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
+    name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int, demanded: bool
+) -> None:
+    asked = Configuration(
+        tp, pp, dp, 1, dp * microbatches, 4096, vpp, sequence_parallel=tp > 1, zero=int(dp > 1),
+        framework=replace(MEGATRON, demanded_gathers=demanded),
+    )
+    one = as_found(load_model(name), load_cluster("h100"), asked)
+    formula = float(detail(one).cost.step_s[0, 0, 0])
+    assert refined_s(one) == pytest.approx(formula, rel=0.01)
+    if vpp == 1:
+        assert refined_s(one) == pytest.approx(formula, rel=1e-4)
+
+
+def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:
+    def shown(tied: bool) -> tuple[float, float, Array]:
+        """Of the step, and of the sum between the ends; and when the stages are done."""
+        model = tiny(num_hidden_layers=8, vocab_size=128000).model_copy(update={"tie_word_embeddings": tied})
+        one = as_found(model, sample_cluster(), Configuration(1, 4, 2, 1, 32, 2048))
+        parts = detail(one)
+        between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
+        return refined_time(one, parts)[EXCHANGE], between, timeline(one, parts).finish_s
+
+    (apart, none, _), (together, between, done) = shown(False), shown(True)
+    assert none == 0 < between
+    assert together - apart == pytest.approx(max(0.0, max(done[0], done[-1]) + between - done.max()), rel=1e-6)
+
+
+def test_other_constants_scale_the_simulation_as_they_scale_the_formula() -> None:
+    """So that a fit may weigh many constants without simulating each."""
+    model, cluster = tiny(num_hidden_layers=18, vocab_size=64000), sample_cluster()
+    asked = Configuration(1, 4, 2, 1, 32, 2048, 2, zero=1)
+    slower = {"gemm_efficiency": 0.8 * constants(cluster.kernels)["gemm_efficiency"]}
+    timed = float(Timer(model, cluster, asked).step_seconds({k: np.array([v]) for k, v in slower.items()}, 1)[0])
+    kernels = cluster.kernels
+    quantity = kernels.gemm_efficiency.model_copy(update={"value": slower["gemm_efficiency"]})
+    other = cluster.model_copy(update={"kernels": kernels.model_copy(update={"gemm_efficiency": quantity})})
+    assert timed == pytest.approx(predict(model, other, asked).predicted.step_s, rel=2e-3)
