@@ -27,7 +27,7 @@ from symconfig.graph.derived import (
 )
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element
-from symconfig.graph.recompute import Policy, apply
+from symconfig.graph.recompute import Policy
 
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")
@@ -122,7 +122,7 @@ class BlockCost:
         # What waits in host memory is back on the GPU while its block runs backward.
         transient = self.workspace_bytes + _revived(policies, held) + moved @ held + kept * self.paired
         total_forward = works.sum(axis=0)
-        wait = self._forward_wait(ops, works)
+        wait = self._forward_wait()
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
@@ -141,7 +141,19 @@ class BlockCost:
         )
         return result
 
-    def _forward_wait(self, ops: Sequence[str], works: Array) -> Array:
+    def seconds(self) -> Array:
+        """[4, points], the first of PASSES where nothing is offloaded and nothing runs again."""
+        result = np.zeros((4, self.boundary_bytes.size))
+        for (_, phase), t in self.work_s.items():
+            result[int(phase is not Phase.FORWARD)] += t
+        for c, t in zip(self.derived.collectives, self.comm_s, strict=True):
+            result[2 + int(c.phase is not Phase.FORWARD)] += t
+        host = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
+        result[0] += self._forward_wait()
+        result[1] += np.maximum(host - result[1] - result[3], 0.0)
+        return result
+
+    def _forward_wait(self) -> Array:
         """[points]: seconds for which the GPU waits for the host in the forward.
 
         Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead: what it
@@ -150,10 +162,9 @@ class BlockCost:
         among = inside_experts(self.derived)
         wait = np.zeros_like(self.boundary_bytes)
         for inside in (True, False):
-            mine = [op for op in ops if (op in among) is inside]
-            host = sum((self.host_s[op, Phase.FORWARD] for op in mine), np.zeros_like(wait))
-            busy = _rows([[(op in among) is inside for op in ops]]) @ works
-            busy = busy[0] + sum(
+            mine = [key for key in self.work_s if key[1] is Phase.FORWARD and (key[0] in among) is inside]
+            host = sum((self.host_s[key] for key in mine), np.zeros_like(wait))
+            busy = sum((self.work_s[key] for key in mine), np.zeros_like(wait)) + sum(
                 t
                 for c, t in zip(self.derived.collectives, self.comm_s, strict=True)
                 if c.phase is Phase.FORWARD and is_dispatch(c) is inside
@@ -175,19 +186,17 @@ def _revived(policies: Sequence[Policy], held: Array) -> Array:
 
 def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
     """All costs of `block` at every point of `lattice`."""
-    work = work_seconds(block, lattice, machine, framework)
     full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
-    shown = tuple(exposed(c, t, work, framework) for c, t in zip(block.collectives, full, strict=True))
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
-    alone = BlockCost(
+    bare = BlockCost(
         block,
-        work,
+        work_seconds(block, lattice, machine, framework),
         host_seconds(block, lattice, machine, framework),
-        shown,
+        full,
         full,
         tuple(held * sizes),
         np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
@@ -202,20 +211,20 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         np.zeros((2, lattice.points)),
         paired=False,
     )
-    paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in block.collectives)
-    return _beside_another(alone, framework.hide.experts) if paired else alone
+    return overlapped(bare, framework)
 
 
-def _beside_another(alone: BlockCost, hide: float) -> BlockCost:
-    """The block while another microbatch goes through one like it the other way."""
-    shown = beside_another(alone.derived, alone.comm_s, alone.work_s, hide)
-    beside = replace(alone, comm_s=shown, paired=True)
-    plain = [apply(alone.derived, frozenset())]
-    # Nothing is offloaded here, so the host's link does not matter.
-    less = (alone.passes(plain, 1.0, 0.0) - beside.passes(plain, 1.0, 0.0))[:, 0]
-    of = dict(zip(PASSES, less, strict=True))
-    hidden = [of["forward"] + of["forward_comm"], of["backward"] + of["backward_comm"]]
-    return replace(beside, hidden_s=np.maximum(np.array(hidden), 0.0))
+def overlapped(cost: BlockCost, framework: Framework) -> BlockCost:
+    """The same block's costs with what this framework hides, whatever another one, its like else, hid."""
+    collectives, work = cost.derived.collectives, cost.work_s
+    shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
+    paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
+    alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
+    if not paired:
+        return alone
+    beside = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
+    less = alone.seconds() - beside.seconds()
+    return replace(beside, hidden_s=np.maximum(less[:2] + less[2:], 0.0))
 
 
 def _libraries(machine: Machine, framework: Framework) -> float:

@@ -33,6 +33,7 @@ def chunk_times(
     moved = exchange(of, points, replace(setting, stages=shapes))
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     weight = counts @ _weight_gradients(table)
+    hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     again = of.again[:, 0, 0]
     backward = (of.backward + of.backward_comm)[:, 0, 0] - again - weight
     if repeated:
@@ -41,9 +42,9 @@ def chunk_times(
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     return Times(
-        ((of.forward + of.forward_comm)[:, 0, 0] + handover_s)[where],
+        ((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
         again[where],
-        (backward + handover_s)[where],
+        (backward + hidden[1] + handover_s)[where],
         weight[where],
         float(between.busy_s[0]),
         float(between.lag_s[0]),
@@ -51,6 +52,7 @@ def chunk_times(
         moved.reduce[where, 0],
         *overlap(setting),
         TAKEN,
+        hidden.sum(axis=0)[where],
     )
 
 

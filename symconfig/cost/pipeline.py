@@ -34,7 +34,8 @@ def messages(sums: Stages, points: Points, setting: Setting) -> Messages:
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
     its last one no gradient. Sends cost nothing beside: they go together with a message that comes the other way
     (Megatron-LM, send_forward_recv_backward). While an interleaved schedule fills and drains, its messages are waited
-    for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does.
+    for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does. A stage that runs a
+    forward and a backward as one has no chunk between that would hide its messages: it waits for both at once.
     """
     last, passes = setting.pp - 1, 2 * setting.vpp
     if not last:
@@ -46,13 +47,16 @@ def messages(sums: Stages, points: Points, setting: Setting) -> Messages:
     once: Array = compiled.send_s(amount, float(setting.pp), stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
-    shown = once
-    if setting.vpp > 1:
+    shown, lag = once, np.zeros_like(once)
+    if setting.vpp > 1 and framework.hide.experts:
+        shown = once / 2.0
+    elif setting.vpp > 1:
         # The forward is the same under every recompute policy, so that bounds hold.
         shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / setting.vpp, framework.hide.pp)
+        lag = once - shown
     count = [passes - (stage.index == 0) - (stage.index == last) for stage in setting.stages]
     received = np.array(count, dtype=np.float64)[:, None] * shown + passes * framework.handover_s
-    return Messages(shown, once - shown, received)
+    return Messages(shown, lag, received)
 
 
 def pipelined(

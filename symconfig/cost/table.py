@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import KEPT, SECONDS, TRANSIENT, BlockCost, evaluate
+from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
@@ -106,17 +106,15 @@ def table(
     return _table(blocks, choices, np.stack(passes, axis=2))
 
 
-def bound_table(blocks: Sequence[BlockCost], policies: Policies, machine: Machine, framework: Framework) -> Table:
+def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
     """One policy that none can beat: as fast as without recompute, and keeping only what every policy keeps."""
-    passes = [
-        block.passes([apply(block.derived, frozenset())], machine.host_bytes_per_s, framework.hide.host)
-        for block in blocks
-    ]
-    result = _table(blocks, [Choice()], np.stack(passes, axis=2))
+    passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):
-        result.passes[KEPT, 0, index] = block.lean_bytes(policies[block.derived.name])
-        result.passes[TRANSIENT, 0, index] = block.workspace_bytes
-    return result
+        seconds = block.seconds()
+        passes[: len(seconds), 0, index] = seconds
+        passes[KEPT, 0, index] = block.lean_bytes(policies[block.derived.name])
+        passes[TRANSIENT, 0, index] = block.workspace_bytes
+    return _table(blocks, [Choice()], passes)
 
 
 def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array) -> Table:

@@ -12,7 +12,7 @@ from symconfig.descriptor.model import Count, PositiveInt, Strict
 Backend = Literal["megatron", "deepspeed"]
 Task = Literal["pretrain", "sft", "lora"]
 PIN_NAMES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "sp", "recompute", "precision",
-             "optimizer_offload", "activation_offload", "cp_comm", "layout")
+             "optimizer_offload", "activation_offload", "cp_comm", "layout", "moe_overlap")
 
 
 def _pins(value: Any) -> Any:

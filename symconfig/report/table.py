@@ -76,7 +76,7 @@ def others_text(candidate: Candidate) -> str:
     if o.cp_comm and candidate.parallel.cp > 1:
         found.append(f"cp by {o.cp_comm}")
     if o.moe_dispatcher and candidate.parallel.ep > 1:
-        found.append(f"{o.moe_dispatcher} dispatch")
+        found.append(f"{o.moe_dispatcher} dispatch" + (" overlapped" if o.overlap.moe_a2a else ""))
     if o.stage_layout:
         found.append("uneven stages")
     return ", ".join(found)

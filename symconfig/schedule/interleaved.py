@@ -72,4 +72,5 @@ PAIRED_INTERLEAVED = Schedule(
     paired_order,
     limit,
     ("megatron",),
+    by_layer=True,  # model_chunk_schedule_plan.py, TransformerModelChunkSchedulePlan.run
 )

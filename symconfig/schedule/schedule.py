@@ -51,6 +51,7 @@ class Schedule:
     limit: a sentence that names what a shape lacks, or None.
     runs_in: the targets that can run it.
     slices: pieces that each microbatch's sequence is cut in.
+    by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
     endless: batches follow each other without a flush; the orders are of a stream that is long enough to be in its
     steady state. versions: of its weights that a stage keeps; staleness: optimizer steps by which the weights that a
     gradient is taken of are older than those that it is applied to.
@@ -63,6 +64,7 @@ class Schedule:
     limit: Callable[[Shape], str | None]
     runs_in: tuple[str, ...] = ()
     slices: int = 1
+    by_layer: bool = False
     endless: bool = False
     versions: Callable[[Shape, int], int] = _one
     staleness: Callable[[Shape, int], int] = _none

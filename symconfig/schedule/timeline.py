@@ -146,13 +146,17 @@ class Timeline:
     def held(self, stage: int) -> tuple[Array, Ints]:
         """Times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e, chunks].
 
-        A microbatch is held from the start of its forward to the end of its last gradient.
+        A microbatch is held from the start of its forward to the end of its last gradient. A forward that goes layer by
+        layer with a backward takes what this one gives back: it is held from their end on.
         """
         work = self.work
         mine = np.flatnonzero(work.stage == stage)
         takes = mine[work.kind[mine] == FORWARD]
         gives = mine[(work.kind[mine] == BACKWARD) | (work.kind[mine] == WEIGHT)]
-        when = np.concatenate((self._starts()[takes], self.end_s[gives]))
+        begin, joined = self._starts(), np.flatnonzero(work.partner)
+        if self.schedule.by_layer:
+            begin[work.partner[joined] - 1] = self.end_s[joined]
+        when = np.concatenate((begin[takes], self.end_s[gives]))
         change = np.repeat((1, -1), (len(takes), len(gives)))
         # What ends at a moment is given back before what starts then is taken.
         order = np.lexsort((change, when))

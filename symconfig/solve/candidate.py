@@ -100,6 +100,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
             param_gather=replicated and found.zero >= 1 and (pp == 1 or split.vpp > 1),
             tp_comm=False,
             pp_p2p=megatron and pp > 1 and split.vpp > 1,
+            moe_a2a=found.beside_another,
         ),
         optimizer_offload=found.offload.optimizer,
         activation_offload=bool(found.choice.offload),

@@ -36,6 +36,11 @@ class Found:
     uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
 
     @property
+    def beside_another(self) -> bool:
+        """Whether the experts' all-to-all runs beside another microbatch."""
+        return self.request.framework.hide.experts > 0
+
+    @property
     def order(self) -> tuple[object, ...]:
         """Ranked by score; ties by fewer of everything, in the written order."""
         tp, pp, cp, ep, etp, _, micro = self.degrees
@@ -53,6 +58,7 @@ class Found:
             len(self.choice.modules),
             sorted(self.choice.modules),
             self.request.precision,
+            self.beside_another,
         )
 
 

@@ -10,7 +10,7 @@ from symconfig.solve import candidate
 from symconfig.solve.found import Weighed
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
-from symconfig.solve.run import fits, precisions, request
+from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import blockers
 from symconfig.solve.weigh import HOST_SHARE
 from symconfig.units import GIB
@@ -42,7 +42,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:
     """Not a single candidate: which rules took the points."""
     pins = parse(job.pins)
-    asked = request(model, cluster, job, precisions(cluster, job, pins)[0], pins)
+    asked = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
     if not recompute_choices(asked):
         return Problem(
             "leaves nothing to recompute that this model has on this target",

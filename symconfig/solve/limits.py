@@ -67,6 +67,9 @@ class Limits:
     refusals: tuple[Refusal, ...]
     interleaved: tuple[Refusal, ...]
     fsdp_alone: bool  # ZeRO 2 and 3 go with data parallelism only
+    full_recompute: bool = True
+    least_stages: int = 1
+    least_chunks: int = 1  # of each stage, where there are several
 
     def zero_refused(self, zero: int, pp: int, points: Points) -> Any:
         """Per point: the target cannot run this ZeRO stage there."""
@@ -319,7 +322,7 @@ def policies(limits: Limits, precision: str) -> tuple[frozenset[str], ...]:
             if "moe" in group and ("moe_act" in group or "shared_experts" in group):
                 continue
             chosen.append(frozenset(group))
-    return (*chosen, frozenset({LAYER}))
+    return (*chosen, frozenset({LAYER})) if limits.full_recompute else tuple(chosen)
 
 
 def offloads(backend: str, zero: int) -> tuple[Offload, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import BlockCost
+from symconfig.cost.blocks import BlockCost, overlapped
 from symconfig.cost.device import largest_peak_bytes
 from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import element_bytes
@@ -17,6 +18,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload, Points, Setting, StageShape
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, Policies, Table, block_costs, bound_table, resolve, table
+from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import blocks, derived, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
@@ -26,6 +28,7 @@ from symconfig.solve.space import (
     Refused,
     Request,
     admitted,
+    among,
     constants,
     divisors,
     interleaved,
@@ -46,7 +49,7 @@ class Piece:
     machine: Machine
     scheme: Scheme
     candidates: Grid
-    blocks: tuple[BlockCost, ...]
+    blocks: Callable[[], tuple[BlockCost, ...]]
     low: Table
     balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
     budget: float
@@ -61,55 +64,89 @@ class Piece:
         if not self.related:
             plain = blocks(self.request.model, self.request.framework.implementation)
             where = lattice(self.request, self.candidates)
-            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks]
+            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks()]
         return self.related
 
     def whole(self) -> Table:
         if self.made is None:
-            self.made = table(self.blocks, self.choices, self.policies, self.machine, self.request.framework)
+            self.made = table(self.blocks(), self.choices, self.policies, self.machine, self.request.framework)
         return self.made
 
 
-def pieces(request: Request, machine: Machine, scheme: Scheme, refused: Refused) -> Iterator[Piece]:
-    """The scheme's points in order of their lower bound, a few hundred at a time."""
-    usable = request.job.limits.usable_bytes(machine.memory_bytes)
-    budget = largest_peak_bytes(usable, machine, request.framework)
-    grid = points(request, scheme, refused)
-    if not grid.shape[1]:
+def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refused: Refused) -> Iterator[Piece]:
+    """The scheme's points in order of their lower bound, a few hundred at a time.
+
+    requests: those after the first one differ from it in their limits and in what their framework hides, and go no
+    further than it; what every point costs is evaluated once for all.
+    """
+    plain = requests[0]
+    grid = points(plain, scheme, refused)
+    of_kind = derived(plain.model, plain.framework.implementation, scheme)
+    left = [(asked, choices) for asked in requests if (choices := recompute_choices(asked))]
+    every = list(dict.fromkeys(choice for _, choices in left for choice in choices))
+    known = resolve(of_kind, every)
+    shared = [
+        _Shared(asked, machine, scheme, of_kind, choices, {
+            kind: [found[every.index(choice)] for choice in choices] for kind, found in known.items()
+        })
+        for asked, choices in left
+    ]
+    if not grid.shape[1] or not shared:
         return
-    of_kind = derived(request.model, request.framework.implementation, scheme)
-    choices = recompute_choices(request)
-    if not choices:
-        return
-    resolved = resolve(of_kind, choices)
-    balance = block_flops(of_kind, constants(request))
-    balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
-    kinds = sequence(request.model)
-    counts = np.array([kinds.count(kind) for kind in of_kind], dtype=np.float64)
+    alive = [among(some.request, scheme, grid, refused) for some in shared]
     for start in range(0, grid.shape[1], 8 * PIECE):
         part = grid[:, start : start + 8 * PIECE]
-        costs = block_costs(of_kind, lattice(request, part), machine, request.framework)
-        low = bound_table(costs, resolved, machine, request.framework)
-        tp, cp, _, _, micro = part
+        costs = block_costs(of_kind, lattice(plain, part), machine, plain.framework)
+        for some, whole in zip(shared, alive, strict=True):
+            mine = whole[(whole >= start) & (whole < start + 8 * PIECE)] - start
+            if mine.size:
+                yield from some.pieces(part, costs, mine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all pieces of a request and scheme share."""
+
+    request: Request
+    machine: Machine
+    scheme: Scheme
+    of_kind: Mapping[str, DerivedBlock]
+    choices: list[Choice]
+    policies: Policies
+
+    def pieces(self, grid: Grid, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
+        """Those `where` of the grid's points; `costs` are of all."""
+        request, framework = self.request, self.request.framework
+        costs = tuple(overlapped(cost, framework) for cost in costs)
+        low = bound_table(costs, self.policies)
+        kinds = sequence(request.model)
+        counts = np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
+        tp, cp, _, _, micro = grid
         # All blocks of all microbatches, spread over the stages without a bubble.
         least = np.tensordot(counts, low.seconds[0], axes=1) * request.global_batch * tp * cp / (micro * request.gpus)
-        order = np.argsort(least, kind="stable")
+        order = where[np.argsort(least[where], kind="stable")]
+        balance = block_flops(self.of_kind, constants(request))
+        balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
+        usable = request.job.limits.usable_bytes(self.machine.memory_bytes)
         for first in range(0, order.size, PIECE):
             mine = order[first : first + PIECE]
-            chosen = tuple(cost.at(mine) for cost in costs)
             yield Piece(
                 request,
-                machine,
-                scheme,
-                part[:, mine],
-                chosen,
+                self.machine,
+                self.scheme,
+                grid[:, mine],
+                partial(_at, costs, mine),
                 low.at(mine),
                 balance,
-                budget,
+                largest_peak_bytes(usable, self.machine, framework),
                 least[mine],
-                choices,
-                resolved,
+                self.choices,
+                self.policies,
             )
+
+
+def _at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
+    return tuple(cost.at(chosen) for cost in costs)
 
 
 def recompute_choices(request: Request) -> list[Choice]:
@@ -139,6 +176,8 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
     for pp in divisors(request.gpus):
         if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):
             continue
+        if pp < request.limits.least_stages:
+            continue
         if pp > layers:
             refused.add("layers", "every pipeline stage needs a layer", piece.candidates.shape[1])
             continue
@@ -146,7 +185,8 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
         if not plain.size:
             continue
         several = interleaved(request, piece.scheme, piece.candidates, plain, pp, refused)
-        for vpp in range(1, most_chunks(layers, pp, request.limits.layouts) + 1):
+        fewest = request.limits.least_chunks if pp > 1 else 1
+        for vpp in range(fewest, most_chunks(layers, pp, request.limits.layouts) + 1):
             chosen = plain if vpp == 1 else several
             if request.pins.allows("vpp", vpp) and chosen.size:
                 yield pp, vpp, chosen

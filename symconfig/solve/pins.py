@@ -13,6 +13,7 @@ from symconfig.errors import InputError, Problem
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "sp": ("0", "1", "off", "on", "false", "true"),
+    "moe_overlap": ("0", "1", "off", "on", "false", "true"),
     "activation_offload": ("0", "1", "off", "on", "false", "true"),
     "precision": ("bf16", "fp16", "fp8", "mxfp8", "nvfp4"),
     "cp_comm": ("p2p", "a2a", "all_gather"),

@@ -13,6 +13,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plan import Candidate, Plan
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded
+from symconfig.solve.overlap import overlapped
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import request
@@ -37,6 +38,8 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     p, o = candidate.parallel, candidate.options
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
     asked = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
+    if o.overlap.moe_a2a:
+        asked = overlapped(asked, plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
     scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)  # type: ignore[arg-type]
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))

@@ -11,7 +11,9 @@ from symconfig.cost.machine import LOW_PRECISION, machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
 from symconfig.graph.count import parameters
+from symconfig.solve import overlap
 from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import NO_FLASH, Limits, limits, pinnable
@@ -56,9 +58,30 @@ def run(
     # The bounds are on seconds, which say nothing of the relative cost.
     weighed = Weighed(top, exhaustive or relative, any_will_do, gammas=Gammas(top) if relative else None)
     for precision in precisions(cluster, job, pins):
-        asked = request(model, cluster, job, precision, pins)
-        weigh(asked, machine(cluster, precision), weighed, progress)
+        asked = requests(model, cluster, job, precision, pins)
+        # The relative cost knows partitions, which both have.
+        weigh(asked[:1] if relative else asked, machine(cluster, precision), weighed, progress)
     return Outcome(weighed, time.perf_counter() - start)
+
+
+def requests(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: str, pins: Pins
+) -> tuple[Request, ...]:
+    """As it is, and with the experts' all-to-all beside another microbatch where the target can and the pins let it.
+
+    Raises InputError for a pin that asks for what the target lacks.
+    """
+    plain, wanted = request(model, cluster, job, precision, pins), pins.switch(overlap.PIN)
+    if wanted is False:
+        return (plain,)
+    lacks = overlap.lacking(plain)
+    if lacks is None:
+        beside = overlap.overlapped(plain, cluster.gpu.architecture)
+        return (beside,) if wanted else (plain, beside)
+    if wanted:
+        what = "the experts' all-to-all cannot run beside another microbatch here"
+        raise InputError(Problem(what, field=f"pins.{overlap.PIN}", got=job.pins[overlap.PIN], need=lacks))
+    return (plain,)
 
 
 def request(

@@ -75,6 +75,11 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Grid:
     return grid[:, _accepted(request, scheme, grid, np.arange(grid.shape[1]), 1, request.limits.refusals, refused)]
 
 
+def among(request: Request, scheme: Scheme, grid: Grid, refused: Refused) -> NDArray[np.intp]:
+    """Indices of those of another request's points that this one may take, too."""
+    return _accepted(request, scheme, grid, np.arange(grid.shape[1]), 1, request.limits.refusals, refused)
+
+
 def _divides(request: Request, grid: Grid) -> NDArray[np.bool_]:
     """Points for which some pipeline degree leaves a dp that divides the batch."""
     tp, cp, _, _, micro = grid

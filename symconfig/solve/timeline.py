@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from symconfig.cost.chunks import chunk_times
 from symconfig.cost.exchange import between_ends_s, copies_s
+from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
@@ -20,7 +21,9 @@ BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 def own_schedule(found: Found) -> Schedule:
     """The one that the target runs."""
-    return SCHEDULES["interleaved" if found.split.vpp > 1 else "1f1b"]
+    if found.split.vpp == 1:
+        return SCHEDULES["1f1b"]
+    return PAIRED_INTERLEAVED if found.beside_another else SCHEDULES["interleaved"]
 
 
 def timeline(found: Found, parts: Detail, schedule: Schedule | None = None) -> Timeline:

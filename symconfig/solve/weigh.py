@@ -6,7 +6,7 @@ faster than the plans that are already shown, or fits it in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,9 +46,16 @@ class _Batch:
     sums: Stages
 
 
-def weigh(request: Request, machine: Machine, weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
-    """Weigh every candidate of the request and add the best to `weighed`."""
-    found = [piece for scheme in schemes(request) for piece in pieces(request, machine, scheme, weighed.refused)]
+def weigh(
+    requests: Sequence[Request],
+    machine: Machine,
+    weighed: Weighed,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    """Weigh every candidate of the requests and add the best to `weighed`."""
+    found = [
+        piece for scheme in schemes(requests[0]) for piece in pieces(requests, machine, scheme, weighed.refused)
+    ]
     found.sort(key=lambda piece: float(piece.least_s[0]))
     weighed.pieces += found
     for number, piece in enumerate(found):

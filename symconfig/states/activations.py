@@ -63,6 +63,7 @@ def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl)
     if transformer_impl == "local":
         found = _without_engine(found)
+    framework = replace(framework, hide=found.request.framework.hide)
     return replace(found, request=replace(found.request, framework=framework))
 
 

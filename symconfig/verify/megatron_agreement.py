@@ -77,6 +77,8 @@ ROWS: tuple[Row, ...] = (
     Row("options.overlap.grad_reduce", "overlap_grad_reduce",
         lambda plan: _replicated(plan) and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
         lambda r: bool(r.arg("overlap_grad_reduce"))),
+    Row("options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm",
+        lambda plan: plan.best.options.overlap.moe_a2a, lambda r: bool(r("overlap_moe_expert_parallel_comm", False))),
     Row("options.optimizer_offload", "optimizer_offload_fraction", lambda plan: plan.best.options.optimizer_offload,
         lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
     Row("options.activation_offload", "fine_grained_activation_offloading",

@@ -27,7 +27,7 @@ from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded, offloads, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
-from symconfig.solve.run import request
+from symconfig.solve.run import requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
 from symconfig.solve.split import Split, most_chunks, splits
@@ -97,20 +97,21 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     """Every candidate of `asked` through solve.detail, one at a time."""
     _remember_prices(monkeypatch)
     asked = resolved(model, cluster, asked)
-    wanted = request(model, cluster, asked, str(asked.precision), parse(asked.pins))
-    gpu = machine(cluster, wanted.precision)
+    ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
+    gpu = machine(cluster, ways[0].precision)
     limit = gpu.memory_bytes * (1 - asked.limits.memory_margin)
     best: dict[Key, tuple[float, Found]] = {}
     all_: set[Any] = set()
     fits: set[Any] = set()
-    for found in _candidates(wanted, gpu):
+    for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
         place = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees)
-        all_.add((place, found.block_layers > 0))
+        candidate = (place, found.block_layers > 0, found.beside_another)
+        all_.add(candidate)
         parts = details.detail(found)
-        peak = float(parts.cost.peak_bytes.max()) * (1 + wanted.framework.fragmentation) + gpu.context_bytes
+        peak = float(parts.cost.peak_bytes.max()) * (1 + ways[0].framework.fragmentation) + gpu.context_bytes
         if peak > limit:
             continue
-        fits.add((place, found.block_layers > 0))
+        fits.add(candidate)
         tp, pp, cp, ep, etp, dp, micro = found.degrees
         degrees = (tp, pp, found.split.vpp, cp, ep, etp, dp, micro)
         seconds = float(parts.cost.step_s.max())
@@ -125,7 +126,7 @@ def _remember_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def priced(parts: Mapping[str, DerivedBlock], where: Lattice, *rest: Any) -> Any:
         point = tuple(float(np.max(where.numbers[name])) for name in ("tp", "cp", "ep", "etp", "micro_batch"))
-        place = (id(parts), point)
+        place = (id(parts), point, rest[-1].hide)
         if place not in known:
             known[place] = parts, block_costs(parts, where, *rest)  # parts: held, so that its id stays its own
         return known[place][1]
@@ -179,6 +180,8 @@ def _runs_megatron(
         return False
     if cp == 1 and comm != "p2p":
         return False  # the same plan as p2p
+    if wanted.framework.hide.experts and (ep == 1 or (pp > 1 and vpp == 1)):
+        return False
     if cp > 1 and (length % (2 * cp) or any(model.sliding_layers)):
         return False
     if comm == "a2a" and (model.num_attention_heads % (tp * cp) or model.num_key_value_heads % (tp * cp)):

@@ -46,6 +46,11 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
     "dense, all offloads": (DENSE, 0.8, job(2, 4, 4096, pins={"recompute": "none"})),
     "experts": (MIXTURE, 0.4, job(4, 4, 4096, pins={**STATES, "etp": "1", "tp": "1..2"})),
     "experts cut in two": (MIXTURE, 0.3, job(4, 4, 4096, pins={**STATES, "recompute": "none", "pp": "1"})),
+    "experts beside another microbatch": (
+        MIXTURE,
+        0.62,
+        job(4, 8, 4096, pins={**STATES, "etp": "1", "cp": "1", "tp": "1", "moe_overlap": "on"}),
+    ),
     "tied embedding": (TIED, 0.4, job(8, 8, pins={**STATES, "cp": "1"})),
     "uneven stages": (UNEVEN, 1.5, job(4, 8, 4096, pins={**STATES, "tp": "1..2", "dp": "1"})),
     "latent attention and prediction layer": (

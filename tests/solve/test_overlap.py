@@ -1,0 +1,126 @@
+"""The experts' all-to-all beside another microbatch, decided by the search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.cost import compiled
+from symconfig.cost.chunks import chunk_times
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plan import Candidate, Plan
+from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
+from symconfig.schedule.simulate import simulate
+from symconfig.solve import candidate
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.memory import stage_memory
+from symconfig.solve.restore import restore
+from symconfig.solve.search import search
+from symconfig.solve.timeline import own_schedule, timeline
+from tests.sample_models import sample_cluster, sample_model
+from tests.solve.naive import job
+from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE
+
+GPUS = 8
+H100 = sample_cluster("h100")
+
+
+def slow() -> ClusterDescriptor:
+    """Eight GPUs whose links have a thousandth of their bandwidth: what experts send is worth hiding."""
+    data = H100.model_dump(mode="json", by_alias=True)
+    for level in data["levels"]:
+        level["bandwidth_bytes_per_s"]["value"] /= 1000
+    return ClusterDescriptor.model_validate(data, strict=False)
+
+
+def planned(model: Any = MIXTURE, cluster: ClusterDescriptor | None = None, **fields: Any) -> Plan:
+    pins = {"ep": "2..", "cp": "1", **fields.pop("pins", {})}
+    return search(model, cluster or H100, job(GPUS, 32, 4096, pins=pins, **fields), top=50)
+
+
+def restored(plan: Plan) -> Found:
+    return restore(plan, plan.best)
+
+
+def every(plan: Plan) -> tuple[Candidate, ...]:
+    return (plan.best, *plan.alternatives)
+
+
+def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:
+    for cluster in (H100, slow()):
+        free, on, off = (planned(cluster=cluster, pins=pins) for pins in (
+            {"mbs": "1"}, {"mbs": "1", "moe_overlap": "on"}, {"mbs": "1", "moe_overlap": "off"}
+        ))
+        assert free.best.predicted.step_s == min(on.best.predicted.step_s, off.best.predicted.step_s)
+        assert all(found.options.overlap.moe_a2a for found in every(on))
+        assert not any(found.options.overlap.moe_a2a for found in every(off))
+    assert free.best.options.overlap.moe_a2a
+
+
+def test_plans_with_it_are_what_megatron_takes() -> None:
+    for found in every(planned(pins={"moe_overlap": "on"})):
+        assert found.parallel.ep > 1
+        assert found.parallel.pp == 1 or found.parallel.vpp > 1
+        assert found.options.recompute.granularity != "full"
+        assert "moe" not in found.options.recompute.modules
+        assert found.options.zero_stage < 2
+
+
+def test_the_plan_gives_its_candidate_again() -> None:
+    plan = planned(cluster=slow(), pins={"moe_overlap": "on"})
+    again = Plan.from_json(json.dumps(plan.to_dict()))
+    found = restore(again, again.best)
+    assert found.beside_another
+    assert candidate.detail(found, again.cluster, again.job, best=True) == plan.best
+
+
+@pytest.mark.parametrize(("version", "stages"), [("core_v0.17.1", 2), ("core_v0.18.2", 1)])
+def test_a_prediction_layer_needs_stages_before_0_18(version: str, stages: int) -> None:
+    plan = planned(LATENT, pins={"moe_overlap": "on", "tp": "1"}, megatron_version=version)
+    assert min(found.parallel.pp for found in every(plan)) == stages
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "need"),
+    [
+        (DENSE, {"pins": {"ep": "1"}}, "a model with experts"),
+        (MIXTURE, {"megatron_version": "core_v0.13.0"}, "core_v0.14 or later"),
+        (MIXTURE, {"backend": "deepspeed"}, "need Megatron-LM"),
+        (LATENT.model_copy(update={"num_nextn_predict_layers": 2}), {}, "one multi-token"),
+    ],
+)
+def test_a_pin_that_the_target_lacks_is_named(model: Any, fields: dict[str, Any], need: str) -> None:
+    pins = {**fields.pop("pins", {}), "moe_overlap": "on"}
+    with pytest.raises(InputError, match=need):
+        planned(model, pins=pins, **fields)
+
+
+def test_a_pin_that_no_candidate_can_follow_is_named() -> None:
+    with pytest.raises(InfeasibleError, match="hiding the experts' all-to-all needs expert parallelism"):
+        planned(pins={"moe_overlap": "on", "ep": "1"})
+
+
+@pytest.mark.parametrize("vpp", [2, 4, 12])
+def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
+    """Of equal chunks; and of the plan's own what every stage holds."""
+    pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": str(vpp), "zero": "1", "moe_overlap": "on"}
+    found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
+    parts = detail(found)
+    assert own_schedule(found) is PAIRED_INTERLEAVED
+    held = [float(peak.max()) for _, peak in stage_memory(found, parts, timeline(found, parts))]
+    assert held[:-1] == pytest.approx(parts.peaks[:-1], rel=1e-4)  # the last stage is judged at its loss
+    kind, m = parts.table.kinds.index("moe"), 16
+    chunk = tuple(parts.table.kinds[kind] for _ in range(3))
+    made = chunk_times(parts.table, parts.sums, parts.points, parts.setting, [chunk] * 4 * vpp, 0)
+    assert made.paired is not None
+    assert made.paired.min() > 0
+    seconds = float(parts.table.seconds[0, kind, 0]) * 3 * vpp + 2 * vpp * made.busy_s
+    hidden = float(made.paired.sum()) / 4
+    formula = compiled.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + compiled.alone_s(hidden, m, vpp, 4)
+    simulated = simulate(own_schedule(found), replace(made, gather=None, reduce=None), m)
+    assert simulated.step_s == pytest.approx(float(formula), rel=0.01)
