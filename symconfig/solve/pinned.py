@@ -44,5 +44,5 @@ def _sayable(limits: Limits) -> str:
     """What can be said, in words."""
     if limits.layouts.any_cut:
         where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
-        return f"a block on every stage, and multi-token prediction in the loss's chunk{where}"
+        return f"multi-token prediction in the loss's chunk{where}"
     return "equal stages, the embedding or loss in a layer's place, or other counts on the first and last stage only"

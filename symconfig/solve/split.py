@@ -71,16 +71,12 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it.
-
-    A stage without any block is no stage: nothing is known of a rank that has no weight.
-    """
+    """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it."""
     bare = [chunk for chunk in chunks if not _layers(chunk)]
     predicting = [place for place, chunk in enumerate(chunks) if "mtp" in chunk]
     return (
         "embedding" not in chunks[0]
         or "head" not in chunks[-1]
-        or not all(any(chunks[stage::pp]) for stage in range(pp))
         or (not layouts.empty and () in bare)
         or (not layouts.empty_ends and any(bare))
         or len(predicting) > 1

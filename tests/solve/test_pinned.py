@@ -28,6 +28,7 @@ def asked(layout: str, **more: object) -> str:
     ("Et*3|t*3L", 2, ""), ("Et|t*5L", 2, "1 layer on the first stage"), ("Ett|t|t,|ttL", 2, "Ett|t|t|ttL"),
     ("Ett|t|t|ttL", 4, "2 layers on the first stage, 2 layers on the last stage"),
     ("E|t*4|t|tL", 4, "E|t*4|t|tL"), ("Et*6L", 1, ""),
+    ("Et*3||t*3|L", 4, "Et*3||t*3|L"),
 ])
 def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout, "pp": str(pp)}), top=10)

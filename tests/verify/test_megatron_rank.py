@@ -37,12 +37,14 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "ends alone, an empty chunk": ("llama2-13b", {"pp": 2, "vpp": 3, "pipeline_layout": "E|t*20||t*19|t|L"}),
     "split": ("llama2-13b", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
                              "pipeline_layout": None}),
+    "a stage of nothing": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*20||t*20|L"}),
     "MTP alone": ("deepseek-v3", {"pp": 4, "ep": 8, "pipeline_layout": "Et*20|t*20|t*21m|L"}),
     "MLA, MTP, dense first, offloaded": ("deepseek-v3", {"pp": 2, "optimizer_offload": 0.5}),
 }
 # The chunks, where the sample's equal shares are not those of the options.
 CHUNKS = {"layout": "Et*9|t*11|t*11|t*9L", "counts": "Et*12|t*10|t*10|t*8L",
           "ends alone, an empty chunk": "E|t*20||t*19|t|L", "MTP alone": "Et*20|t*20|t*21m|L",
+          "a stage of nothing": "Et*20||t*20|L",
           "split": "Et*6|t*7|t*7|t*7|t*7|t*6L"}
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 

@@ -1,0 +1,44 @@
+"""What the stage solver may choose is what can be said to Megatron, cut for cut, for every version's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations_with_replacement, groupby, pairwise
+
+import pytest
+
+from symconfig.solve.limits import limits
+from symconfig.solve.split import said
+from symconfig.solve.stages.cuts import allowed, family
+from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
+from tests.sample_models import sample_model
+from tests.solve.stages.samples import small
+
+SHAPES = ((3, 2, 1), (5, 2, 2), (4, 4, 1), (7, 3, 1), (6, 3, 2), (4, 2, 3))
+
+
+def every_cut(problem: StageProblem) -> Iterator[Chunks]:
+    sequence = problem.sequence
+    for places in combinations_with_replacement(range(len(sequence) + 1), problem.pp * problem.vpp - 1):
+        yield tuple(sequence[start:end] for start, end in pairwise((0, *places, len(sequence))))
+
+
+def chosen(problem: StageProblem, chunks: Chunks) -> bool:
+    runs = [tuple((kind, len(list(same))) for kind, same in groupby(chunk)) for chunk in chunks]
+    return all(allowed(problem, place, content) for place, content in enumerate(runs))
+
+
+@pytest.mark.parametrize("version", ["core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.19.0", "dev-2026-08"])
+@pytest.mark.parametrize("predictions", [0, 1])
+@pytest.mark.parametrize(("layers", "pp", "vpp"), SHAPES)
+def test_the_solver_chooses_what_can_be_said(version: str, predictions: int, layers: int, pp: int, vpp: int) -> None:
+    model = sample_model("deepseek-v3", num_nextn_predict_layers=predictions)
+    problem = replace(
+        small(0, Scope.MODEL, vpp), pp=pp, layouts=limits("megatron", version, model, "hopper").layouts,
+        sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
+    )
+    families = set(family(problem))
+    for chunks in every_cut(problem):
+        can = chosen(problem, chunks) if problem.layouts.any_cut else chunks in families
+        assert can == (said(pp, chunks, problem.layouts) is not None), chunks
