@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -93,10 +94,11 @@ class Channels:
         makes = np.isin(work.kind, np.unique(work.kind[made]))
         for stage in range(len(work.placed)):
             tasks = np.flatnonzero(makes & (work.stage == stage))
-            for n in tasks[made[tasks]]:
-                chunk = int(work.chunk[n])
-                behind = 0 if self._hide[chunk] else stage
-                yield int(tasks[min(np.searchsorted(tasks, n) + behind, len(tasks) - 1)]), stage, chunk
+            place = np.flatnonzero(made[tasks])
+            chunks = work.chunk[tasks[place]]
+            behind = np.where(self._hide[chunks] > 0, 0, stage)
+            after = tasks[np.minimum(place + behind, len(tasks) - 1)]
+            yield from zip(after.tolist(), repeat(stage), chunks.tolist(), strict=False)
 
     def _gathered(self, stage: int, ready: float) -> After:
         """A stage waits for its next chunk's weights."""

@@ -17,6 +17,7 @@ from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
+from symconfig.solve.timeline import stage_seconds, times
 from symconfig.units import MIB
 
 
@@ -100,7 +101,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
 
     known = formulas()
     sums, points, setting = parts.sums, parts.points, parts.setting
-    seconds = sums.seconds[:, 0, 0]
+    seconds = stage_seconds(parts, times(found, parts))
     worst = int(np.argmax(parts.peaks))
     each = {
         "pipeline_s": {

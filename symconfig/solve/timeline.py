@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from symconfig.cost.chunks import chunk_times
 from symconfig.cost.exchange import between_ends_s, copies_s
+from symconfig.cost.lattice import Array
+from symconfig.cost.pipeline import messages
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
@@ -15,7 +17,7 @@ from symconfig.schedule.times import Times
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 
-_STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
+STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
@@ -37,13 +39,21 @@ def times(found: Found, parts: Detail) -> Times:
     return made if found.zero < 2 else _without_exchange(made)
 
 
+def stage_seconds(parts: Detail, made: Times) -> Array:
+    """[pp]: one microbatch's passes through each stage, with what runs again and the waits for messages."""
+    sums = parts.sums
+    received = messages(sums, parts.points, parts.setting).received_s[:, 0]
+    again: Array = made.recompute.sum(axis=1) - sums.again[:, 0, 0]  # of the first layers of every chunk
+    return sums.seconds[:, 0, 0] + received + again
+
+
 def refined_s(found: Found) -> float:
     """Seconds of a step: where there is a pipeline, simulated."""
     parts = detail(found)
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(found, parts):
         return sum(time.values())
-    simulated = {*_STAGES, BUBBLE, EXCHANGE} if found.zero < 2 else {*_STAGES, BUBBLE}
+    simulated = {*STAGES, BUBBLE, EXCHANGE} if found.zero < 2 else {*STAGES, BUBBLE}
     rest = sum(value for name, value in time.items() if name not in simulated)
     end = _end_s(timeline(found, parts), parts)
     return end + rest + (float(copies_s(parts.sums, parts.points, parts.setting)[0]) if found.zero < 2 else 0.0)
@@ -56,7 +66,7 @@ def refined_time(found: Found, parts: Detail) -> dict[str, float]:
         return time
     made = times(found, parts)
     alone = _run(found, parts, _without_exchange(made), None).step_s
-    time[BUBBLE] = alone - sum(time[name] for name in _STAGES)
+    time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if found.zero < 2:
         shown = _end_s(_run(found, parts, made, None), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
