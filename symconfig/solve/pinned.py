@@ -1,6 +1,8 @@
-"""Whether a pinned layout of the pipeline is one: of this model, for these stages, in this target's words."""
+"""Whether pinned stages, and a pinned layout of them, are possible: for this model, in this target's words."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from symconfig import pipeline_layout
 from symconfig.descriptor.job import Job
@@ -10,30 +12,47 @@ from symconfig.graph.model import sequence
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.space import divisors
-from symconfig.solve.split import laid_out, said
+from symconfig.solve.split import laid_out, most_chunks, said
 
 _FIELD = "pins.layout"
 
 
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """What is wrong with the job's pinned layout; nothing where none is pinned."""
+    """What is wrong with the stages that the job pins."""
+    if not limits.pipeline:
+        return [] if pins.layout is None else [
+            Problem("needs a pipeline, which this target has not", field=_FIELD, got=job.backend,
+                    hint="--backend megatron")
+        ]
+    return [*_counts(model, pins, limits), *_layout(model, job, pins, limits)]
+
+
+def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
+    """More stages, or chunks of them, than there are layers."""
+    layers, (pp, _), (vpp, _) = model.num_hidden_layers, pins.ranges.get("pp", (1, 0)), pins.ranges.get("vpp", (1, 0))
+    if pp > layers:
+        yield Problem("is more stages than the model has layers", field="pins.pp", got=str(pp), need=f"up to {layers}")
+    elif vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)) and vpp > 1:
+        yield Problem(f"is more chunks of a stage than {layers} layers are for", field="pins.vpp", got=str(vpp),
+                      need=f"up to {most} with pp {max(pp, 2)}")
+
+
+def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     layout = pins.layout
     if layout is None:
         return []
-    if not limits.pipeline:
-        return [Problem("needs a pipeline, which this target has not", field=_FIELD, got=job.backend,
-                        hint="--backend megatron")]
     found = list(pipeline_layout.problems(layout, model.num_hidden_layers, model.num_nextn_predict_layers, _FIELD))
     if found:
         return found
     chunks = len(pipeline_layout.expanded(layout))
-    ways = [(pp, chunks // pp) for pp in divisors(chunks)
-            if pins.allows("pp", pp) and pins.allows("vpp", chunks // pp) and (pp > 1 or chunks == 1)]
-    if not ways:
-        asked = ", ".join(f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins)
-        return [Problem("has another number of chunks than the pinned stages", field=_FIELD, got=f"{chunks} chunks",
-                        need=f"pp x vpp chunks with {asked}")]
-    splits = [split for pp, _ in ways if (split := laid_out(sequence(model), pp, layout)) is not None]
+    degrees = [pp for pp in divisors(chunks)
+               if pins.allows("pp", pp) and pins.allows("vpp", chunks // pp) and (pp > 1 or chunks == 1)
+               and (job.gpus == "auto" or job.gpus % pp == 0)]
+    if not degrees:
+        asked = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
+        return [Problem("has a number of chunks that no such stages have", field=_FIELD, got=f"{chunks} chunks",
+                        need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *asked)))]
+    splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]
     if not any(said(split.pp, split.chunks, limits.layouts) for split in splits):
         return [Problem(f"cannot be said to {job.backend} {job.megatron_version}", field=_FIELD, got=repr(layout),
                         need=_sayable(limits))]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from symconfig import plan_shape
 from symconfig.errors import InputError
 from symconfig.pipeline_layout import compact, expanded, letters
+from symconfig.plan import Plan
+from symconfig.solve.detail import detail
+from symconfig.solve.restore import restore
 from symconfig.solve.search import search
+from symconfig.solve.split import said
 from tests.cli_support import JOB, Run, run
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
@@ -40,6 +47,16 @@ def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> No
         assert candidate.options.stage_layout == told
 
 
+@pytest.mark.parametrize("layout", ["Et|t*5L", "Et|tt|tt|tL", "E|t*4|t|tL"])
+def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
+    plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout}))
+    again = Plan.from_json(plan.to_json())
+    assert list(plan_shape.problems(again, "plan.json")) == []
+    found = restore(again, again.best)
+    assert found.split == said(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
+    assert detail(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
+
+
 @pytest.mark.parametrize(("layout", "words"), [
     ("Ettt|ttL", "does not hold each layer once (got 5 x t, need 6)"),
     ("Ettt|t*4L", "does not hold each layer once (got 7 x t, need 6)"),
@@ -50,19 +67,32 @@ def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> No
     ("", "does not hold each layer once"),
 ])
 def test_a_layout_that_is_not_the_models_is_refused(layout: str, words: str) -> None:
-    assert "pins.layout: " in (said := asked(layout))
-    assert words in said
+    assert "pins.layout: " in (found := asked(layout))
+    assert words in found
 
 
 def test_a_layout_for_other_stages_is_refused() -> None:
-    assert "got 3 chunks, need pp x vpp chunks with pp=4" in asked("Ett|tt|ttL", pins={"pp": "4"})
-    assert "got 4 chunks, need pp x vpp chunks with pp=2, vpp=1" in asked("Et|tt|tt|tL", pins={"pp": "2", "vpp": "1"})
+    found = asked("Ett|tt|ttL", pins={"pp": "4"})
+    assert "got 3 chunks, need pp x vpp of them and a pp that divides 8 GPUs and pp=4" in found
+    assert "got 4 chunks" in asked("Et|tt|tt|tL", pins={"pp": "2", "vpp": "1"})
+    assert "got 3 chunks" in asked("Ett|tt|ttL")
+
+
+@pytest.mark.parametrize(("pins", "words"), [
+    ({"pp": "8"}, "pins.pp: is more stages than the model has layers (got 8, need up to 6)"),
+    ({"pp": "8.."}, "pins.pp: is more stages"),
+    ({"pp": "2", "vpp": "5"}, "pins.vpp: is more chunks of a stage than 6 layers are for (got 5, need up to 4 with"),
+    ({"vpp": "5.."}, "pins.vpp: is more chunks"),
+])
+def test_more_stages_than_layers_are_refused(pins: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        search(MODEL, sample_cluster(), job(8, 16, pins=pins))
 
 
 def test_a_layout_that_the_target_cannot_say_is_refused() -> None:
-    said = asked("Et|ttt|t|tL", megatron_version="core_v0.12.1")
-    assert "cannot be said to megatron core_v0.12.1" in said
-    assert "other counts on the first and last stage only" in said
+    found = asked("Et|ttt|t|tL", megatron_version="core_v0.12.1")
+    assert "cannot be said to megatron core_v0.12.1" in found
+    assert "other counts on the first and last stage only" in found
     assert "--backend megatron" in asked("Ettt|tttL", backend="deepspeed")
 
 
