@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from symconfig.solve.stages.problem import Assignment, Choices, Chunks, Scope, StageProblem
+from dataclasses import replace
+
+import numpy as np
+
+from symconfig.solve.stages.problem import Array, Assignment, Choices, Chunks, Scope, StageProblem
 
 CLOSE = 1e-9  # relative: seconds and bytes that differ by less are the same
 
@@ -37,6 +41,17 @@ def stage_peaks(problem: StageProblem, assignment: Assignment) -> tuple[float, .
                 kept[k] += problem.kept_bytes[kind][choice]
         result.append(once + working + float((held @ kept).max()))
     return tuple(result)
+
+
+def cornered(problem: StageProblem) -> StageProblem:
+    """The same without moments on the line from the one before to the one after: bytes are linear in what is held."""
+    return replace(problem, held=tuple(map(_corners, problem.held)))
+
+
+def _corners(held: Array) -> Array:
+    steps = np.diff(held, axis=0)
+    turns = (steps[1:] != steps[:-1]).any(axis=1)
+    return held[np.concatenate(([True], turns, [True]))] if len(held) > 2 else held
 
 
 def fits(problem: StageProblem, peak_bytes: float) -> bool:

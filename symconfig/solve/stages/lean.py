@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from symconfig.solve.stages.chain import leanest_chain
 from symconfig.solve.stages.content import Mode, Scale, modes
 from symconfig.solve.stages.cuts import family, longest_chunk
-from symconfig.solve.stages.judge import assignment, stage_peaks
+from symconfig.solve.stages.judge import assignment, cornered, stage_peaks
 from symconfig.solve.stages.problem import Lean, StageProblem
 from symconfig.solve.stages.program import Answer, leanest_program
 from symconfig.solve.stages.stage import leanest_of_cut
@@ -17,6 +17,7 @@ from symconfig.solve.stages.stage import leanest_of_cut
 def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "cbc") -> Lean | None:
     """None: no cut at all that the target can say."""
     until = time.perf_counter() + time_limit_s
+    problem = cornered(problem)
     scale = Scale(problem)
     answers = [answer for mode in _modes(problem) for answer in _answers(scale, mode, solver, until)]
     found = [answer.found for answer in answers if answer.found is not None]

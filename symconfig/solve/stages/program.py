@@ -157,7 +157,10 @@ class _Model:
             else:
                 solver = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, logPath=str(log), msg=False, threads=1,
                                        timeLimit=limit_s, gapRel=0.0)
-            self.program.solve(solver)
+            try:
+                self.program.solve(solver)
+            except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
+                return Answer(None, 0.0, False)
             bound = self._bound(name, log)
         # PuLP's status says "Optimal" of an answer that the time limit cut off, too.
         status = self.program.sol_status

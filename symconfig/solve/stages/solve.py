@@ -14,7 +14,7 @@ from symconfig.solve.stages.construct import POLICIES, construct
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import check, family, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
-from symconfig.solve.stages.judge import CLOSE, assignment, stage_peaks, stage_seconds
+from symconfig.solve.stages.judge import CLOSE, assignment, cornered, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.program import available, fastest_program
 from symconfig.solve.stages.rank import ranked
@@ -38,6 +38,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "a
     """
     check(problem)
     available(solver)
+    problem = cornered(problem)
     started_s = time.perf_counter()
     solving = _Solving(problem, started_s + time_limit_s, solver)
     if problem.fixed is not None or not problem.layouts.any_cut:

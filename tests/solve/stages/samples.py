@@ -22,7 +22,9 @@ def held(pp: int, vpp: int) -> tuple[Array, ...]:
             continue
         left = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
         counts = [min(max(left - k * pp, 0), 2 * pp) for k in range(vpp)]
-        result.append(np.array([counts, counts[::-1]], dtype=np.float64))
+        first, last = np.array(counts, dtype=np.float64), np.array(counts[::-1], dtype=np.float64)
+        # From chunk to chunk, a microbatch at a time.
+        result.append(np.linspace(first, last, 5))
     return tuple(result)
 
 

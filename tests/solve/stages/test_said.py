@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.solve.split import said
 from symconfig.solve.stages.cuts import family
-from symconfig.solve.stages.judge import stage_peaks, stage_seconds
+from symconfig.solve.stages.judge import cornered, stage_peaks, stage_seconds
 from symconfig.solve.stages.lean import leanest
 from symconfig.solve.stages.problem import Layouts, Scope, StageSolution, Unsatisfied
 from symconfig.solve.stages.solve import solve
@@ -100,3 +101,15 @@ def test_seconds_of_the_stages_add_up() -> None:
     assert sum(found.stage_s) == pytest.approx(sum(problem.seconds[kind][0] for kind in problem.sequence))
     assert max(found.stage_s) == found.slowest_s
     assert found.stage_s == stage_seconds(problem, found.best)
+
+
+def test_moments_between_others_do_not_matter() -> None:
+    problem = large(dense(12), 2, 2)
+    between = np.array([[7.0, 4.0], [8.0, 3.0], [8.0, 4.0], [8.0, 5.0], [8.0, 5.0], [4.0, 9.0]])
+    problem = replace(problem, held=(between, between[:1]))
+    fewer = cornered(problem)
+    assert fewer.held[0].tolist() == [[7.0, 4.0], [8.0, 3.0], [8.0, 5.0], [8.0, 5.0], [4.0, 9.0]]
+    assert fewer.held[1].tolist() == [[7.0, 4.0]]
+    found = solve(problem)
+    assert isinstance(found, StageSolution)
+    assert found.peak_bytes == stage_peaks(problem, found.best)
