@@ -107,6 +107,8 @@ def _overlap_limits(out: Arguments, best: Candidate) -> None:
         ("vpp", best.parallel.pp > 1 and best.parallel.vpp == 1, "with pipeline stages it needs virtual ones"),
         ("ep", best.parallel.ep == 1, "without expert parallelism there is nothing to hide"),
         ("recompute", recompute.granularity == "full" or "moe" in recompute.modules, "experts are not recomputed"),
+        ("stages", sum(chunk.count("mtp") for stage in best.stages for chunk in stage.chunks) > 1,
+         "it goes with one multi-token-prediction layer at most"),
         ("moe_dispatcher", best.options.moe_dispatcher == "allgather", "the allgather dispatcher has no all-to-all"),
     ):
         if wrong:

@@ -101,13 +101,14 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
 
     known = formulas()
     sums, points, setting = parts.sums, parts.points, parts.setting
-    seconds = stage_seconds(parts, times(found, parts))
+    seconds, hidden = stage_seconds(parts, times(found, parts)), sums.hidden[:, 0]
+    slowest = int(np.argmax(seconds))
     worst = int(np.argmax(parts.peaks))
     each = {
         "pipeline_s": {
             "num_microbatches": points.num_microbatches[0],
-            "slowest_s": seconds.max(),
-            "total_s": seconds.sum(),
+            "slowest_s": seconds[slowest],
+            "total_s": seconds.sum() + hidden.sum() - hidden[slowest],
             "vpp": setting.vpp,
         },
         "in_flight": {
@@ -131,6 +132,13 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "optimizer_on_device": 1 - found.offload.optimizer,
         },
     }
+    if found.beside_another:
+        each["alone_s"] = {
+            "hidden_s": hidden[slowest],
+            "num_microbatches": points.num_microbatches[0],
+            "vpp": setting.vpp,
+            "group": setting.microbatch_group,
+        }
     for name, arguments in each.items():
         formula = known[name]
         values = {key: float(value) for key, value in arguments.items()}

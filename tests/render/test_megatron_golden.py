@@ -24,6 +24,8 @@ ARGUMENTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "recompute": Recompute("full", (), "block", 2)}),
     "qwen2.5-7b.h100.fp8.core_v0.15.0": ("qwen2.5-7b", "h100", "core_v0.15.0", {"precision": "fp8"}),
     "qwen3-30b-a3b.h100.core_v0.18.2": ("qwen3-30b-a3b", "h100", "core_v0.18.2", {"activation_offload": True}),
+    "qwen3-30b-a3b.h100.overlapped.core_v0.14.0": ("qwen3-30b-a3b", "h100", "core_v0.14.0", {
+        "pp": 4, "vpp": 2, "overlap_moe_a2a": True}),
     "mixtral-8x7b.a100.core_v0.14.0": ("mixtral-8x7b", "a100-80gb", "core_v0.14.0", {"optimizer_offload": 0.5}),
     "deepseek-v3.h100.core_v0.19.0": ("deepseek-v3", "h100", "core_v0.19.0", {
         "recompute": Recompute("selective", ("mla_up_proj", "mlp", "moe_act"))}),

@@ -17,6 +17,7 @@ from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
+from symconfig.solve.explain import explain
 from symconfig.solve.found import Found
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
@@ -124,3 +125,16 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     formula = compiled.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + compiled.alone_s(hidden, m, vpp, 4)
     simulated = simulate(own_schedule(found), replace(made, gather=None, reduce=None), m)
     assert simulated.step_s == pytest.approx(float(formula), rel=0.01)
+
+
+def test_explain_says_what_it_hides_and_what_shows() -> None:
+    plan = planned(cluster=slow(), pins={"moe_overlap": "on", "mbs": "1"})
+    parts, told = detail(restored(plan)), explain(plan)
+    formula = next(line for line in told.formulas if line.name == "alone_s")
+    assert dict(formula.numbers)["hidden_s"] == pytest.approx(float(parts.sums.hidden.max()))
+    assert formula.value > 0
+    sent = [line for line in told.collectives if line.kind == "all-to-all"]
+    assert len(sent) == 4
+    assert all(0 < line.exposed_s < line.seconds for line in sent)
+    plain = explain(planned(pins={"moe_overlap": "off"}))
+    assert "alone_s" not in {line.name for line in plain.formulas}

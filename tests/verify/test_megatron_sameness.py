@@ -11,7 +11,7 @@ from symconfig.verify import megatron, megatron_agreement, megatron_sameness
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result
-from tests.sample_plans import _DEGREES, sample_model
+from tests.sample_plans import _DEGREES, sample_model, sample_plan
 from tests.verify.megatron_support import rendered, replaced, source
 
 MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
@@ -34,6 +34,7 @@ def test_every_number_of_the_plan_is_compared_or_named() -> None:
     assert named - compared - NOT_COMPARED == set()
 
 
+OVERLAPPED = sample_plan("qwen3-30b-a3b", "h100", tp=1, pp=4, vpp=2, overlap_moe_a2a=True)
 # An accepted list that is another model or another plan: the model, the option, its values, the field that says so.
 WRONG = {
     "no SwiGLU": ("llama2-13b", "--swiglu", [], "hidden_act"),
@@ -61,6 +62,7 @@ WRONG = {
     "another degree": ("llama2-13b", "--tensor-model-parallel-size", ["2"], "parallel.tp"),
     "another batch": ("llama2-13b", "--micro-batch-size", ["2"], "batch.micro"),
     "no distributed optimizer": ("llama2-13b", "--overlap-param-gather", [], None),
+    "no expert overlap": (OVERLAPPED, "--overlap-moe-expert-parallel-comm", [], "options.overlap.moe_a2a"),
     "stages": ("llama2-13b", "--num-layers", ["40", "--decoder-first-pipeline-num-layers", "18"], "stages.0"),
 }
 
