@@ -165,6 +165,11 @@ def beside_another(framework: Framework, architecture: str) -> Framework:
     return replace(framework, hide=replace(hide, experts=EXPERTS_HIDE))
 
 
+def alone(framework: Framework) -> Framework:
+    """What `beside_another` was made from, whose habits are all its name's."""
+    return replace(framework, hide=FRAMEWORKS[framework.name].hide)
+
+
 # bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
 _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 

@@ -93,6 +93,8 @@ def _switches(plan: Plan) -> Iterator[tuple[str, str, str | None]]:
         yield "recompute", "Transformers recomputes whole layers only", "--pin recompute=full"
     if options.recompute.method == "uniform" and (options.recompute.num_layers or 1) > 1:
         yield "recompute", "Transformers recomputes layer by layer, not in chunks of several", None
+    if options.overlap.moe_a2a:
+        yield "moe_overlap", "AutoEP waits for the experts' all-to-all", "--pin moe_overlap=off"
     if options.activation_offload:
         yield "activation_offload", "the training script keeps activations on the GPU", "--pin activation_offload=0"
     if options.param_offload and options.zero_stage != 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from symconfig.cost.framework import alone
 from symconfig.errors import InputError, Problem
 from symconfig.graph.model import sequence
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
@@ -59,10 +60,14 @@ def compare(found: Found, parts: Detail) -> Compared:
     rest_s = sum(refined_time(found, parts).values()) - own.step_s
     # What pairs passes to hide the experts' all-to-alls has times of its own: those of a candidate that is planned so.
     known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(found))
+    other = (found, parts)
+    if found.beside_another:
+        plain = replace(found, request=replace(found.request, framework=alone(found.request.framework)))
+        other = (plain, detail(plain))
     able, refused = [], []
     for schedule in known:
         try:
-            cut, again = suited(found, parts, schedule)
+            cut, again = suited(*((found, parts) if schedule is own_schedule(found) else other), schedule)
         except InputError as error:
             refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
         else:

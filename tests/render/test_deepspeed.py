@@ -91,6 +91,7 @@ def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any]
     ({"tp": 2, "dp": 8, "sequence_parallel": True}, "sp:"),
     ({"recompute": Recompute("selective", ("core_attn",))}, "recompute:"),
     ({"activation_offload": True}, "activation_offload:"),
+    ({"model": "mixtral-8x7b", "ep": 8, "dp": 16, "overlap_moe_a2a": True}, "moe_overlap:"),
     ({"param_offload": True, "zero_stage": 1}, "stage 1"),
     ({"optimizer_offload": 0.5, "zero_stage": 1}, "optimizer_offload:"),
     ({"zero_stage": 0, "grad_bytes": 4}, "without ZeRO"),

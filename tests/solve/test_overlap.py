@@ -10,10 +10,12 @@ import pytest
 
 from symconfig.cost import compiled
 from symconfig.cost.chunks import chunk_times
+from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Candidate, Plan
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
+from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
@@ -21,8 +23,9 @@ from symconfig.solve.explain import explain
 from symconfig.solve.found import Found
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
+from symconfig.solve.schedules import compare
 from symconfig.solve.search import search
-from symconfig.solve.timeline import own_schedule, timeline
+from symconfig.solve.timeline import own_schedule, refined_s, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE
@@ -138,3 +141,13 @@ def test_explain_says_what_it_hides_and_what_shows() -> None:
     assert all(0 < line.exposed_s < line.seconds for line in sent)
     plain = explain(planned(pins={"moe_overlap": "off"}))
     assert "alone_s" not in {line.name for line in plain.formulas}
+
+
+def test_under_other_schedules_it_has_what_they_hide() -> None:
+    pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": "2", "zero": "1", "moe_overlap": "on"}
+    found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
+    rows = {row.schedule: row.step_s for row in compare(found, detail(found)).able}
+    plain = replace(found, request=replace(found.request, framework=MEGATRON))
+    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found))
+    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain), rel=0.01)
+    assert rows[PAIRED_INTERLEAVED] < rows[SCHEDULES["interleaved"]]
