@@ -85,8 +85,9 @@ class Assignment:
 class StageSolution:
     """The fastest assignment found. No assignment is faster than bound_s; optimal: this one is not slower either.
 
-    gap: (slowest_s - bound_s) / slowest_s. alternatives: other assignments with the same slowest stage, that a
-    schedule may run faster, in the order in which they deserve to be simulated. solver: "bound met" (a cut that is as
+    gap: (slowest_s - bound_s) / slowest_s. alternatives: what a schedule may run faster, in the order in
+    which it deserves to be simulated: others with the same slowest stage, then some with a slower one whose rounds are
+    shorter (the slowest of the chunks k pp to k pp + pp - 1, summed over k). solver: "bound met" (a cut that is as
     fast as the bound), "enumeration", "dynamic programming", "cbc" or "highs"; "none": it is not proved.
     """
 

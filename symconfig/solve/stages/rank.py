@@ -1,26 +1,36 @@
-"""Which of the assignments with the same slowest stage a schedule is likely to run fastest."""
+"""Which of the assignments found a schedule is likely to run fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from symconfig.solve.stages.judge import chunk_seconds, stage_peaks
+from symconfig.solve.stages.judge import chunk_seconds, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, StageProblem
 
 DIGITS = 9  # significant ones of seconds and bytes that are compared
 
 
 def ranked(problem: StageProblem, found: Iterable[Assignment]) -> list[Assignment]:
-    """Without doubles: shortest rounds first, then those whose longest is shortest, then the least work and peak.
+    """Without doubles, the fastest slowest stage first; of equal ones the shortest rounds, then those whose longest is
+    shortest, then the least work and peak. Slower ones only where their rounds are shorter than all before.
 
-    That order and the early chunks for what is left over are what the simulated interleaved schedule is fastest with.
+    That is what the simulated interleaved schedule asks for: chunks that differ within a round make it wait more than
+    a slower stage does.
     """
-    return sorted(dict.fromkeys(found), key=lambda one: _key(problem, one))
+    keys = {one: _key(problem, one) for one in dict.fromkeys(found)}
+    result: list[Assignment] = []
+    for one in sorted(keys, key=lambda one: (*keys[one], one.chunks, one.choices)):
+        slowest_s, rounds_s = keys[one][:2]
+        first = keys[result[0]][0] if result else slowest_s
+        if slowest_s == first or rounds_s < min(keys[other][1] for other in result):
+            result.append(one)
+    return result
 
 
-def _key(problem: StageProblem, one: Assignment) -> tuple[object, ...]:
+def _key(problem: StageProblem, one: Assignment) -> tuple[float, ...]:
     seconds = chunk_seconds(problem, one)
     # A round is over when the slowest of its chunks is: chunks k pp to k pp + pp - 1.
     rounds = [max(seconds[start : start + problem.pp]) for start in range(0, len(seconds), problem.pp)]
-    figures = (sum(rounds), max(rounds), sum(seconds), max(stage_peaks(problem, one)))
-    return (*(float(f"{figure:.{DIGITS}g}") for figure in figures), one.chunks, one.choices)
+    slowest = max(stage_seconds(problem, one))
+    figures = (slowest, sum(rounds), max(rounds), sum(seconds), max(stage_peaks(problem, one)))
+    return tuple(float(f"{figure:.{DIGITS}g}") for figure in figures)

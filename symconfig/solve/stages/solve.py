@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -51,7 +51,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "a
 
 @dataclass(slots=True)
 class _Solving:
-    """best: those found with the same slowest stage, best_s. open: modes that may hold a faster one, with their bounds.
+    """found: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
     left_s: bounds of the modes that the solver did not finish.
     """
@@ -61,7 +61,7 @@ class _Solving:
     wanted: str
     scale: Scale = field(init=False)
     frames: list[Frame] = field(init=False)
-    best: list[Assignment] = field(default_factory=list)
+    found: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
     open: list[tuple[float, Mode | None]] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
@@ -87,23 +87,17 @@ class _Solving:
         """Whether a stage of so many seconds would be faster than all that was found."""
         return bound < self.best_s * (1 - CLOSE)
 
-    def keep(self, found: Sequence[Assignment]) -> None:
-        """All of the same slowest stage."""
-        if not found:
-            return
-        slowest_s = max(stage_seconds(self.problem, found[0]))
-        if self.better(slowest_s):
-            self.best, self.best_s = list(found), slowest_s
-        elif slowest_s <= self.best_s * (1 + CLOSE):
-            self.best += found
+    def keep(self, found: Assignment | None) -> None:
+        if found is not None:
+            self.found.append(found)
+            self.best_s = min(self.best_s, max(stage_seconds(self.problem, found)))
 
     def enumerate(self, cuts: Iterable[Chunks]) -> None:
         """All that the target can say, one by one."""
         self.used = "enumeration"
         for chunks in cuts:
             for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)) or (None,):
-                found = fastest_of_cut(self.scale, chunks, mode, self.best_s)
-                self.keep([found] if found else [])
+                self.keep(fastest_of_cut(self.scale, chunks, mode, self.best_s))
 
     def bounded(self) -> None:
         """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
@@ -130,7 +124,7 @@ class _Solving:
     def proved(self) -> None:
         """The open modes, most hopeful first, each searched for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
-            if not self.better(least_s) and (not self.named or least_s > self.best_s):
+            if not self.better(least_s) and (not self.named or least_s > self.best_s * (1 + CLOSE)):
                 continue
             if self.late() or (self.wanted == "quick" and self.problem.vpp > 1):
                 self.left_s.append(least_s)
@@ -139,7 +133,7 @@ class _Solving:
                 chain = fastest_chain(self.scale, mode, least_s, self.best_s)
                 if chain is not None:
                     first = mode.first if mode else 0
-                    self.keep([assignment(self.problem, chain.chunks, chain.choices, first)])
+                    self.keep(assignment(self.problem, chain.chunks, chain.choices, first))
             else:
                 self._programmed(least_s, mode)
 
@@ -158,7 +152,7 @@ class _Solving:
         tried = few if mode.first and self.problem.vpp > 1 else self.frames
         for policy in POLICIES if self.problem.vpp > 1 else POLICIES[:2]:
             found = construct(self.scale, tried, mode, least_s, policy)
-            self.keep([found] if found else [])
+            self.keep(found)
             tried = tried if found else few
         for slack in SLACKS:
             if not self.better(least_s * slack) or self.late():
@@ -167,8 +161,8 @@ class _Solving:
                 found = construct(self.scale, few, mode, least_s * slack, POLICIES[0])
             else:
                 found = beam(self.scale, mode, least_s * slack)
+            self.keep(found)
             if found:
-                self.keep([found])
                 break
         return self.best_s <= least_s * (1 + CLOSE)
 
@@ -181,17 +175,17 @@ class _Solving:
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
             left_s = max(self.until - time.perf_counter(), LEAST_LIMIT_S)
             answer = fastest_program(self.scale, mode, least_s, most_s, self.used, left_s)
-            self.keep([answer.found] if answer.found else [])
+            self.keep(answer.found)
             if not answer.proved:
                 self.left_s.append(max(least_s, answer.bound))
             if answer.found or not answer.proved or most_s == self.best_s:
                 return
 
     def answer(self, started_s: float) -> StageSolution | Unsatisfied:
-        if not self.best:
+        if not self.found:
             return Unsatisfied(proved=not self.left_s)
         bound = min(self.best_s, *self.left_s) if self.left_s else self.best_s
-        ranking = ranked(self.problem, self.best)
+        ranking = ranked(self.problem, self.found)
         gap = (self.best_s - bound) / self.best_s if self.best_s else 0.0
         return StageSolution(
             best=ranking[0],

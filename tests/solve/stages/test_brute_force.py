@@ -34,10 +34,11 @@ def holds(problem: StageProblem, solver: str) -> None:
     assert found.optimal
     assert found.slowest_s == pytest.approx(wanted, rel=1e-7)
     assert found.bound_s == pytest.approx(wanted, rel=1e-7)
+    assert max(found.stage_s) == pytest.approx(wanted, rel=1e-7)
     for one in (found.best, *found.alternatives):
         assert one.chunks in set(cuts(problem))
         stages = [stage(problem, i, one.chunks, one.choices) for i in range(problem.pp)]
-        assert max(s for s, _ in stages) == pytest.approx(wanted, rel=1e-7)
+        assert max(s for s, _ in stages) >= wanted * (1 - 1e-7)
         assert max(b for _, b in stages) <= problem.limit_bytes * (1 + 1e-7)
         assert [s for s, _ in stages] == pytest.approx(stage_seconds(problem, one))
         assert [b for _, b in stages] == pytest.approx(stage_peaks(problem, one))
