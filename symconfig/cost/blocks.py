@@ -211,11 +211,11 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
         np.zeros((2, lattice.points)),
         paired=False,
     )
-    return overlapped(bare, framework)
+    return hiding(bare, framework)
 
 
-def overlapped(cost: BlockCost, framework: Framework) -> BlockCost:
-    """The same block's costs with what this framework hides, whatever another one, its like else, hid."""
+def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
+    """The costs with what this framework hides, of a block that was evaluated for one that is else the same."""
     collectives, work = cost.derived.collectives, cost.work_s
     shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import BlockCost, overlapped
+from symconfig.cost.blocks import BlockCost, hiding
 from symconfig.cost.device import largest_peak_bytes
 from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import element_bytes
@@ -81,6 +81,8 @@ def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refuse
     """
     plain = requests[0]
     grid = points(plain, scheme, refused)
+    if not grid.shape[1]:
+        return
     of_kind = derived(plain.model, plain.framework.implementation, scheme)
     left = [(asked, choices) for asked in requests if (choices := recompute_choices(asked))]
     every = list(dict.fromkeys(choice for _, choices in left for choice in choices))
@@ -91,16 +93,16 @@ def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refuse
         })
         for asked, choices in left
     ]
-    if not grid.shape[1] or not shared:
-        return
     alive = [among(some.request, scheme, grid, refused) for some in shared]
-    for start in range(0, grid.shape[1], 8 * PIECE):
+    for start in range(0, grid.shape[1] if shared else 0, 8 * PIECE):
         part = grid[:, start : start + 8 * PIECE]
         costs = block_costs(of_kind, lattice(plain, part), machine, plain.framework)
         for some, whole in zip(shared, alive, strict=True):
             mine = whole[(whole >= start) & (whole < start + 8 * PIECE)] - start
             if mine.size:
-                yield from some.pieces(part, costs, mine)
+                other = some.request.framework != plain.framework
+                own = tuple(hiding(cost, some.request.framework) for cost in costs) if other else costs
+                yield from some.pieces(part, own, mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,7 @@ class _Shared:
 
     def pieces(self, grid: Grid, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
         """Those `where` of the grid's points; `costs` are of all."""
-        request, framework = self.request, self.request.framework
-        costs = tuple(overlapped(cost, framework) for cost in costs)
+        request = self.request
         low = bound_table(costs, self.policies)
         kinds = sequence(request.model)
         counts = np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
@@ -138,7 +139,7 @@ class _Shared:
                 partial(_at, costs, mine),
                 low.at(mine),
                 balance,
-                largest_peak_bytes(usable, self.machine, framework),
+                largest_peak_bytes(usable, self.machine, request.framework),
                 least[mine],
                 self.choices,
                 self.policies,
