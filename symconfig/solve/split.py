@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from itertools import accumulate, pairwise, product
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from symconfig.pipeline_layout import LETTERS, dealt, expanded, letters, written
+from symconfig.solve.balance import lightest, lightest_ends
 from symconfig.solve.stages.problem import Chunks, Layouts
 
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
@@ -147,8 +148,8 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Every split worth weighing for pp x vpp chunks: those that can be said without a layout string, and the one
-    whose heaviest chunk is lightest. weights: relative seconds of each kind, for balancing. pinned: this one only."""
+    """Every split worth weighing for pp x vpp chunks: those of equal chunks, and the one whose heaviest stage is
+    lightest. weights: relative seconds of each kind, for balancing. pinned: this one only."""
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
         found = said(pp, split.chunks, layouts) if split is not None and split.vpp == vpp else None
@@ -188,12 +189,12 @@ def _cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
 def _lightest(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[int, ...] | None:
-    """Layers of each chunk in the cut whose heaviest chunk is lightest, among those that can be said."""
+    """Layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are tried."""
     kinds = tuple(kind for kind in sequence if kind not in LETTERS)
     if layouts.any_cut:
-        return _balanced(kinds, _least(len(kinds), pp * vpp, layouts), weights)
+        return lightest(kinds, pp, _least(len(kinds), pp * vpp, layouts), weights)
     if layouts.first_last:
-        return _lightest_ends(kinds, pp, vpp, weights)
+        return lightest_ends(kinds, pp, vpp, weights)
     return None
 
 
@@ -202,78 +203,3 @@ def _least(layers: int, chunks: int, layouts: Layouts) -> tuple[int, ...]:
     ends = int(not layouts.empty_ends)
     missing = max(0, chunks - layers - 2 * (1 - ends)) if layouts.empty else 0
     return (ends, *(int(index >= missing) for index in range(chunks - 2)), ends)
-
-
-def _edges(weight: Mapping[str, float]) -> tuple[float, float]:
-    """Weights of what stands before the layers, and behind them."""
-    return weight.get("embedding", 0.0), weight.get("head", 0.0) + weight.get("mtp_total", 0.0)
-
-
-def _lightest_ends(
-    layers: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...]
-) -> tuple[int, ...] | None:
-    """The same where only the layers of the first and last stage can be told, by trying all."""
-    weight = dict(weights)
-    head, tail = _edges(weight)
-    until = list(accumulate((weight[kind] for kind in layers), initial=0.0))
-    found: list[tuple[float, int, tuple[int, ...]]] = []
-    for first, between in product(range(vpp, len(layers), vpp), range(vpp, len(layers), vpp) if pp > 2 else (0,)):
-        last = len(layers) - first - between * (pp - 2)
-        sizes = dealt(len(layers), pp, vpp, first=first, last=last) if last > 0 else None
-        if sizes is not None:
-            places = list(accumulate(sizes, initial=0))
-            loads = [until[end] - until[start] for start, end in pairwise(places)]
-            loads[0] += head
-            loads[-1] += tail
-            found.append((max(loads), max(sizes) - min(sizes), sizes))
-    return min(found)[2] if found else None
-
-
-@cache
-def _balanced(
-    layers: tuple[str, ...], least: tuple[int, ...], weights: tuple[tuple[str, float], ...]
-) -> tuple[int, ...] | None:
-    """Sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
-
-    Exact to a millionth of the total: a greedy fill is feasible exactly when some split is.
-    """
-    weight = dict(weights)
-    ends = _edges(weight)
-    total = sum(weight[kind] for kind in layers) + sum(ends)
-    low, high = total / len(least), total
-    if _fill(layers, least, weight, ends, high) is None:
-        return None
-    while high - low > 1e-6 * total:
-        middle = (low + high) / 2
-        if _fill(layers, least, weight, ends, middle) is None:
-            low = middle
-        else:
-            high = middle
-    sizes = _fill(layers, least, weight, ends, high)
-    assert sizes is not None
-    return tuple(sizes)
-
-
-def _fill(
-    layers: tuple[str, ...],
-    least: tuple[int, ...],
-    weight: dict[str, float],
-    ends: tuple[float, float],
-    limit: float,
-) -> list[int] | None:
-    """Fill from the back, each chunk to the limit, leaving what the chunks before it must have; None if that fails."""
-    sizes = [0] * len(least)
-    left, needed = len(layers), sum(least)
-    for index in reversed(range(len(least))):
-        needed -= least[index]
-        load = ends[1] if index == len(least) - 1 else 0.0
-        load += ends[0] if index == 0 else 0.0
-        while left > needed and (
-            load + weight[layers[left - 1]] <= limit * (1 + 1e-12) or index == 0 or sizes[index] < least[index]
-        ):
-            load += weight[layers[left - 1]]
-            left -= 1
-            sizes[index] += 1
-        if load > limit * (1 + 1e-9) or sizes[index] < least[index]:
-            return None
-    return sizes
