@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import KEPT, SECONDS
-from symconfig.cost.flight import in_flight
+from symconfig.cost.flight import at_peak
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Points, Setting, Stages, stages
@@ -45,17 +45,18 @@ def evaluate_block(
     plain = evaluate(plain_sums, points, setting)
     prefix = np.array(prefixes, dtype=np.float64)  # [s, layers, kinds]
     change = again.passes[:, 0][..., chosen] - keep.passes[:, 0][..., chosen]  # [PASSES, kinds, n]
-    less = (prefix @ change[KEPT]) * in_flight(points, setting)[:, None, :]
+    kept = plain_sums.kept + prefix @ change[KEPT]  # [s, layers, n]
+    activations = at_peak(kept, plain_sums.ends, points, setting)
     touched = prefix.sum(axis=2)[..., None] > 0
     working = np.where(touched, np.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
     fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})
-    movable = plain.memory["activations"][:, 0] + less + working  # [s, layers, n]
+    movable = activations + working
     fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]
     fits[0] = False
     layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
     memory = {
         **plain.memory,
-        "activations": plain.memory["activations"] + _pick(less, layers),
+        "activations": _pick(activations, layers),
         "working set": _pick(working, layers),
     }
     extra = _pick(prefix @ change[SECONDS].sum(axis=0), layers)

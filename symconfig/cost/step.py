@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.exchange import exchanged_s
-from symconfig.cost.flight import in_flight
+from symconfig.cost.flight import at_peak
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
@@ -115,7 +115,7 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
 def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     """Bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
-        "activations": _each_offload(sums.kept * in_flight(points, setting)[:, None, :]),
+        "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
         "logits and loss": _each_offload(sums.ends),
         "working set": _each_offload(sums.transient),
     }
@@ -194,7 +194,7 @@ def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequ
         # Offloads are in rising order: the last one leaves least on the GPU.
         lean = replace(setting, offload=setting.offload[-1:])
         states = sum(part.min(axis=1) for part in _states(sums, points, lean).values())
-        live = sums.kept[:, 0] * in_flight(points, setting) + sums.ends[:, 0] + sums.transient[:, 0]
+        live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
         held[setting.zero] = np.asarray((live + states).max(axis=0))
     return Bound(pipeline, held)
 

@@ -17,14 +17,15 @@ _WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set
 def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Array, Array], ...]:
     """For each stage the seconds, from 0 on, at which its allocated bytes change, and the bytes from then on.
 
-    Of a chunk's activations it holds as many microbatches as the simulation says. What it works with, and what the
-    loss keeps, count while it holds any. A schedule that has chunks elsewhere, or twice, has their states there; one
-    that never flushes keeps old weights. parts: of the same chunks as those that the timeline has.
+    Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
+    holds any, what the loss keeps while it holds any of the loss's chunk. A schedule that has chunks elsewhere, or
+    twice, has their states there; one that never flushes keeps old weights. parts: of the same chunks as those that the
+    timeline has.
     """
     bytes_of = {name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
                 for name, part in parts.cost.memory.items()}
-    working = bytes_of[_WORKING] + bytes_of[_LOSS]
-    states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_ACTIVATIONS]
+    working, loss = bytes_of[_WORKING], _at_loss(found, bytes_of[_LOSS])
+    states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
     kept, at_rest, weights = _kept(found, parts), _spread(found, states), _spread(found, bytes_of[_WEIGHTS])
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):
@@ -32,7 +33,7 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
         least = at_rest[chunks].sum() + older * weights[chunks].sum()
         seconds, held = line.held(stage)
         activations = held @ kept[chunks] / line.schedule.slices
-        change = least + activations + np.where(held.any(axis=1), working[stage], 0.0)
+        change = least + activations + (held > 0) @ loss[chunks] + np.where(held.any(axis=1), working[stage], 0.0)
         result.append((np.append(0.0, seconds), np.append(least, change)))
     return tuple(result)
 
@@ -51,6 +52,14 @@ def _kept(found: Found, parts: Detail) -> Array:
             layer += kind not in ENDS
         result.append(total)
     return np.array(result)
+
+
+def _at_loss(found: Found, of_stage: Array) -> Array:
+    """[pp vpp]: bytes of each stage that the loss keeps, in the chunks of the model that end in one."""
+    ending = np.array([float(any(kind in LAST for kind in chunk)) for chunk in found.split.chunks])
+    stage = np.arange(len(ending)) % found.split.pp
+    result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
+    return result
 
 
 def _spread(found: Found, of_stage: Array) -> Array:
