@@ -9,12 +9,12 @@ from symconfig.solve.stages.chain import leanest_chain
 from symconfig.solve.stages.content import Mode, Scale, modes
 from symconfig.solve.stages.cuts import family, longest_chunk
 from symconfig.solve.stages.judge import assignment, cornered, stage_peaks
-from symconfig.solve.stages.problem import Lean, StageProblem
+from symconfig.solve.stages.problem import Lean, Solver, StageProblem
 from symconfig.solve.stages.program import Answer, leanest_program
 from symconfig.solve.stages.stage import leanest_of_cut
 
 
-def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "cbc") -> Lean | None:
+def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "cbc") -> Lean | None:
     """None: no cut at all that the target can say."""
     until = time.perf_counter() + time_limit_s
     problem = cornered(problem)
@@ -36,7 +36,7 @@ def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
     return (found[-1:] if found[-1:] and found[-1].first and saves else found) or (None,)
 
 
-def _answers(scale: Scale, mode: Mode | None, solver: str, until: float) -> Iterator[Answer]:
+def _answers(scale: Scale, mode: Mode | None, solver: Solver, until: float) -> Iterator[Answer]:
     problem = scale.problem
     if problem.fixed is not None or not problem.layouts.any_cut:
         for chunks in [problem.fixed] if problem.fixed is not None else family(problem):

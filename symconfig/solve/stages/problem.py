@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 
 Array = NDArray[np.float64]
+Solver = Literal["auto", "quick", "cbc", "highs"]
 Chunks = tuple[tuple[str, ...], ...]  # kinds of every chunk, chunk j on stage j mod pp
 Choices = tuple[tuple[int, ...], ...]  # recompute choice of every block of every chunk
 

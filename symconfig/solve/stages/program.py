@@ -16,36 +16,37 @@ from symconfig.errors import FailedError, Problem
 from symconfig.solve.stages.columns import Column, columns
 from symconfig.solve.stages.content import Mode, Scale, content
 from symconfig.solve.stages.judge import assignment
-from symconfig.solve.stages.problem import Assignment, Scope
-
-PRECISION = 1e-7  # relative: the solvers' own tolerance; nothing is proved more closely
+from symconfig.solve.stages.problem import Assignment, Scope, Solver
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """found: None if there is none. bound: no assignment is better, relative to the unit; proved: found is the best."""
+    """found: the best one known, if any. bound: none is better, in seconds (bytes); proved: found is the best."""
 
     found: Assignment | None
     bound: float
     proved: bool
 
 
-def available(solver: str) -> None:
+def available(solver: Solver) -> None:
     """Raises FailedError if the solver is not installed."""
     if solver == "highs" and importlib.util.find_spec("highspy") is None:
         raise FailedError(Problem("the solver HiGHS is not installed", hint=install.HIGHS))
 
 
-def fastest_program(scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: str, limit_s: float
+def fastest_program(scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: Solver, limit_s: float
                     ) -> Answer:
-    """The least slowest stage. bound_s: none is faster; most_s: only what is not slower is of interest."""
+    """The least slowest stage, to the solvers' own tolerance of a ten-millionth.
+
+    bound_s: none is faster; most_s: only what is not slower is of interest.
+    """
     model = _Model(scale, mode, columns(scale, mode, most_s))
     if not model.columns:
         return Answer(None, most_s, True)
     return model.fastest(bound_s, most_s, solver, limit_s)
 
 
-def leanest_program(scale: Scale, mode: Mode | None, solver: str, limit_s: float) -> Answer:
+def leanest_program(scale: Scale, mode: Mode | None, solver: Solver, limit_s: float) -> Answer:
     """The least largest excess over the limit."""
     model = _Model(scale, mode, columns(scale, mode, float("inf")))
     return model.leanest(solver, limit_s) if model.columns else Answer(None, 0.0, True)
@@ -66,7 +67,7 @@ class _Model:
         if mode is None and self.problem.scope is Scope.STAGE and self.problem.vpp > 1:
             self._one_choice()
 
-    def fastest(self, bound_s: float, most_s: float, solver: str, limit_s: float) -> Answer:
+    def fastest(self, bound_s: float, most_s: float, solver: Solver, limit_s: float) -> Answer:
         pulp, unit = self.pulp, bound_s or 1.0
         slowest = self.program.add_variable("slowest", lowBound=min(bound_s, most_s) / unit)
         if most_s < float("inf"):
@@ -79,7 +80,7 @@ class _Model:
         self.program.setObjective(pulp.lpSum([slowest]))
         return self._solve(solver, limit_s, unit)
 
-    def leanest(self, solver: str, limit_s: float) -> Answer:
+    def leanest(self, solver: Solver, limit_s: float) -> Answer:
         peak = self.program.add_variable("peak", lowBound=0)
         for stage in range(self.problem.pp):
             self._peaks(stage, peak)
@@ -148,7 +149,7 @@ class _Model:
                 terms.append((n, (weight.once_bytes + kept) / unit))
             self._add(self._sum(terms) + working + problem.stage_bytes[stage] / unit <= most)
 
-    def _solve(self, name: str, limit_s: float, unit: float) -> Answer:
+    def _solve(self, name: Solver, limit_s: float, unit: float) -> Answer:
         pulp = self.pulp
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "log"
@@ -170,7 +171,7 @@ class _Model:
             return Answer(self._found(), bound * unit, False)
         return Answer(None, bound * unit, self.program.status == pulp.LpStatusInfeasible)
 
-    def _bound(self, name: str, log: Path) -> float:
+    def _bound(self, name: Solver, log: Path) -> float:
         """The solver's own bound of the objective, where it stopped early; zero where it says none."""
         if name == "highs":
             return float(self.program.solverModel.getInfo().mip_dual_bound)

@@ -15,7 +15,7 @@ from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import check, family, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
 from symconfig.solve.stages.judge import CLOSE, assignment, cornered, stage_peaks, stage_seconds
-from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
+from symconfig.solve.stages.problem import Assignment, Chunks, Solver, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.program import available, fastest_program
 from symconfig.solve.stages.rank import ranked
 from symconfig.solve.stages.stage import fastest_of_cut
@@ -28,7 +28,9 @@ FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
 SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
 
 
-def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: str = "auto") -> StageSolution | Unsatisfied:
+def solve(
+    problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto"
+) -> StageSolution | Unsatisfied:
     """The assignment with the fastest slowest stage.
 
     solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
@@ -58,7 +60,7 @@ class _Solving:
 
     problem: StageProblem
     until: float
-    wanted: str
+    wanted: Solver
     scale: Scale = field(init=False)
     frames: list[Frame] = field(init=False)
     found: list[Assignment] = field(default_factory=list)
@@ -171,15 +173,17 @@ class _Solving:
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
         """By the integer program: first near the bound, where columns are few."""
-        self.used = "cbc" if self.wanted == "auto" else self.wanted
+        solver: Solver = self.wanted if self.named else "cbc"
+        self.used = solver
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
             left_s = max(self.until - time.perf_counter(), LEAST_LIMIT_S)
-            answer = fastest_program(self.scale, mode, least_s, most_s, self.used, left_s)
+            answer = fastest_program(self.scale, mode, least_s, most_s, solver, left_s)
             self.keep(answer.found)
             if not answer.proved:
                 self.left_s.append(max(least_s, answer.bound))
             if answer.found or not answer.proved or most_s == self.best_s:
                 return
+            least_s = most_s
 
     def answer(self, started_s: float) -> StageSolution | Unsatisfied:
         if not self.found:

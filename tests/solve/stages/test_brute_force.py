@@ -52,7 +52,7 @@ def test_one_chunk_a_stage(seed: int, scope: Scope) -> None:
 
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize("vpp", [2, 3])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_several_chunks_a_stage(seed: int, vpp: int, scope: Scope) -> None:
     holds(small(seed, scope, vpp, RULES[seed % len(RULES)]), "auto")
 
@@ -66,7 +66,7 @@ def test_the_integer_program_by_itself(seed: int, scope: Scope, solver: str) -> 
 
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize("vpp", [1, 2])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_leanest_when_nothing_fits(seed: int, vpp: int, scope: Scope) -> None:
     problem = small(200 + seed, scope, vpp, RULES[seed % len(RULES)])
     lean = leanest(problem)
