@@ -28,11 +28,14 @@ def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> li
 
 
 def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
-    """More stages, or chunks of them, than there are layers."""
-    layers, (pp, _), (vpp, _) = model.num_hidden_layers, pins.ranges.get("pp", (1, 0)), pins.ranges.get("vpp", (1, 0))
+    """More stages, or chunks of them, than there are layers; chunks without stages."""
+    layers, any_number = model.num_hidden_layers, (1, 2**31)
+    (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
     if pp > layers:
         yield Problem("is more stages than the model has layers", field="pins.pp", got=str(pp), need=f"up to {layers}")
-    elif vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)) and vpp > 1:
+    elif vpp > 1 and most_pp < 2:
+        yield Problem("is several chunks of one stage", field="pins.vpp", got=str(vpp), need="1, or pp from 2 on")
+    elif vpp > 1 and vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)):
         yield Problem(f"is more chunks of a stage than {layers} layers are for", field="pins.vpp", got=str(vpp),
                       need=f"up to {most} with pp {max(pp, 2)}")
 

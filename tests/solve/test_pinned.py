@@ -83,6 +83,7 @@ def test_a_layout_for_other_stages_is_refused() -> None:
     ({"pp": "8.."}, "pins.pp: is more stages"),
     ({"pp": "2", "vpp": "5"}, "pins.vpp: is more chunks of a stage than 6 layers are for (got 5, need up to 4 with"),
     ({"vpp": "5.."}, "pins.vpp: is more chunks"),
+    ({"pp": "1", "vpp": "2.."}, "pins.vpp: is several chunks of one stage (got 2, need 1, or pp from 2 on)"),
 ])
 def test_more_stages_than_layers_are_refused(pins: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
