@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import KEPT, SECONDS
-from symconfig.cost.flight import at_peak
+from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Points, Setting, Stages, stages
@@ -45,8 +45,8 @@ def evaluate_block(
     plain = evaluate(plain_sums, points, setting)
     prefix = np.array(prefixes, dtype=np.float64)  # [s, layers, kinds]
     change = again.passes[:, 0][..., chosen] - keep.passes[:, 0][..., chosen]  # [PASSES, kinds, n]
-    kept = plain_sums.kept + prefix @ change[KEPT]  # [s, layers, n]
-    activations = at_peak(kept, plain_sums.ends, points, setting)
+    less = (prefix @ change[KEPT]) * heads_in_flight(prefix.sum(axis=2), points, setting)  # [s, layers, n]
+    activations = plain.memory["activations"][:, 0] + less
     touched = prefix.sum(axis=2)[..., None] > 0
     working = np.where(touched, np.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
     fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from symconfig.cost import compiled
-from symconfig.cost.flight import _uneven
-from symconfig.cost.stages import StageShape
+from symconfig.cost.flight import held
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
@@ -152,7 +152,7 @@ def most_layers_held(stage: int, p: int, layers: tuple[int, ...], group: int, m:
 def test_chunks_of_different_sizes_are_held_as_often_as_they_run(
     layers: tuple[int, ...], stage: int, p: int, group: int, m: int
 ) -> None:
-    moments = sum(layers) * _uneven(StageShape(stage, (), 1, layers), p, group, m)
+    moments = held(stage, p, len(layers), group, m) @ np.array(layers)
     assert moments.max() == pytest.approx(most_layers_held(stage, p, layers, group, m))
     if stage == p - 1:  # the loss's: one microbatch of the last chunk, `group` of every other
         assert moments[0] == pytest.approx(group * sum(layers[:-1]) + layers[-1])

@@ -37,15 +37,17 @@ def test_the_peak_of_every_stage_is_that_of_the_cost_model(name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["Et*3|t*3|t*2|t*2|t*3|t*2|t|t*2L", "Et*2|t|t*4|t*5|t*2|t*2|t|tL"])
-@pytest.mark.parametrize("vocab_size", [1024, 128000])
-def test_the_peak_of_uneven_chunks_is_that_of_the_cost_model(layout: str, vocab_size: int) -> None:
+@pytest.mark.parametrize(("vocab_size", "first"), [(1024, 0), (128000, 0), (1024, 1), (128000, 1), (1024, 2)])
+def test_the_peak_of_uneven_chunks_is_that_of_the_cost_model(layout: str, vocab_size: int, first: int) -> None:
     """On the last stage either with what the loss keeps or, where its first chunk is large, without."""
     model = tiny(num_hidden_layers=18, vocab_size=vocab_size)
-    asked = Configuration(1, 2, 1, 1, 16, 4096, 4, layout=layout)
+    asked = Configuration(1, 2, 1, 1, 16, 4096, 4, layout=layout, block_layers=first)
     found = as_found(model, sample_cluster(), asked)
     parts = detail(found)
     memory = stage_memory(found, parts, timeline(found, parts))
-    assert [bytes_.max() for _, bytes_ in memory] == pytest.approx(list(parts.peaks), rel=5e-3)  # see above
+    peaks = [float(bytes_.max()) for _, bytes_ in memory]
+    assert all(simulated < peak * (1 + 5e-3) for simulated, peak in zip(peaks, parts.peaks, strict=True))  # see above
+    assert peaks == pytest.approx(list(parts.peaks), rel=0.03 if first else 5e-3)
 
 
 def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> None:
