@@ -202,13 +202,20 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search did. `optimal`: every candidate of the space was weighed and none is better under the model."""
+    """What the search did. `optimal`: every candidate of the space was weighed and none is better under the model.
+
+    Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
+    what share of the step something that was left out could be faster.
+    """
 
     __pydantic_config__ = _CONFIG
     candidates: int
     feasible: int
     seconds: float
     optimal: bool
+    layouts: int = 0
+    simulated: int = 0
+    gap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

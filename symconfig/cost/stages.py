@@ -137,6 +137,11 @@ class Stages:
         return Stages(*(getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
                         for name in Stages.__slots__))
 
+    def shared(self, parts: int) -> Stages:
+        """An equal share of everything."""
+        whole = ("boundary", "replicated")
+        return Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
+
     @property
     def communication(self) -> Array:
         return self.forward_comm + self.backward_comm

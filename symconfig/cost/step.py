@@ -119,11 +119,10 @@ def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
         "logits and loss": _each_offload(sums.ends),
         "working set": _each_offload(sums.transient),
     }
-    states = _states(sums, points, setting)
-    return parts | {name: part[:, None] for name, part in states.items()}
+    return parts | {name: part[:, None] for name, part in states(sums, points, setting).items()}
 
 
-def _states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+def states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     """Weights, gradients and optimizer state: [s, o, n]."""
     sizes, zero, dense = setting.bytes, setting.zero, _dense(sums, points, setting)
 
@@ -193,9 +192,9 @@ def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequ
     for setting in settings:
         # Offloads are in rising order: the last one leaves least on the GPU.
         lean = replace(setting, offload=setting.offload[-1:])
-        states = sum(part.min(axis=1) for part in _states(sums, points, lean).values())
+        state = sum(part.min(axis=1) for part in states(sums, points, lean).values())
         live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
-        held[setting.zero] = np.asarray((live + states).max(axis=0))
+        held[setting.zero] = np.asarray((live + state).max(axis=0))
     return Bound(pipeline, held)
 
 

@@ -62,6 +62,16 @@ class Table:
         """The same with one policy."""
         return replace(self, policies=(self.policies[policy],), passes=self.passes[:, policy : policy + 1])
 
+    def alone(self, policies: Sequence[int], point: int) -> Table:
+        """Some policies at one of the points, blocks and all."""
+        where = np.array([point])
+        blocks = tuple(block.at(where) for block in self.blocks)
+        chosen = tuple(self.policies[policy] for policy in policies)
+        return replace(
+            self, policies=chosen, passes=self.passes[:, policies][..., where], weights=self.weights[..., where],
+            boundary=self.boundary[where], hidden=self.hidden[..., where], blocks=blocks,
+        )
+
     def at(self, chosen: NDArray[np.intp]) -> Table:
         """Some of the points; the blocks stay as they are."""
         return replace(

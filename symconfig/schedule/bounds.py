@@ -70,3 +70,27 @@ def path_bound_s(stage_seconds: Array, m: int, vpp: int) -> Array:
     paths = np.maximum(through, before + m * stage_seconds)
     result: Array = np.maximum(paths, total + (m - 1) / 2.0 * stage_seconds).max(axis=0)
     return result
+
+
+def layout_bound_s(forward: Array, backward: Array, m: Array | int, paired: bool = False) -> Array:
+    """[...]: a lower bound of the simulated step of a layout, from the seconds of its chunks' passes [pp, vpp, ...].
+
+    The longest path through all tasks of one stage. Before them the stages above fill; after them they drain. Between
+    them the stage waits for its first backward (its last one): the last chunk's passes through the stages below, less
+    the forwards (backwards) that it runs ahead of them, in Megatron's order; one more where it runs them in pairs.
+    m >= pp; groups of pp.
+    """
+    pp, vpp = forward.shape[:2]
+    ahead = np.arange(pp - 1.0, -1.0, -1.0).reshape(-1, *[1] * (forward.ndim - 2)) * (1 if vpp == 1 else 2) + paired
+    of_last = np.minimum(ahead, pp - 1.0)  # those of the same round; the others are of the first chunk
+    both = forward + backward
+    before = both[:, 0].cumsum(axis=0) - both[:, 0]
+    after = both[::-1, -1].cumsum(axis=0)[::-1] - both[:, -1]
+    first, last = (
+        np.maximum(after - of_last * passes[:, -1] - (ahead - of_last) * passes[:, 0], 0.0)
+        for passes in (forward, backward)
+    )
+    apart = m * vpp > 2 * (ahead + (vpp - 1) * pp)  # else the two waits may be one
+    waits = np.where(apart, first + last, np.maximum(first, last))
+    result: Array = (before + m * both.sum(axis=1) + waits).max(axis=0)
+    return result

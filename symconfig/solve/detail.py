@@ -67,13 +67,18 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
-    request, pp = found.request, found.degrees[1]
-    known = known or sizes(found, 1)
-    point, every = _point(found, known.points), np.arange(known.points)
+    request, known = found.request, known or sizes(found, 1)
     of_kind = derived(request.model, request.framework.implementation, found.scheme)
     choices = [Choice(), WHOLE] if found.block_layers else [found.choice]
     costs = block_costs(of_kind, known, found.machine, request.framework)
-    small = table(costs, choices, resolve(of_kind, choices), found.machine, request.framework)
+    return detailed(found, table(costs, choices, resolve(of_kind, choices), found.machine, request.framework))
+
+
+def detailed(found: Found, small: Table) -> Detail:
+    """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it."""
+    request, pp = found.request, found.degrees[1]
+    every = np.arange(small.boundary.size)
+    point = _point(found, every.size)
     counts = found.split.counts(small.kinds)
     shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
     setting = Setting(

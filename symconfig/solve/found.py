@@ -86,6 +86,11 @@ class Weighed:
         """Step time that a candidate must beat to be shown."""
         return max(found.score for found in self.best.values()) if len(self.best) >= self.top else float("inf")
 
+    @property
+    def best_s(self) -> float:
+        """Step time that a candidate must beat to be the answer."""
+        return min((found.score for found in self.best.values()), default=float("inf"))
+
     def add(self, found: Found) -> None:
         """Keep the best candidate of each choice of degrees, and of those the best few."""
         key = (*found.degrees, found.split.vpp, found.request.precision)

@@ -18,6 +18,7 @@ from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import NO_FLASH, Limits, limits, pinnable
 from symconfig.solve.pins import Pins, parse
+from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.weigh import weigh
 from symconfig.targets import DEEPSPEED_RELEASE
@@ -27,8 +28,11 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """proof: how far the refined cost is settled; None where nothing was refined."""
+
     weighed: Weighed
     seconds: float
+    proof: Proof | None
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[str]:
@@ -52,7 +56,26 @@ def run(
     exhaustive: bool = False,
     any_will_do: bool = False,
 ) -> Outcome:
-    """Weigh everything that the job leaves open."""
+    """Weigh everything that the job leaves open, and refine what may be best.
+
+    any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
+    """
+    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, any_will_do)
+    enough = weighed.gammas is not None or (any_will_do and weighed.best)
+    proof = None if enough else refine(weighed)
+    return Outcome(weighed, time.perf_counter() - start, proof)
+
+
+def weigh_all(
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    top: int,
+    progress: Progress | None = None,
+    exhaustive: bool = False,
+    any_will_do: bool = False,
+) -> Weighed:
+    """All precisions and ways to run, by the formula for the schedule."""
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
@@ -61,7 +84,7 @@ def run(
         asked = requests(model, cluster, job, precision, pins)
         # The relative cost knows partitions, which both have.
         weigh(asked[:1] if relative else asked, machine(cluster, precision), weighed, progress)
-    return Outcome(weighed, time.perf_counter() - start)
+    return weighed
 
 
 def requests(

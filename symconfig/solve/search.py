@@ -10,10 +10,11 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan, Search
 from symconfig.solve import candidate, pinned
+from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
+from symconfig.solve.refine import Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
-from symconfig.solve.timeline import refined_s
 
 
 def search(
@@ -83,10 +84,12 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
 
     weighed = outcome.weighed
     ranked = weighed.ranked()
-    if weighed.gammas is None:
-        ranked.sort(key=refined_s)
     chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
-    search = Search(weighed.candidates, weighed.feasible, outcome.seconds, True)
+    proof = outcome.proof or Proof(0, 0, float("inf"))
+    gap = proof.gap(ranked[0].score) if outcome.proof else 0.0
+    search = Search(
+        weighed.candidates, weighed.feasible, outcome.seconds, gap == 0.0, proof.layouts, proof.simulated, tidy(gap)
+    )
     return Plan(
         model,
         cluster,

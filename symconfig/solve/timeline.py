@@ -14,7 +14,7 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.detail import Detail
 from symconfig.solve.found import Found
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
@@ -47,9 +47,8 @@ def stage_seconds(parts: Detail, made: Times) -> Array:
     return sums.seconds[:, 0, 0] + received + again
 
 
-def refined_s(found: Found) -> float:
+def refined_s(found: Found, parts: Detail) -> float:
     """Seconds of a step: where there is a pipeline, simulated."""
-    parts = detail(found)
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(found, parts):
         return sum(time.values())

@@ -76,6 +76,12 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
     )
 
 
+def place(found: Found) -> Key:
+    """The degrees of a found candidate, as `key` has those of a plan's."""
+    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    return (tp, pp, found.split.vpp, cp, ep, etp, dp, micro)
+
+
 def key(candidate: Candidate) -> Key:
     p = candidate.parallel
     return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, candidate.batch.micro)
@@ -104,16 +110,15 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     all_: set[Any] = set()
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
-        place = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees)
-        candidate = (place, found.block_layers > 0, found.beside_another)
+        point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees)
+        candidate = (point, found.block_layers > 0, found.beside_another)
         all_.add(candidate)
         parts = details.detail(found)
         peak = float(parts.cost.peak_bytes.max()) * (1 + ways[0].framework.fragmentation) + gpu.context_bytes
         if peak > limit:
             continue
         fits.add(candidate)
-        tp, pp, cp, ep, etp, dp, micro = found.degrees
-        degrees = (tp, pp, found.split.vpp, cp, ep, etp, dp, micro)
+        degrees = place(found)
         seconds = float(parts.cost.step_s.max())
         if degrees not in best or seconds < best[degrees][0]:
             best[degrees] = (seconds, found)

@@ -13,7 +13,7 @@ from symconfig.plan import Plan
 from symconfig.solve import pieces as weighing
 from symconfig.solve.detail import detail
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.run import run
+from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
 from symconfig.solve.timeline import refined_s
 from tests.solve import naive
@@ -66,24 +66,30 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
 }
 
 
-def table(plan: Plan) -> dict[naive.Key, float]:
-    return {key(candidate): candidate.predicted.step_s for candidate in (plan.best, *plan.alternatives)}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, gib, asked = CASES[name]
-    expected = naive.weigh(model, tight(model, gib), asked, monkeypatch)
-    plan = search(model, tight(model, gib), asked, top=1000, exhaustive=True)
-    assert plan.search.optimal
-    refined = {place: refined_s(found) for place, (_, found) in expected.best.items()}
-    assert table(plan) == pytest.approx(refined, rel=1e-9)
-    assert plan.search.feasible == expected.feasible
+    cluster = tight(model, gib)
+    expected = naive.weigh(model, cluster, asked, monkeypatch)
+    found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
+    steps = {naive.place(each): each.step_s for each in found.best.values()}
+    assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
+    assert found.feasible == expected.feasible
     # A case where everything fits would not test that memory is minded.
     assert expected.feasible < expected.candidates
-    assert plan.search.feasible <= plan.search.candidates <= expected.candidates
+    assert found.feasible <= found.candidates <= expected.candidates
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plan_is_no_slower_than_any_candidate_simulated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gib, asked = CASES[name]
+    expected = naive.weigh(model, tight(model, gib), asked, monkeypatch)
+    plan = search(model, tight(model, gib), asked)
+    assert plan.search.optimal
+    simulated = min(refined_s(found, detail(found)) for _, found in expected.best.values())
+    assert plan.best.predicted.step_s <= simulated * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -108,7 +114,8 @@ def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers
     asked = job(4, 8, 2**14, pins={**STATES, "tp": "1", "dp": "1", "pp": "4", "vpp": "1"})
     monkeypatch.setattr(weighing, "policies", lambda limits, precision: (frozenset(), WHOLE.modules))
     for gib in (2.05, 2.15):
-        weighed = run(model, tight(model, gib), resolved(model, tight(model, gib), asked), 9, None, 0.0, True).weighed
+        cluster = tight(model, gib)
+        weighed = weigh_all(model, cluster, resolved(model, cluster, asked), 9, exhaustive=True)
         assert any(found.block_layers for found in weighed.best.values())
         for found in weighed.best.values():
             assert float(detail(found).cost.step_s.max()) == pytest.approx(found.step_s, rel=1e-9)

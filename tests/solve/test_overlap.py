@@ -148,6 +148,6 @@ def test_under_other_schedules_it_has_what_they_hide() -> None:
     found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
     rows = {row.schedule: row.step_s for row in compare(found, detail(found)).able}
     plain = replace(found, request=replace(found.request, framework=MEGATRON))
-    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found))
-    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain), rel=0.01)
+    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found, detail(found)))
+    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain, detail(plain)), rel=0.01)
     assert rows[PAIRED_INTERLEAVED] < rows[SCHEDULES["interleaved"]]

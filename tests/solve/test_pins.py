@@ -40,7 +40,7 @@ def test_every_plan_lies_within_the_pins(bounds: dict[str, list[int]]) -> None:
     asked = job(8, 8, pins={name: f"{low}..{high}" for name, (low, high) in bounds.items()})
     try:
         plan = search(MIXTURE, sample_cluster(), asked, top=20)
-    except InfeasibleError:
+    except (InfeasibleError, InputError):  # such as more chunks of a stage than there are layers for
         return
     for candidate in (plan.best, *plan.alternatives):
         for name, (low, high) in bounds.items():

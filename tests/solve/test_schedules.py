@@ -25,7 +25,7 @@ def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
     found, parts = candidate(vpp=vpp)
     (own,) = [row for row in compare(found, parts).able if row.own]
     assert own.schedule.name == ("1f1b" if vpp == 1 else "interleaved")
-    assert own.step_s == pytest.approx(refined_s(found), rel=1e-12)
+    assert own.step_s == pytest.approx(refined_s(found, detail(found)), rel=1e-12)
     assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-5)
 
 

@@ -80,13 +80,13 @@ def test_weights_are_gathered_beside_work_where_stages_need_not_wait_for_each_ot
 @pytest.mark.parametrize("zero", [0, 1])
 def test_the_parts_of_a_refined_step_sum_to_it(vpp: int, zero: int) -> None:
     one = found(vpp=vpp, zero=zero)
-    assert sum(refined_time(one, detail(one)).values()) == pytest.approx(refined_s(one), rel=1e-12)
+    assert sum(refined_time(one, detail(one)).values()) == pytest.approx(refined_s(one, detail(one)), rel=1e-12)
 
 
 def test_without_a_pipeline_nothing_is_refined() -> None:
     one = found(pp=1, vpp=1)
     parts = detail(one)
-    assert refined_s(one) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
+    assert refined_s(one, detail(one)) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
 
 
 ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches, dp
@@ -114,9 +114,9 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)
     formula = float(detail(one).cost.step_s[0, 0, 0])
-    assert refined_s(one) == pytest.approx(formula, rel=0.01)
+    assert refined_s(one, detail(one)) == pytest.approx(formula, rel=0.01)
     if vpp == 1:
-        assert refined_s(one) == pytest.approx(formula, rel=1e-4)
+        assert refined_s(one, detail(one)) == pytest.approx(formula, rel=1e-4)
 
 
 def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:

@@ -1,0 +1,292 @@
+"""Candidates without a layout, as questions to the stage solver, and what a layout makes of all policies at a point.
+
+Axes of the arrays: r recompute choice, o offload, n point; pp, vpp: chunk k of stage i is chunk i + k pp of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost import compiled
+from symconfig.cost.chunks import overlap
+from symconfig.cost.exchange import exchange
+from symconfig.cost.flight import held
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import ENDS, StageShape, stages
+from symconfig.cost.table import Choice, Table
+from symconfig.graph.model import sequence
+from symconfig.schedule.bounds import layout_bound_s
+from symconfig.schedule.times import Start
+from symconfig.solve.floor import Floors
+from symconfig.solve.found import Found
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.split import Split
+from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
+
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A candidate of some floors whose layers are to be laid out. step_s: its floor; r, o, n: its place there."""
+
+    step_s: float
+    floors: Floors
+    r: int
+    o: int
+    n: int
+
+    @property
+    def by_block(self) -> bool:
+        """Full recompute of the first layers of every chunk."""
+        return self.r == len(self.floors.choices)
+
+    @property
+    def rows(self) -> list[int]:
+        """Places of its recompute choices in the piece's table."""
+        choices = self.floors.choices
+        return [choices.index(Choice()), choices.index(WHOLE)] if self.by_block else [self.r]
+
+    @property
+    def table(self) -> Table:
+        """Of its blocks alone."""
+        return self.floors.piece.whole().alone(self.rows, int(self.floors.places[self.n]))
+
+    @property
+    def hope_s(self) -> float:
+        return float(self.floors.even_s[self.r, self.o, self.n])
+
+    @property
+    def pipeline(self) -> tuple[int, int]:
+        """pp, vpp"""
+        return self.floors.setting.pp, self.floors.setting.vpp
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """In the arrays of its floors."""
+        return self.r, self.o, self.n
+
+    @property
+    def rest_s(self) -> float:
+        """Of the step, what neither layout nor schedule changes."""
+        return float(self.floors.rest_s[self.o, self.n])
+
+    def found(self, split: Split, block_layers: int) -> Found:
+        """With a layout, as the search has its candidates."""
+        floors, piece, n = self.floors, self.floors.piece, self.n
+        p = floors.points
+        tp, cp, ep, etp, dp, micro = (int(array[n]) for array in (p.tp, p.cp, p.ep, p.etp, p.dp, p.micro))
+        return Found(
+            piece.request,
+            piece.machine,
+            piece.scheme,
+            split,
+            WHOLE if self.by_block else floors.choices[self.r],
+            floors.setting.zero,
+            floors.setting.offload[self.o],
+            block_layers,
+            (tp, floors.setting.pp, cp, ep, etp, dp, micro),
+            self.step_s,
+            0.0,
+            self.step_s,
+        )
+
+
+def opened(floors: Floors, below_s: float) -> Iterator[Open]:
+    """Each candidate below a step time, the lowest floor first."""
+    where = np.argwhere(floors.step_s < below_s)
+    steps = floors.step_s[tuple(where.T)]
+    for place in np.argsort(steps, kind="stable"):
+        r, o, n = (int(index) for index in where[place])
+        yield Open(float(steps[place]), floors, r, o, n)
+
+
+def problem(candidate: Open) -> StageProblem:
+    """What the stage solver is asked. Of a candidate that is not `by_block`."""
+    floors, n, o, r = candidate.floors, candidate.n, candidate.o, candidate.r
+    setting, kinds, request = floors.setting, floors.kinds, floors.piece.request
+    # A stage waits for as many messages as any other, but one less at either end of the model.
+    fewer = dict.fromkeys(("embedding", "head"), float(floors.message_s[n]))
+    # Of a stage's blocks the largest buffers count, too: as if every one had the largest of the model's.
+    shared = float(kinds.buffers[:, n].max() + kinds.workspaces[:, n].max())
+
+    moments = held_by_stages(floors, int(floors.points.num_microbatches[n]))
+
+    def each(array: Array) -> dict[str, tuple[float, ...]]:
+        return {name: (value,) for name, value in zip(kinds.names, array[:, r, n].tolist(), strict=True)}
+
+    return StageProblem(
+        setting.pp,
+        setting.vpp,
+        sequence(request.model),
+        {name: (value - fewer.get(name, 0.0),) for name, (value,) in each(kinds.seconds).items()},
+        each(kinds.kept),
+        each(kinds.once),
+        dict(zip(kinds.names, kinds.states[:, o, n].tolist(), strict=True)),
+        each(kinds.transient + shared),
+        (0.0,) * setting.pp,
+        (*moments[:-1], moments[-1][:1]),
+        floors.piece.budget,
+        Scope.MODEL,
+        request.limits.layouts,
+    )
+
+
+def held_by_stages(floors: Floors, m: int) -> tuple[Array, ...]:
+    """[pp] of [moments, vpp]: microbatches of each chunk that a stage holds at every moment that may be its peak; the
+    first one is on the last stage the loss's, and only then what the loss keeps is there."""
+    setting = floors.setting
+    group = int(setting.microbatch_group)
+    return tuple(held(stage, setting.pp, setting.vpp, group, m) for stage in range(setting.pp))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout under recompute choices r at points n of some floors, [q] each. o: every offload.
+
+    first: of every chunk so many layers run again, over no recompute, whatever r says; or 0.
+    """
+
+    floors: Floors
+    split: Split
+    r: Places
+    n: Places
+    first: int = 0
+
+    @cached_property
+    def counts(self) -> Array:
+        """[vpp, pp, kinds]"""
+        return counted(self.floors, self.split.chunks)
+
+    @cached_property
+    def _again(self) -> Array:
+        """[vpp, pp, kinds]: the layers that run again."""
+        heads = {
+            chunk: tuple([kind for kind in chunk if kind not in ENDS][: self.first]) for chunk in set(self.split.chunks)
+        }
+        return counted(self.floors, tuple(heads[chunk] for chunk in self.split.chunks))
+
+    def _each(self, of_choice: Array) -> Array:
+        """[vpp, pp, q]: sums over chunks of what their blocks have, [kinds, r, n]."""
+        if not self.first:
+            result: Array = self.counts @ of_choice[:, self.r, self.n]
+            return result
+        keep, whole = (of_choice[:, row][:, self.n] for row in self._rows)
+        result = self.counts @ keep + self._again @ (whole - keep)
+        return result
+
+    @property
+    def _rows(self) -> list[int]:
+        """Of no recompute and of full recompute."""
+        return [self.floors.choices.index(choice) for choice in (Choice(), WHOLE)]
+
+    @cached_property
+    def passes(self) -> tuple[Array, Array]:
+        """[pp, vpp, q] each: seconds of every chunk's forward and backward, and of the messages that they wait for."""
+        kinds, floors = self.floors.kinds, self.floors
+        wait, handover = floors.message_s[self.n], floors.setting.framework.handover_s
+        places = np.arange(len(self.split.chunks)).reshape(self.counts.shape[:2])[..., None]
+        forward = self._each(kinds.forward) + handover + wait * (places > 0)
+        backward = self._each(kinds.backward) + handover + wait * (places < places.max())
+        return forward.transpose(1, 0, 2), backward.transpose(1, 0, 2)
+
+    @cached_property
+    def peak_bytes(self) -> Array:
+        """[o, q]: of the fullest stage."""
+        kinds, n = self.floors.kinds, self.n
+        kept = self._each(kinds.kept).transpose(1, 0, 2)  # [pp, vpp, q]
+        ends = self._each(kinds.once).sum(axis=0)  # [pp, q]
+        live = np.empty((len(kept), len(n)))
+        for m in np.unique(self.floors.points.num_microbatches[n]):
+            mine = self.floors.points.num_microbatches[n] == m
+            for stage, moments in enumerate(held_by_stages(self.floors, int(m))):
+                each = moments @ kept[stage][:, mine]
+                live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
+        transient = kinds.transient[:, self._rows][..., n].max(axis=1) if self.first else kinds.transient[:, self.r, n]
+        stage_counts = self.counts.sum(axis=0)  # [pp, kinds]
+        working = [
+            transient[row > 0].max(axis=0, initial=0.0) + kinds.buffers[row > 0][:, n].max(axis=0, initial=0.0)
+            + kinds.workspaces[row > 0][:, n].max(axis=0, initial=0.0)
+            for row in stage_counts
+        ]
+        states = np.tensordot(stage_counts, kinds.states[..., n], axes=1)  # [pp, o, q]
+        result: Array = ((live + np.array(working))[:, None] + states).max(axis=0)
+        return result
+
+    @cached_property
+    def hope_s(self) -> Array:
+        """[o, q]: the step by the formula, if stages lose half of what they would if each waited in every round of
+        chunks for the slowest one; what is worth trying first."""
+        m, vpp = self.floors.points.num_microbatches[self.n], float(self.floors.setting.vpp)
+        both = sum(self.passes)
+        slowest, rounds = both.sum(axis=1).max(axis=0), both.max(axis=0).sum(axis=0)  # type: ignore[union-attr]
+        whole = both.sum(axis=(0, 1))  # type: ignore[union-attr]
+        result: Array = compiled.pipeline_s(m, (slowest + rounds) / 2, whole, vpp)
+        return result + self.floors.rest_s[:, self.n]
+
+    @cached_property
+    def step_s(self) -> Array:
+        """[o, q]: no simulation is faster.
+
+        Nothing starts before the first chunk's weights are there, and the step is not over before the first stage has
+        reduced its first chunk's gradients.
+        """
+        floors, n = self.floors, self.n
+        forward, backward = self.passes
+        gather, reduce = _exchanged(floors, n, self.split.chunks)
+        before, after, hide = overlap(floors.setting)
+        wait = gather[0].sum(axis=0) if before is Start.APART else gather[0, 0] - hide[0, 0] * forward[0, 0]
+        left = reduce[0].sum(axis=0) if after is Start.APART else reduce[0, 0] - hide[0, 0] * backward[0, 0]
+        paired = floors.setting.framework.hide.experts > 0
+        path = layout_bound_s(forward, backward, floors.points.num_microbatches[n], paired)
+        result: Array = np.maximum(wait, 0.0) + path + np.maximum(left, 0.0) + floors.rest_s[:, n]
+        return result
+
+
+def counted(floors: Floors, chunks: Chunks) -> Array:
+    """[vpp, pp, kinds]: blocks of each kind in each chunk."""
+    names, setting = floors.kinds.names, floors.setting
+    alike = {chunk: [chunk.count(name) for name in names] for chunk in set(chunks)}
+    rows = np.array([alike[chunk] for chunk in chunks], dtype=np.float64)
+    return rows.reshape(setting.vpp, setting.pp, len(names))
+
+
+def slowest_s(floors: Floors, split: Split) -> Array:
+    """[r, n]: seconds of a microbatch on the layout's slowest stage."""
+    kinds, setting = floors.kinds, floors.setting
+    stage = counted(floors, split.chunks).sum(axis=0)  # [pp, kinds]
+    received = np.full(setting.pp, 2.0 * setting.vpp)
+    received[[0, -1]] -= 1
+    waits = np.outer(received, floors.message_s) + 2.0 * setting.vpp * setting.framework.handover_s
+    result: Array = (np.tensordot(stage, kinds.seconds, axes=1) + waits[:, None]).max(axis=0)
+    return result
+
+
+def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]:
+    """[pp, vpp, q] each: seconds of gathering the weights and of reducing the gradients of a layout's chunks."""
+    table, setting = floors.piece.whole().only(0), floors.setting
+    alike = {chunk: j for j, chunk in enumerate(dict.fromkeys(chunks))}
+    shapes = tuple(StageShape(j, tuple(chunk.count(name) for name in table.kinds), 1) for chunk, j in alike.items())
+    each, back = np.unique(n, return_inverse=True)
+    sums = stages(table, shapes, floors.places[each], setting.tied)
+    moved = exchange(sums, floors.points.at(each), replace(setting, stages=shapes))
+    where = np.array([alike[chunk] for chunk in chunks]).reshape(setting.vpp, setting.pp).T
+    return moved.gather[where][..., back], moved.reduce[where][..., back]
+
+
+def by_block(floors: Floors, split: Split, n: Places) -> Iterator[tuple[Layout, NDArray[np.bool_]]]:
+    """Layouts with the fewest first layers of every chunk run again that fit, and for which offloads [o, q] they do."""
+    left = np.isfinite(floors.step_s[-1][:, n])
+    for first in range(1, split.longest_chunk):
+        if not left.any():
+            return
+        layout = Layout(floors, split, np.zeros_like(n), n, first)
+        fits = left & (layout.peak_bytes <= floors.piece.budget)
+        left &= ~fits
+        if fits.any():
+            yield layout, fits

@@ -1,0 +1,64 @@
+"""Each kind of block alone at many points: what a layout's sums are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.blocks import TRANSIENT
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import ENDS, GRADIENT_BUFFER_BYTES, Points, Setting, StageShape, stages
+from symconfig.cost.step import states
+from symconfig.cost.table import WEIGHTS, Table
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Each kind of block alone. Seconds and bytes of one microbatch [kinds, r, n].
+
+    backward: with what runs again. kept: for every microbatch in flight; once: whatever is in flight. transient: while
+    a block runs; a stage needs the most of its blocks', and the most of their buffers [kinds, n] and of their
+    workspaces [kinds, n]. states: weights, gradients and optimizer state on the device, [kinds, o, n].
+    """
+
+    names: tuple[str, ...]
+    counts: Array  # [kinds] in the model
+    forward: Array
+    backward: Array
+    kept: Array
+    once: Array
+    transient: Array
+    buffers: Array
+    workspaces: Array
+    states: Array
+
+    @property
+    def seconds(self) -> Array:
+        return self.forward + self.backward
+
+    @property
+    def layers(self) -> Bools:
+        """[kinds]: those that are no ends."""
+        return np.array([name not in ENDS for name in self.names])
+
+    def at(self, chosen: NDArray[np.intp]) -> Kinds:
+        """Some of the points."""
+        arrays = ("forward", "backward", "kept", "once", "transient", "buffers", "workspaces", "states")
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
+
+
+def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Points, setting: Setting) -> Kinds:
+    alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
+    sums = stages(table, alone, chosen, setting.tied)
+    state: Array = sum(states(sums, where, replace(setting, stages=alone)).values(), np.zeros(1))
+    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)
+    buffers, workspaces = (table.weights[WEIGHTS.index(name)][..., chosen] for name in ("buffers", "workspaces"))
+    return Kinds(
+        table.kinds, totals, forward, backward, sums.kept, sums.ends, transient, GRADIENT_BUFFER_BYTES * buffers,
+        workspaces, state,
+    )

@@ -1,0 +1,259 @@
+"""Refinement: layouts solved, schedules simulated, until no candidate that is left can be faster.
+
+The degrees were weighed under a few layouts and a formula for the schedule. Here every candidate with a pipeline whose
+floor (`solve.floor`) is below the best step found is laid out by the stage solver, and simulated if its layout's own
+bound is below it, too; what is lowest comes first. What is then left is slower: the best one is the best over the
+refined cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.device import device_bytes
+from symconfig.cost.step import host_bytes
+from symconfig.graph.model import sequence
+from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
+from symconfig.solve.detail import Detail, detail, detailed
+from symconfig.solve.floor import Degree, Floors, degrees
+from symconfig.solve.found import Found, Weighed
+from symconfig.solve.slowest import ROUNDING
+from symconfig.solve.split import Split, said, splits
+from symconfig.solve.stages.problem import StageProblem, Unsatisfied
+from symconfig.solve.stages.solve import solve
+from symconfig.solve.timeline import refined_s
+from symconfig.solve.weigh import HOST_SHARE
+
+# Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
+# the same.
+MOST_SIMULATED = 1000
+MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
+
+Pipeline = tuple[int, int]  # pp, vpp
+
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far the refined cost is settled. floor_s: nothing that was left out is faster.
+
+    layouts: how many were tried, of all pipelines; simulated: how many candidates.
+    """
+
+    layouts: int
+    simulated: int
+    floor_s: float
+
+    def gap(self, step_s: float) -> float:
+        """By what share of a step something that was left out may be faster; 0: by nothing."""
+        return max(0.0, 1.0 - self.floor_s / step_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A candidate with a layout that fits it: q-th of the layout's.  step_s: no simulation of it is faster."""
+
+    step_s: float
+    candidate: Open
+    layout: Layout
+    q: int
+
+    @property
+    def place(self) -> tuple[int, int, Split]:
+        """Where candidates differ in their policies only."""
+        return id(self.layout.floors), self.candidate.n, self.layout.split
+
+    def never_faster(self, other: _Laid) -> bool:
+        """Whether another policy in the same layout, which is known, does everything at least as fast."""
+        pairs = zip(other.layout.passes, self.layout.passes, strict=True)
+        return other.candidate.rest_s <= self.candidate.rest_s and all(
+            bool((theirs[..., other.q] <= ours[..., self.q]).all()) for theirs, ours in pairs
+        )
+
+
+Node = Degree | Floors | Open | _Laid  # what is left, from the widest to one layout of one candidate
+
+
+def refine(weighed: Weighed) -> Proof:
+    """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
+    known = weighed.ranked()
+    weighed.best.clear()
+    for found in known:
+        weighed.add(_simulated(found, detail(found)))
+    return _Refinement(weighed).run()
+
+
+class _Refinement:
+    """One search's best-first walk over what may be faster than the best step found.
+
+    known: layouts of a pipeline, those that were weighed and those that the stage solver has proposed; each is tried
+    for all policies at all points reached. served [r, o, n]: candidates of floors that have a layout with the fastest
+    slowest stage that there is, least [r, n]. asked, failed: how often the solver had a layout for a pipeline, or none.
+    simulated: candidates of a point and layout.
+    """
+
+    def __init__(self, weighed: Weighed) -> None:
+        self.weighed = weighed
+        self.queue = _Queue()
+        self.known: dict[Pipeline, list[Split]] = {}
+        self.reached: dict[Pipeline, list[Floors]] = {}
+        self.served: dict[int, NDArray[np.bool_]] = {}
+        self.asked: Counter[Pipeline] = Counter()
+        self.failed: Counter[Pipeline] = Counter()
+        self.simulated: dict[tuple[int, int, Split], list[_Laid]] = {}
+        self.runs = 0
+
+    def run(self) -> Proof:
+        for piece in self.weighed.pieces:
+            if piece.least_s[0] < self.below_s:
+                for degree in degrees(piece, self.below_s):
+                    self.queue.put(degree.step_s, degree.step_s, degree)
+        while self.runs < MOST_SIMULATED and (node := self.queue.get(self.below_s)) is not None:
+            self._expand(node)
+        return Proof(sum(map(len, self.known.values())), self.runs, self.queue.least_s)
+
+    @property
+    def below_s(self) -> float:
+        """What a candidate must be faster than."""
+        return self.weighed.best_s
+
+    def _expand(self, node: Node) -> None:
+        below = self.below_s
+        if isinstance(node, Degree):
+            for floors in node.floors(below):
+                self.queue.put(floors.hope_s, floors.least_s, floors)
+        elif isinstance(node, Floors):
+            for candidate in opened(node, below):
+                self.queue.put(candidate.hope_s, candidate.step_s, candidate)
+        elif isinstance(node, _Laid):
+            self._settle(node)
+        else:
+            self._lay_out(node)
+
+    def _lay_out(self, candidate: Open) -> None:
+        """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""
+        floors, pipeline = candidate.floors, candidate.pipeline
+        if pipeline not in self.known:
+            request = floors.piece.request
+            known = splits(
+                sequence(request.model), *pipeline, floors.piece.balance, request.limits.layouts, request.pins.layout
+            )
+            self.reached[pipeline], self.known[pipeline] = [], list(known)
+        if id(floors) not in self.served:
+            self.reached[pipeline].append(floors)
+            self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
+            for split in self.known[pipeline]:
+                self._try(floors, split)
+        if candidate.by_block or floors.piece.request.pins.layout is not None:
+            return
+        for limit_bytes in (np.inf, floors.piece.budget):
+            if self.served[id(floors)][candidate.place] or not self._may_ask(pipeline, limit_bytes):
+                continue
+            self._ask(pipeline, replace(problem(candidate), limit_bytes=limit_bytes))
+
+    def _may_ask(self, pipeline: Pipeline, limit_bytes: float) -> bool:
+        """Once without a limit of memory, and then as often as is worth it."""
+        found, failed = self.asked[pipeline], self.failed[pipeline]
+        if limit_bytes == np.inf:
+            return not found
+        return found < MOST_ASKED and failed < MOST_FAILED
+
+    def _ask(self, pipeline: Pipeline, asked: StageProblem) -> None:
+        """What the stage solver finds is tried wherever its pipeline was reached."""
+        answer = solve(asked, solver="quick")
+        if isinstance(answer, Unsatisfied):
+            self.failed[pipeline] += 1
+            return
+        self.asked[pipeline] += 1
+        known = self.known[pipeline]
+        for assignment in (answer.best, *answer.alternatives):
+            split = said(pipeline[0], assignment.chunks, asked.layouts)
+            if split is not None and split not in known:
+                known.append(split)
+                for floors in self.reached[pipeline]:
+                    self._try(floors, split)
+
+    def _try(self, floors: Floors, split: Split) -> None:
+        """A layout for all policies and points that it fits and that it may make fast enough."""
+        below, slowest = self.below_s, slowest_s(floors, split)
+        least = floors.points.num_microbatches * slowest + floors.rest_s.min(axis=0)
+        r, n = np.nonzero((least < below) & (floors.step_s[:-1] < below).any(axis=1))
+        if r.size:
+            layout = Layout(floors, split, r, n)
+            fits = (layout.peak_bytes <= floors.piece.budget) & np.isfinite(floors.step_s[r, :, n].T)
+            best = slowest[r, n] <= floors.slowest_s[r, n] * (1 + ROUNDING)
+            o, q = np.nonzero(fits & best)
+            self.served[id(floors)][r[q], o, n[q]] = True
+            self._put(layout, fits)
+        points = np.flatnonzero((floors.step_s[-1] < below).any(axis=0))
+        if points.size:
+            for layout, fits in by_block(floors, split, points):
+                self._put(layout, fits)
+
+    def _put(self, layout: Layout, fits: NDArray[np.bool_]) -> None:
+        """The candidates that it fits and that may be fast enough; fits: [o, q]."""
+        if not fits.any():
+            return
+        floors = layout.floors
+        for o, q in np.argwhere(fits & (layout.step_s < self.below_s)):
+            r = len(floors.choices) if layout.first else int(layout.r[q])
+            n = int(layout.n[q])
+            candidate = Open(float(floors.step_s[r, o, n]), floors, r, int(o), n)
+            step = max(candidate.step_s, float(layout.step_s[o, q]))
+            if step < self.below_s:
+                self.queue.put(float(layout.hope_s[o, q]), step, _Laid(step, candidate, layout, int(q)))
+
+    def _settle(self, node: _Laid) -> None:
+        """Simulate it, unless another policy in its layout shows that it is no faster."""
+        candidate, layout = node.candidate, node.layout
+        others = self.simulated.setdefault(node.place, [])
+        if any(node.never_faster(other) for other in others):
+            return
+        found = candidate.found(layout.split, layout.first)
+        parts = detailed(found, candidate.table)
+        if max(parts.peaks) <= candidate.floors.piece.budget and _fits_host(found, parts):
+            self.runs += 1
+            others.append(node)
+            self.weighed.add(_simulated(found, parts))
+
+
+class _Queue:
+    """What is left, the most hopeful first; of equally hopeful ones, what came first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, float, Node]] = []
+        self._count = 0
+
+    def put(self, hope_s: float, least_s: float, node: Node) -> None:
+        self._count += 1
+        heappush(self._heap, (hope_s, self._count, least_s, node))
+
+    def get(self, below_s: float) -> Node | None:
+        """The next that may be below a step time; None: there is none."""
+        while self._heap:
+            _, _, least_s, node = heappop(self._heap)
+            if least_s < below_s:
+                return node
+        return None
+
+    @property
+    def least_s(self) -> float:
+        """Nothing left is faster."""
+        return min((least_s for _, _, least_s, _ in self._heap), default=np.inf)
+
+
+def _fits_host(found: Found, parts: Detail) -> bool:
+    room = found.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    return bool(host_bytes(parts.sums, parts.points, parts.setting).max() <= room)
+
+
+def _simulated(found: Found, parts: Detail) -> Found:
+    """The same with its simulated step, and what its fullest stage takes of the device."""
+    step = refined_s(found, parts)
+    device = device_bytes(max(parts.peaks), found.machine, found.request.framework)
+    return replace(found, step_s=step, device_bytes=device, score=step)

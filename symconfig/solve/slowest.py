@@ -1,0 +1,51 @@
+"""What the slowest stage takes at least, whatever the layout and however much memory there is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import LAST, Setting
+from symconfig.solve.kinds import Kinds
+from symconfig.solve.stages.problem import Layouts
+
+ROUNDING = 1e-9  # sums of the same seconds in another order
+
+
+def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: Layouts) -> Array:
+    """[r, n]: seconds of a microbatch on the slowest stage of any layout, by recompute choice and point.
+
+    Its even share; and, of the kind of layer that takes most of the time, as many as fit on every stage beside the ends
+    must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
+    """
+    pp, seconds, names = setting.pp, kinds.seconds, list(kinds.names)
+    with_head = [k for k, name in enumerate(names) if name in LAST]
+    if not layouts.mtp_with_head:
+        with_head = [names.index("head")]
+    # Against a stage inside the model, either end has one message less.
+    first = seconds[names.index("embedding")] - message_s
+    last = np.tensordot(kinds.counts[with_head], seconds[with_head], axes=1) - message_s
+    whole = np.tensordot(kinds.counts, seconds, axes=1) - 2 * message_s
+    layers = np.flatnonzero(kinds.layers)
+    most = layers[int((kinds.counts[layers] * seconds[layers, 0, 0]).argmax())]
+    counted = _counted(seconds[most], float(kinds.counts[most]), first, last, pp)
+    every_stage = 2 * setting.vpp * (message_s + setting.framework.handover_s)
+    result: Array = np.maximum(counted, whole / pp) + every_stage
+    return result
+
+
+def _counted(each: Array, layers: float, first: Array, last: Array, pp: int) -> Array:
+    """[r, n]: the least that the slowest stage takes if so many layers of `each` seconds lie beside the ends."""
+    ends, even = np.maximum(first, last), (layers * each + first + last) / pp
+    best = np.full_like(each, np.inf)
+    for base in (np.zeros_like(each), first, last):
+        start = np.ceil((even - base) / each - ROUNDING)
+        for more in (0.0, 1.0, 2.0):
+            slowest = np.maximum(base + np.maximum(start + more, 0.0) * each, ends)
+            room = sum(
+                count * np.floor((slowest - beside) / each + ROUNDING)
+                for count, beside in ((pp - 2, 0.0), (1, first), (1, last))
+            )
+            best = np.where(room >= layers, np.minimum(best, slowest), best)
+    # Should no candidate have room, nothing is known beyond the even share.
+    return np.where(np.isfinite(best), best, even)
