@@ -9,7 +9,6 @@ import pytest
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan
 from symconfig.solve import pieces as weighing
 from symconfig.solve.detail import detail
 from symconfig.solve.pieces import WHOLE

@@ -1,8 +1,9 @@
-"""Refinement against brute force: floors are below every layout, and what is proved is the best of all that was tried."""
+"""Refinement against brute force: floors are below every layout, and what is proved is the best of all tried."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def cut(model: ModelDescriptor, chunks: int, random: np.random.Generator) -> Chu
     head = next(place for place, kind in enumerate(blocks) if kind in ("mtp", "head"))
     borders = sorted(int(place) for place in random.integers(1, head + 1, chunks - 1))
     ends = [0, *borders, len(blocks)]
-    return tuple(blocks[a:b] for a, b in zip(ends, ends[1:], strict=False))
+    return tuple(blocks[a:b] for a, b in pairwise(ends))
 
 
 def layouts(floors: Floors, model: ModelDescriptor, random: np.random.Generator, count: int) -> list[Split]:
