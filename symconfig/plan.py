@@ -205,7 +205,8 @@ class Search:
     """What the search did. `optimal`: every candidate of the space was weighed and none is better under the model.
 
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
-    what share of the step something that was left out could be faster.
+    what share of the step something that was left out could be faster. stage_gap: by what share the slowest stage of
+    another layout of the best plan's pipeline could be faster than its own; None: no pipeline, or nothing is known.
     """
 
     __pydantic_config__ = _CONFIG
@@ -216,6 +217,7 @@ class Search:
     layouts: int = 0
     simulated: int = 0
     gap: float = 0.0
+    stage_gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

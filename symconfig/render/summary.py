@@ -8,6 +8,7 @@ from itertools import groupby
 from types import SimpleNamespace
 
 from symconfig.plan import Candidate, Overlap, Plan, Recompute
+from symconfig.plan_searched import searched
 from symconfig.units import GIB
 
 _DEGREES = (("tp", "tensor parallel"), ("pp", "pipeline stages"), ("vpp", "virtual stages per rank"),
@@ -171,5 +172,5 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
 # For templates, which may be a user's: these functions, and nothing else of the module.
 FUNCTIONS = SimpleNamespace(
     number=number, duration=duration, intervals=intervals, share=share, degrees=degrees, options=options, stages=stages,
-    memory=memory, time=time, alternatives=alternatives,
+    memory=memory, time=time, alternatives=alternatives, searched=searched,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.plan import Candidate, Plan, Recompute
+from symconfig.plan_searched import searched
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 
@@ -141,8 +142,8 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """How full the GPU is, how sure the step time is, what binds, and how much was weighed."""
-    predicted, search = plan.best.predicted, plan.search
+    """How full the GPU is, how sure the step time is, what binds, and how much was weighed and proved."""
+    predicted = plan.best.predicted
     lines = [f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
              f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
              f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."]
@@ -167,7 +168,4 @@ def footer(plan: Plan) -> str:
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
     lines.append(f"Binding: {plan.binding.rstrip('.')}.")
-    found = f"{count(search.candidates)} candidates weighed, {count(search.feasible)} fit"
-    lines.append(f"{found}; no other one is better under the model." if search.optimal
-                 else f"{found}; the search stopped early, so a better one may exist.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *searched(plan)])

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
 from symconfig.cost.exchange import exchange
-from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import ENDS, StageShape, stages
 from symconfig.cost.table import Choice, Table
-from symconfig.graph.model import sequence
 from symconfig.schedule.bounds import layout_bound_s
 from symconfig.schedule.times import Start
 from symconfig.solve.floor import Floors
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
+from symconfig.solve.question import held_by_stages, question
 from symconfig.solve.split import Split
-from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
+from symconfig.solve.stages.problem import Chunks, StageProblem
 
 Places = NDArray[np.intp]
 
@@ -108,41 +107,21 @@ def opened(floors: Floors, below_s: float) -> Iterator[Open]:
 
 def problem(candidate: Open) -> StageProblem:
     """What the stage solver is asked. Of a candidate that is not `by_block`."""
-    floors, n, o, r = candidate.floors, candidate.n, candidate.o, candidate.r
-    setting, kinds, request = floors.setting, floors.kinds, floors.piece.request
-    # A stage waits for as many messages as any other, but one less at either end of the model.
-    fewer = dict.fromkeys(("embedding", "head"), float(floors.message_s[n]))
+    floors, n = candidate.floors, candidate.n
+    kinds = floors.kinds.at(np.array([n]))
     # Of a stage's blocks the largest buffers count, too: as if every one had the largest of the model's.
-    shared = float(kinds.buffers[:, n].max() + kinds.workspaces[:, n].max())
-
-    moments = held_by_stages(floors, int(floors.points.num_microbatches[n]))
-
-    def each(array: Array) -> dict[str, tuple[float, ...]]:
-        return {name: (value,) for name, value in zip(kinds.names, array[:, r, n].tolist(), strict=True)}
-
-    return StageProblem(
-        setting.pp,
-        setting.vpp,
-        sequence(request.model),
-        {name: (value - fewer.get(name, 0.0),) for name, (value,) in each(kinds.seconds).items()},
-        each(kinds.kept),
-        each(kinds.once),
-        dict(zip(kinds.names, kinds.states[:, o, n].tolist(), strict=True)),
-        each(kinds.transient + shared),
-        (0.0,) * setting.pp,
-        (*moments[:-1], moments[-1][:1]),
+    shared = float(kinds.buffers.max() + kinds.workspaces.max())
+    return question(
+        kinds,
+        [candidate.r],
+        candidate.o,
+        kinds.transient[..., 0] + shared,
+        float(floors.message_s[n]),
+        int(floors.points.num_microbatches[n]),
+        floors.setting,
+        floors.piece.request,
         floors.piece.budget,
-        Scope.MODEL,
-        request.limits.layouts,
     )
-
-
-def held_by_stages(floors: Floors, m: int) -> tuple[Array, ...]:
-    """[pp] of [moments, vpp]: microbatches of each chunk that a stage holds at every moment that may be its peak; the
-    first one is on the last stage the loss's, and only then what the loss keeps is there."""
-    setting = floors.setting
-    group = int(setting.microbatch_group)
-    return tuple(held(stage, setting.pp, setting.vpp, group, m) for stage in range(setting.pp))
 
 
 @dataclass(frozen=True)
@@ -204,7 +183,7 @@ class Layout:
         live = np.empty((len(kept), len(n)))
         for m in np.unique(self.floors.points.num_microbatches[n]):
             mine = self.floors.points.num_microbatches[n] == m
-            for stage, moments in enumerate(held_by_stages(self.floors, int(m))):
+            for stage, moments in enumerate(held_by_stages(self.floors.setting, int(m))):
                 each = moments @ kept[stage][:, mine]
                 live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
         transient = kinds.transient[:, self._rows][..., n].max(axis=1) if self.first else kinds.transient[:, self.r, n]

@@ -15,6 +15,7 @@ from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
+from symconfig.solve.settle import stage_gap
 
 
 def search(
@@ -87,8 +88,16 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
     proof = outcome.proof or Proof(0, 0, float("inf"))
     gap = proof.gap(ranked[0].score) if outcome.proof else 0.0
+    stages = stage_gap(ranked[0])
     search = Search(
-        weighed.candidates, weighed.feasible, outcome.seconds, gap == 0.0, proof.layouts, proof.simulated, tidy(gap)
+        weighed.candidates,
+        weighed.feasible,
+        outcome.seconds,
+        gap == 0.0,
+        proof.layouts,
+        proof.simulated,
+        tidy(gap),
+        None if stages is None else tidy(stages),
     )
     return Plan(
         model,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from symconfig.plan import Candidate, Plan, Recompute
+from symconfig.plan_searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
 from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text
@@ -138,3 +140,21 @@ def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
 
 def test_one_candidate_alone_has_no_table_of_losses(plan: Plan) -> None:
     assert "alternatives lose" not in plain(blocks(replace(plan, alternatives=())))
+
+
+@pytest.mark.parametrize(("search", "said"), [
+    ({"layouts": 3, "simulated": 1}, "3 layouts of stages tried, 1 candidate simulated; no other one is better under"),
+    ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "left out could be faster by at most 1.3 %."),
+    ({"stage_gap": 0.0}, "Stages: no layout has a faster slowest stage (proved)."),
+    ({"stage_gap": 0.0121}, "Stages: no layout's slowest stage is faster by more than 1.3 % (proved)"),
+])
+def test_what_the_search_tried_and_proved_is_said(plan: Plan, search: dict[str, Any], said: str) -> None:
+    found = replace(plan, search=replace(plan.search, **search))
+    assert said in plain(blocks(found))
+    assert any(said in sentence for sentence in searched(found))
+    assert ("Stages:" in plain(blocks(found))) == ("stage_gap" in search)
+
+
+def test_a_relative_cost_is_not_called_better_under_the_model(plan: Plan) -> None:
+    text = plain(blocks(replace(plan, job=plan.job.model_copy(update={"objective": "symtensor"}))))
+    assert "no other one that fits has a lower relative cost." in text

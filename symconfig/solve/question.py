@@ -1,0 +1,61 @@
+"""Blocks alone, as a question to the stage solver: what it needs of any candidate with a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.cost.flight import held
+from symconfig.cost.lattice import Array
+from symconfig.cost.stages import Setting
+from symconfig.graph.model import sequence
+from symconfig.solve.kinds import Kinds
+from symconfig.solve.space import Request
+from symconfig.solve.stages.problem import Scope, StageProblem
+
+
+def question(
+    kinds: Kinds,
+    rows: Sequence[int],
+    offload: int,
+    working: Array,
+    message_s: float,
+    num_microbatches: int,
+    setting: Setting,
+    request: Request,
+    limit_bytes: float,
+) -> StageProblem:
+    """kinds: of one point. rows: its recompute choice; or two: none, and the one of the first layers of every chunk.
+
+    offload: its place among the setting's. working [kinds, r]: bytes that a block counts for while it runs. message_s:
+    for which a stage waits for one. A stage waits for as many as any other, but one less at either end of the model.
+    What all stages have alike of messages and handovers is left out.
+    """
+    fewer = dict.fromkeys(("embedding", "head"), message_s)
+    moments = held_by_stages(setting, num_microbatches)
+
+    def each(array: Array) -> dict[str, tuple[float, ...]]:
+        return {name: tuple(values) for name, values in zip(kinds.names, array[:, list(rows)].tolist(), strict=True)}
+
+    return StageProblem(
+        setting.pp,
+        setting.vpp,
+        sequence(request.model),
+        {name: tuple(value - fewer.get(name, 0.0) for value in values)
+         for name, values in each(kinds.seconds[..., 0]).items()},
+        each(kinds.kept[..., 0]),
+        each(kinds.once[..., 0]),
+        dict(zip(kinds.names, kinds.states[:, offload, 0].tolist(), strict=True)),
+        each(working),
+        (0.0,) * setting.pp,
+        (*moments[:-1], moments[-1][:1]),
+        limit_bytes,
+        Scope.MODEL if len(rows) == 1 else Scope.FIRST,
+        request.limits.layouts,
+    )
+
+
+def held_by_stages(setting: Setting, m: int) -> tuple[Array, ...]:
+    """[pp] of [moments, vpp]: microbatches of each chunk that a stage holds at every moment that may be its peak; the
+    first one is on the last stage the loss's, and only then what the loss keeps is there."""
+    group = int(setting.microbatch_group)
+    return tuple(held(stage, setting.pp, setting.vpp, group, m) for stage in range(setting.pp))

@@ -1,0 +1,76 @@
+"""A found candidate's own stages, held against all layouts: what the stage solver proves of them, and what it finds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from symconfig.cost.device import largest_peak_bytes
+from symconfig.cost.lattice import Array
+from symconfig.cost.pipeline import messages
+from symconfig.graph.model import sequence
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.kinds import Kinds, kinds_alone
+from symconfig.solve.question import question
+from symconfig.solve.stages.judge import CLOSE
+from symconfig.solve.stages.problem import StageProblem, Unsatisfied
+from symconfig.solve.stages.solve import solve
+from symconfig.solve.timeline import stage_seconds, times
+
+
+def stage_gap(found: Found) -> float | None:
+    """By what share the slowest stage of another layout could be faster than this one's; 0: proved that none is.
+
+    A layout has the same pp x vpp and policy, but its own number of recomputed first layers, and fits in memory.
+    None: no pipeline, or its layout is pinned.
+    """
+    if found.degrees[1] == 1 or found.request.pins.layout is not None:
+        return None
+    parts = detail(found)
+    ours = float(stage_seconds(parts, times(found, parts)).max())
+    kinds = _kinds(found, parts)
+    # A block with its own buffers only: what a stage needs is no less, so that the bound holds.
+    answer = solve(_asked(found, parts, kinds, kinds.transient[..., 0] + _buffers(kinds)[:, None]), solver="quick")
+    if isinstance(answer, Unsatisfied):
+        return None
+    alike = 2 * found.split.vpp * (_message_s(parts) + parts.setting.framework.handover_s)  # of every stage
+    gap = 1.0 - (answer.bound_s + alike) / ours
+    return gap if gap > CLOSE else 0.0
+
+
+def asked(found: Found, parts: Detail) -> StageProblem:
+    """The question whose answers fit: as if every block had the largest buffers of the model's."""
+    kinds = _kinds(found, parts)
+    shared = float(kinds.buffers.max() + kinds.workspaces.max())
+    return _asked(found, parts, kinds, kinds.transient[..., 0] + shared)
+
+
+def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
+    request = found.request
+    usable = request.job.limits.usable_bytes(found.machine.memory_bytes)
+    return question(
+        kinds,
+        range(working.shape[1]),
+        0,
+        working,
+        _message_s(parts),
+        int(parts.points.num_microbatches[0]),
+        parts.setting,
+        request,
+        largest_peak_bytes(usable, found.machine, request.framework),
+    )
+
+
+def _kinds(found: Found, parts: Detail) -> Kinds:
+    every = sequence(found.request.model)
+    totals = np.array([every.count(kind) for kind in parts.table.kinds], dtype=np.float64)
+    return kinds_alone(parts.table, totals, np.arange(1), parts.points, parts.setting)
+
+
+def _buffers(kinds: Kinds) -> Array:
+    """[kinds]"""
+    return (kinds.buffers + kinds.workspaces)[:, 0]
+
+
+def _message_s(parts: Detail) -> float:
+    return float(messages(parts.sums, parts.points, parts.setting).busy_s[0])
