@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from symconfig.cost import compiled
@@ -14,56 +16,28 @@ from symconfig.graph.operator import Element
 # Per element of a step's result: of each step, and once at the end.
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
 ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
+CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
 _CHANNELS = 128.0  # at which the attention's rates are given
 
 
 def work_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
+    """[points] for every operator and phase."""
     result: dict[tuple[str, Phase], Array] = {}
 
     def add(op: str, phase: Phase, seconds: Array) -> None:
         result[op, phase] = result.get((op, phase), 0.0) + seconds
 
-    pieces = framework.hide.tp_pieces
-    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
     matmuls = [work for work in block.work if isinstance(work, Matmul)]
-    if matmuls:
-        batch, m, n, k = (
-            lattice.stack([getattr(work, field) for work in matmuls]) for field in ("batch", "m", "n", "k")
-        )
-        low = np.array([[work.low_precision] for work in matmuls])
-        peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
-        cast = low & (machine.cast_bytes > 0)
-        element = np.where(cast, 1.0, 2.0)
-        # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second
-        # copy of the output's gradient is written in its cast. It is read and written where gradients are summed,
-        # instead of written once, unless a kernel of its own sums.
-        weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
-        fused = weight & (framework.accumulated_bytes == 0)
-        added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
-        # A product that is cut up to run beside its collective is as many small ones, one after the other.
-        cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
-        cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
-        seconds = cut * compiled.matmul_s(
-            batch,
-            m / cut,
-            n,
-            k,
-            peak,
-            np.where(cast, machine.low_efficiency, machine.efficiency),
-            machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
-            machine.compute_units,
-            machine.hbm_bytes_per_s,
-            element,
-            np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
-            added,
-            machine.launch_s * (1 + cast),  # the cast is a kernel, too
-        )
-        for index, (matmul, row) in enumerate(zip(matmuls, seconds, strict=True)):
+    together = max(1, CACHEFUL // lattice.points)
+    for start in range(0, len(matmuls), together):
+        some = matmuls[start : start + together]
+        for matmul, row in zip(some, _products(some, block, lattice, machine, framework), strict=True):
             add(matmul.op, matmul.phase, row)
             if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
-                moved = framework.accumulated_bytes * batch[index] * m[index] * n[index]
+                batch, m, n = (lattice.value(size) for size in (matmul.batch, matmul.m, matmul.n))
+                moved = framework.accumulated_bytes * batch * m * n
                 add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
     for work in block.work:
         if isinstance(work, AttentionWork):
@@ -71,6 +45,44 @@ def work_seconds(
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
+    return result
+
+
+def _products(
+    matmuls: Sequence[Matmul], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> Array:
+    """[matmuls, points]: seconds of some of the block's."""
+    pieces = framework.hide.tp_pieces
+    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
+    batch, m, n, k = (lattice.stack([getattr(work, field) for work in matmuls]) for field in ("batch", "m", "n", "k"))
+    low = np.array([[work.low_precision] for work in matmuls])
+    peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
+    cast = low & (machine.cast_bytes > 0)
+    element = np.where(cast, 1.0, 2.0)
+    # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second copy of
+    # the output's gradient is written in its cast. It is read and written where gradients are summed, instead of
+    # written once, unless a kernel of its own sums.
+    weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
+    fused = weight & (framework.accumulated_bytes == 0)
+    added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
+    # A product that is cut up to run beside its collective is as many small ones, one after the other.
+    cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
+    cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
+    result: Array = cut * compiled.matmul_s(
+        batch,
+        m / cut,
+        n,
+        k,
+        peak,
+        np.where(cast, machine.low_efficiency, machine.efficiency),
+        machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
+        machine.compute_units,
+        machine.hbm_bytes_per_s,
+        element,
+        np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
+        added,
+        machine.launch_s * (1 + cast),  # the cast is a kernel, too
+    )
     return result
 
 
