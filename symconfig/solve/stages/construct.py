@@ -6,15 +6,16 @@ Nothing is proved here: where such a cut meets a lower bound, no solver is neede
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from symconfig.solve.stages.content import Mode, Scale, Weight, peak_bytes
+from symconfig.solve.stages.content import Content, Mode, Scale, Weight, peak_bytes
 from symconfig.solve.stages.cuts import allowed
 from symconfig.solve.stages.frames import Frame
 from symconfig.solve.stages.judge import CLOSE, assignment, fits
 from symconfig.solve.stages.problem import Assignment
 
 Counts = tuple[int, ...]  # blocks of the run in each chunk of a stage
+_Beside = tuple[tuple[Content, Content, bool, int], ...]  # for each chunk: before, after, open, the fewest blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ def construct(
     scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy
 ) -> Assignment | None:
     """An assignment whose stages take at most most_s and fit, in the first frame that has one."""
-    problem = scale.problem
+    problem, fills = scale.problem, dict[_Beside, list[Counts]]()
     for frame in frames:
-        counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy).counts()
+        counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy, fills).counts()
         if counts is not None:
             held = [frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open))]
             chunks = tuple(tuple(kind for kind, count in chunk for _ in range(count)) for chunk in held)
@@ -47,14 +48,15 @@ def construct(
 
 @dataclass(slots=True)
 class _Filling:
-    """The run's blocks put into one frame. fills: by what a stage's chunks hold beside them; most stages share one."""
+    """The run's blocks put into one frame. fills: by what a stage's chunks hold beside them; most stages, and those of
+    most frames, share one."""
 
     scale: Scale
     mode: Mode
     frame: Frame
     most_s: float
     policy: Policy
-    fills: dict[tuple[object, ...], list[Counts]] = field(default_factory=dict)
+    fills: dict[_Beside, list[Counts]]
 
     def counts(self) -> list[Counts] | None:
         """Of every stage: as many as it can take, less those that are too many. None: too few."""
@@ -88,15 +90,17 @@ class _Filling:
         counts = [self._least(j) for j in chunks]
         width = self._width(len(counts)) if any(self.frame.before[j] or self.frame.after[j] for j in chunks) else None
         free = [k for k, j in enumerate(chunks) if self.frame.open[j]]
+        seconds = [self._weight(j, n).seconds for j, n in zip(chunks, counts, strict=True)]
+        after = {k: self._weight(chunks[k], counts[k] + 1).seconds for k in free}
+        place = {k: -k if self.policy.late else k for k in free}
         found: list[Counts] = []
-        while sum(self._weight(j, n).seconds for j, n in zip(chunks, counts, strict=True)) <= self.most_s:
+        while sum(seconds) <= self.most_s:
             found.append(tuple(counts))
             if not free or sum(counts) == self.frame.count:
                 break
-            after = {k: self._weight(chunks[k], counts[k] + 1).seconds for k in free}
-            place = {k: -k if self.policy.late else k for k in free}
             k = min(free, key=lambda k: (max(after[k] - width[k], 0.0) if width else 0.0, after[k], place[k]))
             counts[k] += 1
+            seconds[k], after[k] = after[k], self._weight(chunks[k], counts[k] + 1).seconds
         return found
 
     def _width(self, vpp: int) -> list[float]:
