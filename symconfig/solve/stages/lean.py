@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from symconfig.solve.stages.chain import leanest_chain
+from symconfig.solve.stages.clock import spent_s
 from symconfig.solve.stages.content import Mode, Scale, modes
 from symconfig.solve.stages.cuts import family, longest_chunk
 from symconfig.solve.stages.judge import assignment, cornered, stage_peaks
@@ -15,8 +15,8 @@ from symconfig.solve.stages.stage import leanest_of_cut
 
 
 def leanest(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "cbc") -> Lean | None:
-    """None: no cut at all that the target can say."""
-    until = time.perf_counter() + time_limit_s
+    """None: no cut at all that the target can say. time_limit_s: of the processor."""
+    until = spent_s() + time_limit_s
     problem = cornered(problem)
     scale = Scale(problem)
     answers = [answer for mode in _modes(problem) for answer in _answers(scale, mode, solver, until)]
@@ -46,4 +46,4 @@ def _answers(scale: Scale, mode: Mode | None, solver: Solver, until: float) -> I
         if chain is not None:
             yield Answer(assignment(problem, chain.chunks, chain.choices, mode.first if mode else 0), 0.0, True)
     else:
-        yield leanest_program(scale, mode, solver, max(until - time.perf_counter(), 0.1))
+        yield leanest_program(scale, mode, solver, max(until - spent_s(), 0.1))

@@ -157,7 +157,7 @@ class _Model:
                 solver = pulp.HiGHS(msg=False, timeLimit=limit_s, threads=1, gapRel=0.0)
             else:
                 solver = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, logPath=str(log), msg=False, threads=1,
-                                       timeLimit=limit_s, gapRel=0.0)
+                                       timeLimit=limit_s, timeMode="cpu", gapRel=0.0)
             try:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof

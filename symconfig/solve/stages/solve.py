@@ -10,6 +10,7 @@ from itertools import islice
 from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
+from symconfig.solve.stages.clock import spent_s
 from symconfig.solve.stages.construct import POLICIES, construct
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import check, family, longest_chunk
@@ -33,6 +34,7 @@ def solve(
 ) -> StageSolution | Unsatisfied:
     """The assignment with the fastest slowest stage.
 
+    time_limit_s: of the processor, its own and CBC's; HiGHS takes what is left of it by the clock on the wall.
     solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
     without a limit of time, so that the answer is always the same, with a gap where it is not proved; "cbc" and "highs"
     name the solver that does all of the proof. Raises InputError for a fixed layout that is not the model's,
@@ -42,7 +44,7 @@ def solve(
     available(solver)
     problem = cornered(problem)
     started_s = time.perf_counter()
-    solving = _Solving(problem, started_s + time_limit_s, solver)
+    solving = _Solving(problem, spent_s() + time_limit_s, solver)
     if problem.fixed is not None or not problem.layouts.any_cut:
         solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
     else:
@@ -55,7 +57,7 @@ def solve(
 class _Solving:
     """found: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
-    left_s: bounds of the modes that the solver did not finish.
+    left_s: bounds of the modes that the solver did not finish. until: as `spent_s` counts.
     """
 
     problem: StageProblem
@@ -169,14 +171,14 @@ class _Solving:
         return self.best_s <= least_s * (1 + CLOSE)
 
     def late(self) -> bool:
-        return self.wanted != "quick" and time.perf_counter() > self.until
+        return self.wanted != "quick" and spent_s() > self.until
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
         """By the integer program: first near the bound, where columns are few."""
         solver: Solver = self.wanted if self.named else "cbc"
         self.used = solver
         for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
-            left_s = max(self.until - time.perf_counter(), LEAST_LIMIT_S)
+            left_s = max(self.until - spent_s(), LEAST_LIMIT_S)
             answer = fastest_program(self.scale, mode, least_s, most_s, solver, left_s)
             self.keep(answer.found)
             if not answer.proved:

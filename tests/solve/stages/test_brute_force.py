@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -75,3 +77,13 @@ def test_the_leanest_when_nothing_fits(seed: int, vpp: int, scope: Scope) -> Non
     assert max(lean.peak_bytes) == lean.peak_bytes[lean.stage] == pytest.approx(least_peak(problem), rel=1e-7)
     tight = replace(problem, limit_bytes=max(lean.peak_bytes) * 0.999)
     assert solve(tight) == Unsatisfied(proved=True)
+
+
+def test_time_that_others_spend_ends_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(0.0, 100.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    problem = small(202, Scope.MODEL, 2, RULES[2])
+    lean = leanest(problem)
+    assert lean is not None
+    assert lean.proved
+    assert solve(replace(problem, limit_bytes=max(lean.peak_bytes) * 0.999)) == Unsatisfied(proved=True)
