@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from symconfig.cost.device import device_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.solve import candidate
-from symconfig.solve.found import Weighed
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found, Weighed
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
+from symconfig.solve.settle import asked
 from symconfig.solve.space import blockers
+from symconfig.solve.stages.lean import leanest
 from symconfig.solve.weigh import HOST_SHARE
 from symconfig.units import GIB
 
@@ -28,6 +34,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
         f"nothing fits in memory: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
         f"{need / GIB:.{digits}f} GiB of {limit / GIB:.{digits}f} GiB usable on a GPU, most of it {largest} "
         f"({lean.predicted.memory[largest] / GIB:.1f} GiB)"
+        + _stage_over(weighed.leanest, limit)
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu
@@ -39,18 +46,37 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     return InfeasibleError(Problem(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins"))
 
 
+def _stage_over(found: Found, limit_bytes: float) -> str:
+    """The stage that holds the most, and by how much too much, of the leanest layout where that is quickly known."""
+    if found.degrees[1] == 1:
+        return ""
+    parts = detail(found)
+    peaks, said = parts.peaks, ""
+    # With several chunks a stage an integer program would be asked, for longer than a refusal may take.
+    if found.split.vpp == 1 and found.request.pins.layout is None:
+        lean = leanest(asked(found, parts))
+        if lean is not None and lean.proved:
+            said = "laid out as lean as can be, "
+            peaks = min(peaks, lean.peak_bytes, key=max)
+    stage = int(np.argmax(peaks))
+    over = device_bytes(peaks[stage], found.machine, found.request.framework) - limit_bytes
+    if over <= 0:
+        return ""
+    return f"; {said}stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB"
+
+
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:
     """Not a single candidate: which rules took the points."""
     pins = parse(job.pins)
-    asked = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
-    if not recompute_choices(asked):
+    wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
+    if not recompute_choices(wanted):
         return Problem(
             "leaves nothing to recompute that this model has on this target",
             field="pins.recompute",
             got=job.pins.get("recompute"),
-            need="none, full, or selective of " + (", ".join(asked.limits.modules) or "nothing"),
+            need="none, full, or selective of " + (", ".join(wanted.limits.modules) or "nothing"),
         )
-    reasons = blockers(asked)
+    reasons = blockers(wanted)
     if not reasons:
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
