@@ -1,0 +1,227 @@
+"""Uniform stages against solved ones over the zoo, into docs/pipelines.md: `python docs/pipelines.py`.
+
+Every Megatron model at its size of tests/verify_real.yaml is planned with four stages or more. The plan's degrees,
+policy and schedule are then kept, and its layers laid out once more: uniformly, and by the stage solver. Both are
+simulated as the search does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.graph.model import sequence
+from symconfig.pipeline_layout import LETTERS, written
+from symconfig.solve.detail import Detail, detail
+from symconfig.solve.found import Found
+from symconfig.solve.run import run
+from symconfig.solve.search import resolved
+from symconfig.solve.settle import asked
+from symconfig.solve.split import Split, equal, said, uneven
+from symconfig.solve.stages.problem import StageSolution
+from symconfig.solve.stages.solve import solve
+from symconfig.solve.timeline import refined_s, stage_seconds, times
+from symconfig.units import GIB
+
+ROOT = Path(__file__).resolve().parent.parent
+JOBS = ROOT / "tests" / "verify_real.yaml"
+PAGE = Path(__file__).with_suffix(".md")
+LEAST_PP = 4
+CLOSE = 1e-9  # sums of the same seconds in another order
+MOST_S = 60.0  # of the stage solver: far more than it needs, so that the table does not depend on the machine
+ENDS = ((False, False), (True, True), (True, False), (False, True))  # counted as layers; the plainest first
+TITLES = {"Chunks as the search chooses them": {}, "One chunk on each stage": {"vpp": "1"}}
+HEADS = ("model", "on", "pipeline", "uniform", "step s", "stage ms", "GiB", "solved", "step s", "stage ms", "GiB",
+         "gain", "slowest stage", "search")
+ABOUT = """\
+# Stages: uniform and solved
+
+Written by `make pipelines`. Every Megatron model of the zoo at the size of `tests/verify_real.yaml`, planned with at
+least four pipeline stages (`--pin pp=4..`; smaller models would do without a pipeline). The degrees, the recompute
+policy and the schedule are those of the fastest plan for both sides, so what is compared are the stages alone.
+
+*uniform*: as many layers on each chunk; where they do not divide, with the embedding and the loss, or one of them, in
+a layer's place; else other counts on the first and last stage only, as even as can be. Where nothing of that exists
+for the plan's number of chunks, or nothing that fits in memory, the fastest other number of chunks at which one does
+(it is named). *solved*: the fastest, simulated, of the layouts that the stage solver returns and the one that the
+search ended with. Both are written as Megatron-LM's layout strings. *step s*: the simulated step. *stage ms*: one
+microbatch's forward and backward through the heaviest stage, with the messages that it waits for. *GiB*: allocated at
+the peak of the fullest stage.
+
+*slowest stage*: who proves that no layout of these layers that fits has a faster slowest stage, or the gap. With
+several chunks on each stage, a layout whose slowest stage is slower may still have a shorter step: the solver returns
+those with shorter rounds too, and the simulation decides. *search*: whether it ended with nothing left that
+could be faster, or by how much something could. The search tries a few layouts of each pipeline; where the ones that
+the solver returns here beat its answer, the column says by how much. A gain of 0 means that the uniform layout is the
+fastest.
+"""
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A candidate with its layers laid out."""
+
+    found: Found
+
+    @cached_property
+    def parts(self) -> Detail:
+        return detail(self.found)
+
+    @cached_property
+    def step_s(self) -> float:
+        return refined_s(self.found, self.parts)
+
+    @cached_property
+    def stage_s(self) -> float:
+        """Of the heaviest stage."""
+        return float(stage_seconds(self.parts, times(self.found, self.parts)).max())
+
+    @property
+    def peak_bytes(self) -> float:
+        return max(self.parts.peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job: uniform is None where there is no such layout that fits."""
+
+    job: Job
+    uniform: Laid | None
+    solved: Laid
+    answer: StageSolution
+    planned_s: float  # the search's answer
+    gap: float  # of that
+
+    @property
+    def gain(self) -> float:
+        """Share of the uniform step that is saved; 0 where there is none."""
+        return 1 - self.solved.step_s / self.uniform.step_s if self.uniform else 0.0
+
+
+def row(job: dict[str, Any]) -> Row:
+    """The job planned, and its layers laid out in both ways."""
+    model, cluster = load_model(job["model"]), load_cluster(job["cluster"])
+    complete = resolved(model, cluster, Job.model_validate(job))
+    outcome = run(model, cluster, complete, 1, None, time.perf_counter())
+    found = outcome.weighed.ranked()[0]
+    question = asked(found, detail(found))
+    budget = question.limit_bytes
+    answer = solve(question, time_limit_s=MOST_S)
+    if not isinstance(answer, StageSolution):
+        raise RuntimeError(f"{model.name}: the stage solver finds no layout where the search has one")
+    layouts = found.request.limits.layouts
+    cuts = (said(found.split.pp, each.chunks, layouts) for each in (answer.best, *answer.alternatives))
+    solved = fastest(found, [found.split, *filter(None, cuts)], budget)
+    assert solved is not None
+    assert outcome.proof is not None
+    return Row(complete, uniform(found, budget), solved, answer, found.step_s, outcome.proof.gap(found.step_s))
+
+
+def fastest(found: Found, splits: Iterable[Split], budget: float) -> Laid | None:
+    """Of the layouts that fit."""
+    every = [Laid(replace(found, split=split)) for split in dict.fromkeys(splits)]
+    return min((laid for laid in every if laid.peak_bytes <= budget), key=lambda laid: laid.step_s, default=None)
+
+
+def uniform(found: Found, budget: float) -> Laid | None:
+    """With the plan's number of chunks, or with the one that is fastest."""
+    kinds, pp, vpp = sequence(found.request.model), found.split.pp, found.split.vpp
+    own = evenly(kinds, pp, vpp)
+    laid = fastest(found, [own], budget) if own else None
+    if laid or vpp == 1:
+        return laid
+    others = (evenly(kinds, pp, other) for other in range(2, len(kinds) // pp + 1))
+    return fastest(found, filter(None, others), budget)
+
+
+def evenly(kinds: tuple[str, ...], pp: int, vpp: int) -> Split | None:
+    """The plainest split without a layout string."""
+    for ends in ENDS:
+        if (split := equal(kinds, pp, vpp, *ends)) is not None:
+            return split
+    return min(_other_ends(kinds, pp, vpp), key=_unevenness, default=None)
+
+
+def _other_ends(kinds: tuple[str, ...], pp: int, vpp: int) -> Iterator[Split]:
+    layers = sum(kind not in LETTERS for kind in kinds)
+    for first, last in product(range(1, layers), repeat=2):
+        if (split := uneven(kinds, pp, vpp, first, last)) is not None:
+            yield split
+
+
+def _unevenness(split: Split) -> tuple[int, int, int]:
+    """Layers between the fullest and the emptiest stage, and between both ends; the loss is the heavier end."""
+    layers = [sum(kind not in LETTERS for chunk in split.stage(i) for kind in chunk) for i in range(split.pp)]
+    return max(layers) - min(layers), abs(layers[0] - layers[-1]), layers[-1]
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """One line a job."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|---|---|---|---|---:|---:|---:|---|---:|---:|---:|---:|---|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(cells(each)) + " |" for each in rows)])
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    found, answer = row.solved.found, row.answer
+    degrees = dict(zip(("tp", "pp", "cp", "ep", "etp", "dp", "micro-batch "), found.degrees, strict=True))
+    shape = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
+    chunks = f", vpp{found.split.vpp}" if found.split.vpp > 1 else ""
+    proof = f"{answer.solver}, proved" if answer.optimal else f"{answer.solver}, gap {answer.gap:.2%}"
+    gain = f"{100 * row.gain:.2f} %" if row.uniform else "-"
+    return (str(row.job.model), f"{row.job.gpus:,} x {row.job.cluster}", shape + chunks, *figures(row.uniform, found),
+            *figures(row.solved, found), gain, proof, _searched(row))
+
+
+def _searched(row: Row) -> str:
+    missed = 1 - row.solved.step_s / row.planned_s
+    found = "nothing left" if not row.gap else f"gap {row.gap:.2%}"
+    return f"{found}, beaten by {missed:.2%}" if missed > CLOSE else found
+
+
+def figures(laid: Laid | None, planned: Found) -> tuple[str, ...]:
+    """Layout, step, heaviest and fullest stage."""
+    if laid is None:
+        return ("none fits", "-", "-", "-")
+    split = laid.found.split
+    other = f" (vpp{split.vpp})" if split.vpp != planned.split.vpp else ""
+    text = written(split.chunks).replace("|", "\\|")
+    return (f"`{text}`{other}", f"{laid.step_s:.3f}", f"{1e3 * laid.stage_s:.2f}", f"{laid.peak_bytes / GIB:.2f}")
+
+
+def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
+    """Those that Megatron-LM trains: no adapters."""
+    found: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [job for job in found if load_model(job["model"]).adapter is None]
+
+
+def page(every: list[dict[str, Any]]) -> str:
+    text = ABOUT
+    for title, pins in TITLES.items():
+        rows = [row({**job, "pins": {"pp": f"{LEAST_PP}..", **pins}}) for job in every]
+        text += f"\n## {title}\n\n{markdown(rows)}\n"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", metavar="TEXT", help="models with this in their name; the page is printed instead")
+    only = parser.parse_args().only
+    text = page([job for job in jobs() if only is None or only in job["model"]])
+    if only is None:
+        PAGE.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
