@@ -202,11 +202,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search did. `optimal`: every candidate of the space was weighed and none is better under the model.
+    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout tried.
 
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
-    what share of the step something that was left out could be faster. stage_gap: by what share the slowest stage of
-    another layout of the best plan's pipeline could be faster than its own; None: no pipeline, or nothing is known.
+    what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
+    tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
+    faster than its own; None: no pipeline, or nothing is known.
     """
 
     __pydantic_config__ = _CONFIG
@@ -218,6 +219,7 @@ class Search:
     simulated: int = 0
     gap: float = 0.0
     stage_gap: float | None = None
+    layout_gap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

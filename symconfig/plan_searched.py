@@ -26,6 +26,9 @@ def _others(plan: Plan) -> str:
         return "the search stopped early, so a better one may exist"
     if plan.job.objective == "symtensor":
         return "no other one that fits has a lower relative cost"
+    if search.layout_gap > 0:
+        return ("no other one is better under the model in any layout tried, nor by more than "
+                f"{_at_most(search.layout_gap)} in one that was not")
     return "no other one is better under the model"
 
 

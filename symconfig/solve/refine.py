@@ -1,9 +1,9 @@
 """Refinement: layouts solved, schedules simulated, until no candidate that is left can be faster.
 
 The degrees were weighed under a few layouts and a formula for the schedule. Here every candidate with a pipeline whose
-floor (`solve.floor`) is below the best step found is laid out by the stage solver, and simulated if its layout's own
-bound is below it, too; what is lowest comes first. What is then left is slower: the best one is the best over the
-refined cost.
+floor (`solve.floor`) is below the best step found is tried in all layouts known for its pipeline, the stage solver's
+among them, and simulated if the layout's own bound is below it, too; what is most hopeful comes first. No candidate is
+then faster in any layout tried. By how much one could be in a layout that was not tried, its floor says.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slow
 from symconfig.solve.detail import Detail, detail, detailed
 from symconfig.solve.floor import Degree, Floors, degrees
 from symconfig.solve.found import Found, Weighed
+from symconfig.solve.moves import moved
 from symconfig.solve.slowest import ROUNDING
 from symconfig.solve.split import Split, said, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
@@ -32,26 +33,29 @@ from symconfig.solve.weigh import HOST_SHARE
 # Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
 # the same.
 MOST_SIMULATED = 1000
+MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 8, 12, 24  # around the best one, each round
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
 Pipeline = tuple[int, int]  # pp, vpp
 
 
-
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How far the refined cost is settled. floor_s: nothing that was left out is faster.
+    """How far the refined cost is settled: the fastest of the layouts tried, of every candidate.
 
-    layouts: how many were tried, of all pipelines; simulated: how many candidates.
+    layouts: how many were tried, of all pipelines; simulated: how many candidates. floor_s: no candidate that was not
+    laid out is faster. untried_s: nor is any layout that was not tried.
     """
 
     layouts: int
     simulated: int
     floor_s: float
+    untried_s: float
 
-    def gap(self, step_s: float) -> float:
-        """By what share of a step something that was left out may be faster; 0: by nothing."""
-        return max(0.0, 1.0 - self.floor_s / step_s)
+    @staticmethod
+    def gap(floor_s: float, step_s: float) -> float:
+        """By what share of a step something that is no faster than a floor may be faster; 0: by nothing."""
+        return max(0.0, 1.0 - floor_s / step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class _Refinement:
     known: layouts of a pipeline, those that were weighed and those that the stage solver has proposed; each is tried
     for all policies at all points reached. served [r, o, n]: candidates of floors that have a layout with the fastest
     slowest stage that there is, least [r, n]. asked, failed: how often the solver had a layout for a pipeline, or none.
-    simulated: candidates of a point and layout.
+    simulated: candidates of a point and layout. untried_s: no layout that was not tried is faster, of the candidates
+    that were laid out. winner: the best one that this walk has found.
     """
 
     def __init__(self, weighed: Weighed) -> None:
@@ -107,15 +112,45 @@ class _Refinement:
         self.failed: Counter[Pipeline] = Counter()
         self.simulated: dict[tuple[int, int, Split], list[_Laid]] = {}
         self.runs = 0
+        self.untried_s = float("inf")
+        self.winner: _Laid | None = None
 
     def run(self) -> Proof:
         for piece in self.weighed.pieces:
             if piece.least_s[0] < self.below_s:
                 for degree in degrees(piece, self.below_s):
                     self.queue.put(degree.step_s, degree.step_s, degree)
-        while self.runs < MOST_SIMULATED and (node := self.queue.get(self.below_s)) is not None:
+        self._drain(MOST_SIMULATED)
+        left_s = self.queue.least_s
+        for _ in range(MOST_ROUNDS):
+            before = self.winner
+            if before is not None and not before.candidate.by_block:
+                self._around(before)
+            if self.winner is before:
+                break
+        layouts = sum(map(len, self.known.values()))
+        return Proof(layouts, self.runs, left_s, min(self.untried_s, left_s, self.queue.least_s))
+
+    def _drain(self, most: int) -> None:
+        """Until nothing is left that may be faster, or so many have been simulated."""
+        while self.runs < most and (node := self.queue.get(self.below_s)) is not None:
             self._expand(node)
-        return Proof(sum(map(len, self.known.values())), self.runs, self.queue.least_s)
+
+    def _around(self, winner: _Laid) -> None:
+        """Near the best one: its point's other policies are put to the stage solver, its layout's neighbours tried."""
+        floors, n, pipeline = winner.layout.floors, winner.candidate.n, winner.candidate.pipeline
+        if floors.piece.request.pins.layout is not None:
+            return
+        mine = [candidate for candidate in opened(floors, self.below_s) if candidate.n == n and not candidate.by_block]
+        for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
+            if not self.served[id(floors)][candidate.place]:
+                self._ask(pipeline, problem(candidate))
+        near = moved(floors, winner.layout.split, winner.candidate.r, n, MORE_MOVED)
+        for split in near:
+            if split not in self.known[pipeline]:
+                self.known[pipeline].append(split)
+                self._try(floors, split)
+        self._drain(min(self.runs + MORE_SIMULATED, 2 * MOST_SIMULATED))
 
     @property
     def below_s(self) -> float:
@@ -138,6 +173,7 @@ class _Refinement:
     def _lay_out(self, candidate: Open) -> None:
         """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""
         floors, pipeline = candidate.floors, candidate.pipeline
+        self.untried_s = min(self.untried_s, candidate.step_s)
         if pipeline not in self.known:
             request = floors.piece.request
             known = splits(
@@ -219,7 +255,10 @@ class _Refinement:
         if max(parts.peaks) <= candidate.floors.piece.budget and _fits_host(found, parts):
             self.runs += 1
             others.append(node)
-            self.weighed.add(_simulated(found, parts))
+            refined, best_s = _simulated(found, parts), self.weighed.best_s
+            self.weighed.add(refined)
+            if refined.score < best_s or (self.winner is None and refined.score <= best_s * (1 + ROUNDING)):
+                self.winner = node
 
 
 class _Queue:

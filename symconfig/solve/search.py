@@ -86,8 +86,8 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     weighed = outcome.weighed
     ranked = weighed.ranked()
     chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
-    proof = outcome.proof or Proof(0, 0, float("inf"))
-    gap = proof.gap(ranked[0].score) if outcome.proof else 0.0
+    proof = outcome.proof or Proof(0, 0, float("inf"), float("inf"))
+    gap, untried = (Proof.gap(floor, ranked[0].step_s) for floor in (proof.floor_s, proof.untried_s))
     stages = stage_gap(ranked[0])
     search = Search(
         weighed.candidates,
@@ -98,6 +98,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         proof.simulated,
         tidy(gap),
         None if stages is None else tidy(stages),
+        tidy(untried),
     )
     return Plan(
         model,

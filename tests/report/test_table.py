@@ -145,6 +145,7 @@ def test_one_candidate_alone_has_no_table_of_losses(plan: Plan) -> None:
 @pytest.mark.parametrize(("search", "said"), [
     ({"layouts": 3, "simulated": 1}, "3 layouts of stages tried, 1 candidate simulated; no other one is better under"),
     ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "left out could be faster by at most 1.3 %."),
+    ({"layouts": 3, "layout_gap": 0.0121}, "in any layout tried, nor by more than 1.3 % in one that was not."),
     ({"stage_gap": 0.0}, "Stages: no layout has a faster slowest stage (proved)."),
     ({"stage_gap": 0.0121}, "Stages: no layout's slowest stage is faster by more than 1.3 % (proved)"),
 ])
