@@ -34,6 +34,7 @@ from symconfig.solve.weigh import HOST_SHARE
 # the same.
 MOST_SIMULATED = 1000
 MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 8, 12, 24  # around the best one, each round
+NEARLY = 1.1  # of the memory: the stage solver may find a layout that takes less than this one
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
 Pipeline = tuple[int, int]  # pp, vpp
@@ -188,16 +189,20 @@ class _Refinement:
         if candidate.by_block or floors.piece.request.pins.layout is not None:
             return
         for limit_bytes in (np.inf, floors.piece.budget):
-            if self.served[id(floors)][candidate.place] or not self._may_ask(pipeline, limit_bytes):
+            if self.served[id(floors)][candidate.place] or not self._may_ask(candidate, limit_bytes):
                 continue
             self._ask(pipeline, replace(problem(candidate), limit_bytes=limit_bytes))
 
-    def _may_ask(self, pipeline: Pipeline, limit_bytes: float) -> bool:
-        """Once without a limit of memory, and then as often as is worth it."""
-        found, failed = self.asked[pipeline], self.failed[pipeline]
+    def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
+        """Once without a limit of memory; then as often as is worth it, where some layout nearly fits."""
+        found, failed = self.asked[candidate.pipeline], self.failed[candidate.pipeline]
         if limit_bytes == np.inf:
             return not found
-        return found < MOST_ASKED and failed < MOST_FAILED
+        if found >= MOST_ASKED or failed >= MOST_FAILED:
+            return False
+        at = np.array([candidate.r]), np.array([candidate.n])
+        known = (Layout(candidate.floors, split, *at) for split in self.known[candidate.pipeline])
+        return any(layout.peak_bytes[candidate.o, 0] <= NEARLY * limit_bytes for layout in known)
 
     def _ask(self, pipeline: Pipeline, asked: StageProblem) -> None:
         """What the stage solver finds is tried wherever its pipeline was reached."""

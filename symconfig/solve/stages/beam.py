@@ -55,6 +55,16 @@ class _Beam:
         problem = scale.problem
         self.seconds = [*accumulate((problem.seconds[kind][mode.choice] for kind in problem.sequence), initial=0.0)]
         self.share_s = self.seconds[-1] / (problem.pp * problem.vpp)
+        self._spans: dict[tuple[int, int, int], tuple[Option, bool]] = {}
+
+    def _span(self, chunk: int, start: int, end: int) -> tuple[Option, bool]:
+        """What a chunk with these blocks is, and whether it may be; chunks differ in being the first or the last."""
+        last = self.scale.problem.pp * self.scale.problem.vpp - 1
+        place = start, end, (chunk > 0) + (chunk == last)
+        if place not in self._spans:
+            held = content(self.scale.problem.sequence[start:end])
+            self._spans[place] = self.scale.option(held, self.mode), allowed(self.scale.problem, chunk, held)
+        return self._spans[place]
 
     def longer(self, chunk: int, begun: _Begun) -> Iterator[_Begun]:
         """With one more chunk."""
@@ -62,12 +72,11 @@ class _Beam:
         stage, start, total = chunk % problem.pp, begun.ends[-1], len(problem.sequence)
         last = chunk == problem.pp * problem.vpp - 1
         for end in range(total if last else start, total + 1):
-            held = content(problem.sequence[start:end])
-            option = self.scale.option(held, self.mode)
+            option, may = self._span(chunk, start, end)
             load = begun.loads[stage] + option.weight.seconds
             if load > self.most_s:
                 return
-            if not allowed(problem, chunk, held):
+            if not may:
                 continue
             options = (*begun.options, option)
             if chunk >= problem.pp * (problem.vpp - 1) and not self._fits(stage, options):
