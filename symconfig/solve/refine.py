@@ -33,8 +33,8 @@ from symconfig.solve.weigh import HOST_SHARE
 # Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
 # the same.
 MOST_SIMULATED = 1000
-MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 8, 12, 24  # around the best one, each round
-NEARLY = 1.1  # of the memory: the stage solver may find a layout that takes less than this one
+MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 6, 12, 16  # around the best one, each round
+NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
 Pipeline = tuple[int, int]  # pp, vpp
@@ -144,7 +144,7 @@ class _Refinement:
             return
         mine = [candidate for candidate in opened(floors, self.below_s) if candidate.n == n and not candidate.by_block]
         for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
-            if not self.served[id(floors)][candidate.place]:
+            if not self.served[id(floors)][candidate.place] and self._nearly_fits(candidate):
                 self._ask(pipeline, problem(candidate))
         near = moved(floors, winner.layout.split, winner.candidate.r, n, MORE_MOVED)
         for split in near:
@@ -194,15 +194,18 @@ class _Refinement:
             self._ask(pipeline, replace(problem(candidate), limit_bytes=limit_bytes))
 
     def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
-        """Once without a limit of memory; then as often as is worth it, where some layout nearly fits."""
+        """Once without a limit of memory, and then as often as is worth it."""
         found, failed = self.asked[candidate.pipeline], self.failed[candidate.pipeline]
         if limit_bytes == np.inf:
             return not found
-        if found >= MOST_ASKED or failed >= MOST_FAILED:
-            return False
+        return found < MOST_ASKED and failed < MOST_FAILED and self._nearly_fits(candidate)
+
+    def _nearly_fits(self, candidate: Open) -> bool:
+        """Whether some layout does: the stage solver may then have one that fits."""
         at = np.array([candidate.r]), np.array([candidate.n])
         known = (Layout(candidate.floors, split, *at) for split in self.known[candidate.pipeline])
-        return any(layout.peak_bytes[candidate.o, 0] <= NEARLY * limit_bytes for layout in known)
+        limit_bytes = NEARLY * candidate.floors.piece.budget
+        return any(layout.peak_bytes[candidate.o, 0] <= limit_bytes for layout in known)
 
     def _ask(self, pipeline: Pipeline, asked: StageProblem) -> None:
         """What the stage solver finds is tried wherever its pipeline was reached."""
