@@ -148,7 +148,7 @@ def refined() -> dict[str, Any]:
         proof = refine(weighed)
         spent.append(time.process_time() - cpu)
     return {"cpu_s": round(min(spent[1:]), 3), "layouts": proof.layouts, "simulated": proof.simulated,
-            "gap": proof.gap(weighed.best_s)}
+            "gap": proof.gap(proof.floor_s, weighed.best_s)}
 
 
 def simulated(pp: int, vpp: int, m: int) -> dict[str, Any]:

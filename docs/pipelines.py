@@ -124,7 +124,8 @@ def row(job: dict[str, Any]) -> Row:
     solved = fastest(found, [found.split, *filter(None, cuts)], budget)
     assert solved is not None
     assert outcome.proof is not None
-    return Row(complete, uniform(found, budget), solved, answer, found.step_s, outcome.proof.gap(found.step_s))
+    left = outcome.proof.gap(outcome.proof.floor_s, found.step_s)
+    return Row(complete, uniform(found, budget), solved, answer, found.step_s, left)
 
 
 def fastest(found: Found, splits: Iterable[Split], budget: float) -> Laid | None:

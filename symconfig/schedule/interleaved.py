@@ -49,6 +49,8 @@ def limit(shape: Shape) -> str | None:
     pp, vpp, m, group = shape
     if vpp < 2 or pp < 2:
         return f"interleaved 1F1B needs 2 stages and 2 chunks a stage at least (got pp {pp}, vpp {vpp})"
+    if m < pp:
+        return f"interleaved 1F1B needs as many microbatches as stages at least (got {m}, need {pp})"
     if not pp <= group <= m:
         return (
             "interleaved 1F1B runs a group of microbatches, at least pp and at most all of them, through a chunk at a "
