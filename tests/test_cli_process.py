@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -55,9 +54,10 @@ def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", "symconfig", "plan", str(fifo)], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(1.0)
+        writer = os.open(fifo, os.O_WRONLY)  # waits until the command reads
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
+        os.close(writer)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
