@@ -202,10 +202,10 @@ class Layout:
         """[o, q]: the step by the formula, if stages lose half of what they would if each waited in every round of
         chunks for the slowest one; what is worth trying first."""
         m, vpp = self.floors.points.num_microbatches[self.n], float(self.floors.setting.vpp)
-        both = sum(self.passes)
-        slowest, rounds = both.sum(axis=1).max(axis=0), both.max(axis=0).sum(axis=0)  # type: ignore[union-attr]
-        whole = both.sum(axis=(0, 1))  # type: ignore[union-attr]
-        result: Array = compiled.pipeline_s(m, (slowest + rounds) / 2, whole, vpp)
+        forward, backward = self.passes
+        both = forward + backward
+        slowest, rounds = both.sum(axis=1).max(axis=0), both.max(axis=0).sum(axis=0)
+        result: Array = compiled.pipeline_s(m, (slowest + rounds) / 2, both.sum(axis=(0, 1)), vpp)
         return result + self.floors.rest_s[:, self.n]
 
     @cached_property

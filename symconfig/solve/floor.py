@@ -17,12 +17,10 @@ from symconfig.cost.step import evaluate
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.schedule.bounds import even_bound_s
-from symconfig.solve.kinds import Bools, Kinds, kinds_alone
+from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, columns
-
-ROUNDING = 1e-9  # sums of the same bytes in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,7 @@ def _may_fit(
         room = room + (place if layers.sum() > 1 else np.floor(place + ROUNDING))
     ratios = [(state + f * kept) / (mean_state + f * mean_kept) for f in (fewest.min(axis=0), fewest.max(axis=0))]
     need = (kinds.counts[:, None, None, None] * np.minimum(*ratios))[layers].sum(axis=0)
-    fits: Bools = room >= need * (1 - 1e-9)
+    fits: Bools = room >= need * (1 - ROUNDING)
     # Recomputing the first layers of every chunk frees no more than recomputing all.
     last = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
     return np.concatenate((fits, last[None]))

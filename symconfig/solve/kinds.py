@@ -14,6 +14,7 @@ from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS, Table
 
 Bools = NDArray[np.bool_]
+ROUNDING = 1e-9  # sums of the same seconds or bytes in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Kinds:
 
 
 def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Points, setting: Setting) -> Kinds:
+    """At the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
     sums = stages(table, alone, chosen, setting.tied)
     state: Array = sum(states(sums, where, replace(setting, stages=alone)).values(), np.zeros(1))

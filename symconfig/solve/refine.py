@@ -22,8 +22,8 @@ from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slow
 from symconfig.solve.detail import Detail, detail, detailed
 from symconfig.solve.floor import Degree, Floors, degrees
 from symconfig.solve.found import Found, Weighed
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
-from symconfig.solve.slowest import ROUNDING
 from symconfig.solve.split import Split, said, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
@@ -61,7 +61,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """A candidate with a layout that fits it: q-th of the layout's.  step_s: no simulation of it is faster."""
+    """A candidate with a layout that fits it: q-th of the layout's. step_s: no simulation of it is faster."""
 
     step_s: float
     candidate: Open
@@ -98,7 +98,7 @@ class _Refinement:
 
     known: layouts of a pipeline, those that were weighed and those that the stage solver has proposed; each is tried
     for all policies at all points reached. served [r, o, n]: candidates of floors that have a layout with the fastest
-    slowest stage that there is, least [r, n]. asked, failed: how often the solver had a layout for a pipeline, or none.
+    slowest stage that there is. asked, failed: how often the solver had a layout for a pipeline, or none.
     simulated: candidates of a point and layout. untried_s: no layout that was not tried is faster, of the candidates
     that were laid out. winner: the best one that this walk has found.
     """
@@ -174,7 +174,9 @@ class _Refinement:
     def _lay_out(self, candidate: Open) -> None:
         """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""
         floors, pipeline = candidate.floors, candidate.pipeline
-        self.untried_s = min(self.untried_s, candidate.step_s)
+        pinned = floors.piece.request.pins.layout is not None
+        if not pinned:
+            self.untried_s = min(self.untried_s, candidate.step_s)
         if pipeline not in self.known:
             request = floors.piece.request
             known = splits(
@@ -186,7 +188,7 @@ class _Refinement:
             self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
             for split in self.known[pipeline]:
                 self._try(floors, split)
-        if candidate.by_block or floors.piece.request.pins.layout is not None:
+        if candidate.by_block or pinned:
             return
         for limit_bytes in (np.inf, floors.piece.budget):
             if self.served[id(floors)][candidate.place] or not self._may_ask(candidate, limit_bytes):

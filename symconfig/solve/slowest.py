@@ -6,10 +6,8 @@ import numpy as np
 
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import LAST, Setting
-from symconfig.solve.kinds import Kinds
+from symconfig.solve.kinds import ROUNDING, Kinds
 from symconfig.solve.stages.problem import Layouts
-
-ROUNDING = 1e-9  # sums of the same seconds in another order
 
 
 def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: Layouts) -> Array:

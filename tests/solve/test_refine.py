@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,9 +13,9 @@ from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, slowest_s
 from symconfig.solve.detail import detail, detailed
 from symconfig.solve.floor import Floors, degrees
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved, search
-from symconfig.solve.slowest import ROUNDING
 from symconfig.solve.split import Split, said
 from symconfig.solve.stages.problem import Chunks
 from symconfig.solve.timeline import refined_s
@@ -150,7 +149,7 @@ def test_the_same_job_is_refined_the_same_way() -> None:
     cluster = tight(model, gib)
     first, second = (run(model, cluster, resolved(model, cluster, asked), 3, None, 0.0) for _ in range(2))
     assert first.proof == second.proof
-    ours, theirs = ([replace(found, request=None) for found in one.weighed.ranked()] for one in (first, second))  # type: ignore[arg-type]
-    assert [(found.degrees, found.split, found.step_s) for found in ours] == [
-        (found.degrees, found.split, found.step_s) for found in theirs
-    ]
+    ours, theirs = (
+        [(found.degrees, found.split, found.step_s) for found in one.weighed.ranked()] for one in (first, second)
+    )
+    assert ours == theirs
