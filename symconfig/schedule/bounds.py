@@ -52,26 +52,6 @@ def unfilled_s(m: Array | int, pp: Array | int, total_s: Array | float) -> Array
     return result
 
 
-def path_bound_s(stage_seconds: Array, m: int, vpp: int) -> Array:
-    """[...]: a lower bound of the simulated step from each stage's seconds a microbatch [pp, ...], chunks together.
-
-    vpp = 1: the longest of the paths of `even_bound_s` and of those that fill, run all of one stage and drain.
-    vpp > 1: what the heaviest stage has to do; how it divides over its chunks says no more.
-    """
-    if vpp > 1:
-        heaviest: Array = m * stage_seconds.max(axis=0)
-        return np.maximum(heaviest, even_bound_s(m, len(stage_seconds), vpp, stage_seconds.sum(axis=0)))
-    pp = len(stage_seconds)
-    total = stage_seconds.sum(axis=0)
-    before = stage_seconds.cumsum(axis=0) - stage_seconds
-    after = total - before - stage_seconds
-    own = np.arange(m - pp + 1.0, m + 1.0).reshape(-1, *[1] * (stage_seconds.ndim - 1))
-    through = np.where(own > 1.0, before + own * stage_seconds + 2.0 * after, 0.0)
-    paths = np.maximum(through, before + m * stage_seconds)
-    result: Array = np.maximum(paths, total + (m - 1) / 2.0 * stage_seconds).max(axis=0)
-    return result
-
-
 def layout_bound_s(forward: Array, backward: Array, m: Array | int, paired: bool = False) -> Array:
     """[...]: a lower bound of the simulated step of a layout, from the seconds of its chunks' passes [pp, vpp, ...].
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.schedule.bounds import even_bound_s, path_bound_s, unfilled_s
+from symconfig.schedule.bounds import even_bound_s, layout_bound_s, unfilled_s
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
@@ -35,7 +35,9 @@ def test_no_simulation_is_below(shape: tuple[int, int, int], seed: int) -> None:
     forward, backward = random.exponential(size=(2, p * v)) * (random.random((2, p * v)) < 0.8)
     step_s = run(p, v, m, forward, backward).step_s * (1 + 1e-9)
     stages = (forward + backward).reshape(v, p).sum(axis=0)
-    assert path_bound_s(stages, m, v) <= step_s
+    passes = [seconds.reshape(v, p).T for seconds in (forward, backward)]
+    assert m * stages.max() <= layout_bound_s(*passes, m) * (1 + 1e-9)
+    assert layout_bound_s(*passes, m) <= step_s
     assert even_bound_s(m, p, v, stages.sum()) <= step_s
     assert unfilled_s(m, p, stages.sum()) <= step_s
 
@@ -131,5 +133,5 @@ def test_the_bounds_work_on_arrays() -> None:
     assert even_bound_s(m, p, v, total).tolist() == pytest.approx(
         [11.0, float(even_bound_s(8, 4, 2, 8.0)), 32 / 7]
     )
-    stages = np.array([[1.0, 2.0], [1.0, 1.0]])
-    assert path_bound_s(stages, 4, 1).tolist() == pytest.approx([5.0, 8.0])
+    half = np.array([[[0.5, 1.0]], [[0.5, 0.5]]])  # [pp, vpp, 2] forward, and as much backward
+    assert layout_bound_s(half, half, 4).tolist() == pytest.approx([5.0, 8.0])
