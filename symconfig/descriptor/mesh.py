@@ -1,0 +1,87 @@
+"""The cluster's GPUs as a hierarchy of levels, and the axes that its levels are cut into, innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One factor of a level. stride: distance in ranks between neighbours along it."""
+
+    level: str
+    size: int
+    stride: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.level}{self.size}@{self.stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class MeshLevel:
+    """`size` domains of the level inside are joined by links of this bandwidth: bytes/s per GPU, one direction, as the
+    wire has it; seconds of one message. mesh: links between all pairs and no switch."""
+
+    name: str
+    size: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    mesh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Levels, innermost first. gpus = product of their sizes."""
+
+    levels: tuple[MeshLevel, ...]
+
+    @property
+    def gpus(self) -> int:
+        return prod(level.size for level in self.levels)
+
+    def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
+        """factors: of every level's size, innermost first; by default its primes, smallest first."""
+        factors = factors if factors is not None else tuple(primes(level.size) for level in self.levels)
+        result, stride = [], 1
+        for level, cut in zip(self.levels, factors, strict=True):
+            assert prod(cut) == level.size
+            for size in cut:
+                result.append(Axis(level.name, size, stride))
+                stride *= size
+        return tuple(result)
+
+    def shapes(self, per_level: int = 2) -> Iterator[tuple[Axis, ...]]:
+        """Every way of cutting each level into `per_level` factors, smaller first; fewer where it has fewer primes."""
+        choices = [_cuts(level.size, per_level) for level in self.levels]
+        for factors in product(*choices):
+            yield self.axes(factors)
+
+
+def primes(number: int) -> tuple[int, ...]:
+    """Prime factors, smallest first; none of 1."""
+    result, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            result.append(divisor)
+            number //= divisor
+        divisor += 1 if divisor * divisor <= number else max(number - divisor, 1)
+    return tuple(result)
+
+
+def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
+    """Nondecreasing factors, as many as `parts` and the primes allow: (2, 4) of 8, (2, 64) (4, 32) (8, 16) of 128."""
+    parts = min(parts, len(primes(size)))
+    if parts <= 1:
+        return [(size,)] if size > 1 else [()]
+    found = [
+        (first, *rest)
+        for first in range(2, size + 1)
+        if size % first == 0
+        for rest in _cuts(size // first, parts - 1)
+        if rest and len(rest) == parts - 1 and first <= rest[0]
+    ]
+    return found or [(size,)]

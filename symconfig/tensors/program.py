@@ -1,0 +1,126 @@
+"""A program of operators over named dims, with the numbers of its dims: whatever its source, and nothing about meshes.
+
+Every dim has one size in the whole program. An operator is a loop nest; each of its operands says which loop runs along
+which dim of the tensor, so that a tensor's dim may have another name inside an operator (keys are a sequence seen by
+the queries). What a mesh axis may split is the operator's own statement: its `splits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import gcd, prod
+
+
+class Work(StrEnum):
+    """What an operator's seconds are made of."""
+
+    MATMUL = "matmul"  # two operands multiplied and summed over `contracted`; a convolution is one, too
+    ATTENTION = "attention"  # fused: softmax(q k') v, nothing of size queries x keys in memory
+    MEMORY = (
+        "memory"  # bound by reading its inputs and writing its outputs: element-wise, norms, look-ups, permutations
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation, an input of the program, or a parameter.
+
+    gradient: something flows back through it; not so for ids, masks and what comes of frozen weights only.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    element_bytes: float = 2.0
+    gradient: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A weight; `tensor.element_bytes` while it is used. path: as its source has it, `layers.0.mlp.up_proj.weight`."""
+
+    tensor: Tensor
+    trainable: bool = True
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as an operator sees it: for each of the tensor's dims the loop that runs along it."""
+
+    tensor: str
+    loops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Loops that one mesh axis splits together (query heads with their key/value heads, tokens with their slots).
+
+    Along it an operand is split at its first dim whose loop is among `loops`. An input without one is whole on every
+    rank, and its gradient comes out as partial sums; an output without one comes out as partial sums.
+    sums: but where this is above 0, the operator reduces so many partial results of its output's size without these
+    loops inside itself, and goes on with whole ones (norm, softmax, cross-entropy over a split dim).
+    halo: rows of each neighbour that a window needs beside its own, along `loops[0]`: (kernel size - 1) / 2 on each
+    side. They are sent forward, and their gradients back.
+    """
+
+    loops: tuple[str, ...]
+    sums: int = 0
+    halo: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator.
+
+    loops: all loops of its nest. contracted: those that a product sums away. saves: tensors that its backward reads:
+    inputs, outputs, or `residues`. residues: tensors that exist for the backward only (masks, statistics), as operands.
+    linear: sum(f(parts)) = f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it
+    may run on partial sums. traffic: (forward, backward) bytes moved over those of reading and writing each once.
+    attended, channels: of attention, keys that a query attends to in the mean, and channels of q k' plus those of p v.
+    backward: False where it has none (an operator on ids). path: of the module it is part of, in its source.
+    """
+
+    name: str
+    work: Work
+    loops: tuple[str, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    splits: tuple[Split, ...]
+    contracted: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    residues: tuple[Operand, ...] = ()
+    linear: bool = False
+    traffic: tuple[float, float] = (1.0, 1.0)
+    attended: float = 0.0
+    channels: float = 0.0
+    backward: bool = True
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Operators in an order in which each comes after what it reads.
+
+    sizes: of every dim and loop. inputs: tensors that are fed. outputs: what ends the program (losses, logits); nothing
+    flows back into a loss, and a gradient of ones into any other. batch: the dims that count examples, for those
+    strategies that are named after them. notes: what the source could not say and how it was replaced, as sentences.
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    tensors: Mapping[str, Tensor]
+    inputs: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    operators: tuple[Operator, ...]
+    outputs: tuple[str, ...]
+    batch: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    def elements(self, tensor: str) -> int:
+        return prod(self.sizes[dim] for dim in self.tensors[tensor].dims)
+
+    def parts(self, split: Split) -> int:
+        """The most parts that divide all its loops."""
+        return gcd(*(self.sizes[loop] for loop in split.loops))
