@@ -93,13 +93,14 @@ class Link:
 
 @dataclass(frozen=True)
 class Net:
-    """node_of: for each operator of the program its node; parameter_of: for each parameter."""
+    """node_of: for each operator of the program its node; parameter_of: for each parameter. instances: of each repeat."""
 
     program: Program
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     node_of: tuple[int, ...]
     parameter_of: tuple[int, ...]
+    instances: tuple[int, ...]
 
     @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
@@ -150,7 +151,8 @@ class _Maker:
                 self._lead(tensor, (node_of[index], port), index, consumers, node_of, place)
         links = [Link(*key[:4], times, *key[4:]) for key, times in self.links.items()]
         parameters = tuple(used[parameter.tensor.name] for parameter in self.program.parameters)
-        return Net(self.program, tuple(self.nodes), tuple(links), tuple(node_of), parameters)
+        instances = tuple(times for _, _, times in self.runs)
+        return Net(self.program, tuple(self.nodes), tuple(links), tuple(node_of), parameters, instances)
 
     def _instances(self) -> list[tuple[int, int]]:
         """Of each operator its repeat and which instance of it, or (-1, 0)."""

@@ -1,0 +1,165 @@
+"""Seconds of one operator on one rank, for many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost import compiled
+from symconfig.cost.machine import Machine, Number
+from symconfig.cost.partition.rates import Array, Rate
+from symconfig.tensors.net import Node, Port
+from symconfig.tensors.program import Operator, Program, Work
+
+Rows = NDArray[np.int64]  # [rows, axes]: options
+Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
+_CHANNELS = 128.0  # at which the attention's rates are given
+_STATISTIC_BYTES = 4.0  # partial results are summed in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """[rows] seconds forward and backward."""
+
+    forward: Array
+    backward: Array
+
+
+def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
+    """For each loop that some option splits, into how many parts each row cuts it."""
+    result: dict[str, Array] = {}
+    for index, option in enumerate(node.options):
+        if option.split is None:
+            continue
+        count = np.ones(len(rows))
+        for axis, rate in enumerate(rates):
+            count = np.where(rows[:, axis] == index, count * rate.size, count)
+        for loop in option.split.loops:
+            result[loop] = result.get(loop, 1.0) * count
+    return result
+
+
+def held(port: Port, rows: Rows, rates: Sequence[Rate]) -> Array:
+    """[rows] bytes of a port's tensor on one rank."""
+    share = np.ones(len(rows))
+    cuts = np.array([place.forward >= 0 for place in port.places])
+    for axis, rate in enumerate(rates):
+        share = np.where(cuts[rows[:, axis]], share / rate.size, share)
+    return share * float(prod(port.sizes)) * port.tensor.element_bytes
+
+
+def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> Extent:
+    counts = parts(node, rows, rates)
+
+    def extent(loops: Sequence[str]) -> Array:
+        result = np.ones(len(rows))
+        for loop in loops:
+            result = result * program.sizes[loop] / counts.get(loop, 1.0)
+        return result
+
+    return extent
+
+
+def work(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
+    """[rows]; an option that splits nothing computes the same on every rank."""
+    assert node.operator is not None
+    op, extent = node.operator, _extent(program, node, rows, rates)
+    if op.work is Work.MATMUL:
+        return _product(program, op, extent, machine)
+    if op.work is Work.ATTENTION:
+        return _attention(op, extent, machine)
+    return _memory(node, rows, rates, machine)
+
+
+def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -> Passes:
+    first, second = set(op.inputs[0].loops), set(op.inputs[1].loops)
+    free = [loop for loop in op.loops if loop not in op.contracted]
+    batch = extent([loop for loop in free if loop in first and loop in second])
+    m = extent([loop for loop in free if loop in first and loop not in second])
+    n = extent([loop for loop in free if loop in second and loop not in first])
+    k = extent(op.contracted)
+
+    def seconds(m: Array, n: Array, k: Array) -> Array:
+        result: Array = compiled.matmul_s(
+            batch, m, n, k, machine.high_peak_flops, machine.efficiency, machine.k_half, machine.compute_units,
+            machine.hbm_bytes_per_s, program.tensors[op.inputs[0].tensor].element_bytes, 0.0, 0.0, machine.launch_s,
+        )  # fmt: skip
+        return result
+
+    backward = np.zeros_like(m)
+    if op.backward and program.tensors[op.inputs[0].tensor].gradient:
+        backward = backward + seconds(m, k, n)
+    if op.backward and program.tensors[op.inputs[1].tensor].gradient:
+        backward = backward + seconds(k, n, m)
+    return Passes(seconds(m, n, k), backward)
+
+
+def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
+    """Two products forward, five backward: the scores are made again."""
+    queries = extent(op.outputs[0].loops[:-1])
+    channels = op.channels / 2
+    effective = (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels)
+
+    def seconds(passes: float, rate: Number) -> Array:
+        result: Array = compiled.attention_s(queries, op.attended, effective, passes, rate, machine.launch_s)
+        return result
+
+    forward = seconds(2.0, machine.attention_flops)
+    return Passes(forward, seconds(5.0, machine.attention_backward_flops) if op.backward else 0.0 * forward)
+
+
+def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
+    """Forward everything is read and written once; backward what was kept and the gradients are."""
+    op = node.operator
+    assert op is not None
+    inputs, rest = node.ports[: len(op.inputs)], node.ports[len(op.inputs) :]
+    moved = sum((held(port, rows, rates) for port in node.ports), np.zeros(len(rows)))
+    back = sum(
+        (held(port, rows, rates) for port in (*inputs, *rest) if port.tensor.gradient or port.tensor.name in op.saves),
+        np.zeros(len(rows)),
+    )
+    saved = [port for port in node.ports if port.tensor.name in op.saves and port.tensor.gradient]
+    back = back + sum((held(port, rows, rates) for port in saved), np.zeros(len(rows)))
+
+    def seconds(amount: Array) -> Array:
+        result: Array = compiled.traffic_s(amount, machine.hbm_bytes_per_s, machine.launch_s)
+        return result
+
+    forward = seconds(op.traffic[0] * moved) if op.traffic[0] else np.zeros(len(rows))
+    gradient = op.backward and any(port.tensor.gradient for port in inputs)
+    return Passes(forward, seconds(op.traffic[1] * back) if gradient and op.traffic[1] else np.zeros(len(rows)))
+
+
+def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
+    """[rows] cost of what an operator exchanges within itself: partial results that it sums, and rows of neighbours.
+
+    per_element: amounts in elements instead of bytes.
+    """
+    assert node.operator is not None
+    op, extent = node.operator, _extent(program, node, rows, rates)
+    forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
+    for index, option in enumerate(node.options):
+        split = option.split
+        if split is None or not (split.sums or split.halo):
+            continue
+        for axis, rate in enumerate(rates):
+            here = rows[:, axis] == index
+            if split.sums:
+                output = op.outputs[0]
+                kept = [loop for loop in output.loops if loop not in split.loops]
+                amount = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
+                once = np.where(here, split.sums * rate.all_reduce(amount), 0.0)
+                forward = forward + once
+                # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
+                backward = backward + (once if len(kept) < len(output.loops) else 0.0)
+            if split.halo:
+                operand = op.inputs[0]
+                others = [loop for loop in operand.loops if loop not in split.loops]
+                unit = 1.0 if per_element else program.tensors[operand.tensor].element_bytes
+                once = np.where(here, rate.send(split.halo * extent(others) * unit), 0.0)
+                forward, backward = forward + once, backward + once
+    return Passes(forward, backward)

@@ -1,0 +1,19 @@
+"""A network, its costs and some rows of every node, as the arrays that the solvers take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.work import Rows
+from symconfig.solve.partition.problem import Edge, Node, Problem
+
+
+def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float) -> Problem:
+    """rows: of every node, [rows, axes]; memory_limit: bytes of tensors that a GPU may hold at once."""
+    nodes = tuple(Node(node.name, *costs.node(i, rows[i])) for i, node in enumerate(costs.net.nodes))
+    edges = tuple(
+        Edge(link.producer, link.consumer, *costs.link(i, rows[link.producer], rows[link.consumer]))
+        for i, link in enumerate(costs.net.links)
+    )
+    return Problem(nodes, edges, memory_limit)
