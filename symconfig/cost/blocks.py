@@ -16,7 +16,7 @@ from symconfig.cost import compiled
 from symconfig.cost.collectives import beside_another, collective_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import host_seconds, inside_experts, is_dispatch
-from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import (
@@ -26,7 +26,7 @@ from symconfig.graph.derived import (
     Workspace,
 )
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import Element
+from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
 _VOCABULARY = ("word_embedding.weight", "lm_head.weight")

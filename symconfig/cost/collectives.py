@@ -7,11 +7,12 @@ import numpy as np
 from symconfig.cost import compiled
 from symconfig.cost.framework import CONTENTION, Framework
 from symconfig.cost.host import inside_experts, is_dispatch
-from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
+from symconfig.graph.operator import ELEMENT_BYTES
 
 # Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
 # 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
 from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 
 # Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
@@ -31,7 +32,7 @@ class Bytes:
     optimizer: float
     weight_cache: float = 0.0
     frozen: float = 2.0
-    quantised: float = 0.55  # 4 bits and the scale of each block of 64 (QLoRA, arXiv 2305.14314, section 3)
+    quantised: float = FOUR_BIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

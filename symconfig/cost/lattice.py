@@ -1,4 +1,4 @@
-"""A lattice of degrees on which the graph's sizes become arrays, and the bytes of an element."""
+"""A lattice of degrees on which the graph's sizes become arrays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import Element
 
 Array = NDArray[np.float64]
-ELEMENT_BYTES = {
-    Element.ACTIVATION: 2.0,
-    Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
-    Element.FP32: 4.0,
-    Element.MASK: 1.0,
-    Element.INDEX: 8.0,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.framework import Framework
-from symconfig.cost.lattice import ELEMENT_BYTES, Array, Lattice
+from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic
-from symconfig.graph.operator import Element
+from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 # Per element of a step's result: of each step, and once at the end.
 MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)

@@ -12,9 +12,10 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks import ends
 from symconfig.graph.blocks.common import Context, Implementation
 from symconfig.graph.blocks.layer import layer, mtp
+from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.operator import Block, Builder
+from symconfig.graph.operator import Block
 from symconfig.graph.scheme import Scheme
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
@@ -12,13 +10,23 @@ from symconfig.graph import dims as d
 
 
 class Element(StrEnum):
-    """What an element of a tensor is; the cost room gives each its bytes."""
+    """What an element of a tensor is."""
 
     ACTIVATION = "bytes_activation"
     MATMUL_INPUT = "bytes_matmul_input"  # kept for matmuls only that may run in low precision
     FP32 = "bytes_fp32"
     MASK = "bytes_mask"
     INDEX = "bytes_index"
+
+
+ELEMENT_BYTES = {
+    Element.ACTIVATION: 2.0,
+    Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
+    Element.FP32: 4.0,
+    Element.MASK: 1.0,
+    Element.INDEX: 8.0,
+}
+FOUR_BIT_BYTES = 0.55  # with the scale of each block of 64 weights (QLoRA, arXiv 2305.14314, section 3)
 
 
 class OpKind(StrEnum):
@@ -76,6 +84,11 @@ class Operator:
     buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
     per: dims over which the framework loops on the host, with kernels of their own for each turn.
     launches: of a turn, what the host runs forward and backward, in operators.
+    whole: loops that nothing may split, since the operator mixes what lies along them.
+    together: loops that are split together or not at all: each group holds whole pieces of the others.
+    reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
+    linear: the sum of its results for parts of its inputs is its result for their sum.
+    part: the module it is written in, as people name it.
     """
 
     name: str
@@ -98,6 +111,11 @@ class Operator:
     buffered: bool = False
     per: tuple[str, ...] = ()
     launches: tuple[int, int] = (1, 1)
+    whole: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    reduces: tuple[tuple[str, int], ...] = ()
+    linear: bool = False
+    part: str = ""
 
     @property
     def trainable(self) -> bool:
@@ -139,159 +157,3 @@ LAYER = "layer"  # the recompute module that every operator of a transformer lay
 # (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
 OPERATORS = "operators"
 DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", OPERATORS})
-
-
-@dataclass(slots=True)
-class Builder:
-    """Collects the operators of a block. The active recompute modules are a stack."""
-
-    operators: list[Operator] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
-    stops_early: bool = False
-
-    @contextmanager
-    def module(self, *names: str) -> Iterator[None]:
-        """Operators made inside belong to these recompute modules too."""
-        self.modules.extend(names)
-        yield
-        del self.modules[len(self.modules) - len(names) :]
-
-    def matmul(
-        self,
-        name: str,
-        x: Tensor,
-        weight: Weight,
-        contracted: Sequence[str],
-        outputs: Sequence[Use],
-        bias: Weight | None = None,
-        low_precision: bool = False,
-        sums_bias: bool = False,
-        per: Sequence[str] = (),
-    ) -> None:
-        """outputs = x * weight, summed over `contracted`."""
-        loops = dict.fromkeys((*x.dims, *weight.dims))
-        self.operators.append(
-            Operator(
-                name,
-                OpKind.MATMUL,
-                tuple(loops),
-                (Use(x),),
-                tuple(outputs),
-                tuple(contracted),
-                (weight, *((bias,) if bias else ())),
-                modules=tuple(self.modules),
-                low_precision=low_precision,
-                sums_bias=sums_bias and bias is not None and not bias.frozen,
-                per=tuple(per),
-            )
-        )
-
-    def product(
-        self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
-    ) -> Tensor:
-        """output = x * y, two activations."""
-        loops = dict.fromkeys((*x.dims(), *y.dims()))
-        self.operators.append(
-            Operator(
-                name,
-                OpKind.MATMUL,
-                tuple(loops),
-                (x, y),
-                (Use(output),),
-                tuple(contracted),
-                modules=tuple(self.modules),
-                buffered=buffered,
-            )
-        )
-        return output
-
-    def elementwise(
-        self,
-        name: str,
-        inputs: Sequence[Tensor | Use],
-        output: Tensor,
-        *,
-        saves: Sequence[Tensor] = (),
-        weights: Sequence[Weight] = (),
-        contracted: Sequence[str] = (),
-        loops: Sequence[str] = (),
-        sums: int = 1,
-        overwrites: bool = False,
-        in_place: bool = False,
-        holds: Sequence[Tensor] = (),
-        traffic: Sequence[int | Fraction] = (1, 1),
-        per: Sequence[str] = (),
-        launches: tuple[int, int] = (1, 1),
-    ) -> Tensor:
-        """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses."""
-        uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
-        nest = dict.fromkeys(
-            (
-                *loops,
-                *(dim for use in uses for dim in use.dims()),
-                *output.dims,
-                *(dim for weight in weights for dim in weight.dims),
-            )
-        )
-        self.operators.append(
-            Operator(
-                name,
-                OpKind.ELEMENTWISE,
-                tuple(nest),
-                uses,
-                (Use(output),),
-                tuple(contracted),
-                tuple(weights),
-                tuple(saves),
-                tuple(self.modules),
-                sums,
-                (Fraction(traffic[0]), Fraction(traffic[1])),
-                overwrites,
-                in_place,
-                tuple(holds),
-                per=tuple(per),
-                launches=launches,
-            )
-        )
-        return output
-
-    def attention(
-        self,
-        name: str,
-        q: Use,
-        k: Use,
-        v: Use,
-        output: Tensor,
-        statistics: Tensor,
-        keys: str,
-        weights: Sequence[Weight] = (),
-    ) -> Tensor:
-        """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics."""
-        loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
-        self.operators.append(
-            Operator(
-                name,
-                OpKind.ATTENTION,
-                tuple(loops),
-                (q, k, v),
-                (Use(output),),
-                (d.KEYS,),
-                tuple(weights),
-                saves=(q.tensor, k.tensor, v.tensor, output, statistics),
-                modules=tuple(self.modules),
-                keys=keys,
-            )
-        )
-        return output
-
-    def mark_operators(self) -> None:
-        """Gives the module OPERATORS to those operators of a layer that are part of it."""
-        products = 0
-        for index, op in enumerate(self.operators):
-            products += op.kind is OpKind.MATMUL and len(op.weights) > 0
-            light = op.kind is OpKind.ELEMENTWISE or (op.kind is OpKind.MATMUL and op.weights and products % 2 == 0)
-            if light and LAYER in op.modules:
-                self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
-
-    def block(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Block:
-        return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING, self.stops_early)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import ceil, inf, log2
 
 from symconfig.cost.framework import MEGATRON
-from symconfig.cost.lattice import ELEMENT_BYTES
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import AttentionWork, Matmul, Phase, Traffic
 from symconfig.graph.model import blocks, derived, dim_sizes
-from symconfig.graph.operator import Element, Operator
+from symconfig.graph.operator import ELEMENT_BYTES, Element, Operator
 from symconfig.graph.scheme import Scheme
 from symconfig.measure.kernel_times import Attention, Dtype, HostCopy, Kernel, Launch, Layout, Product, Stream
 from symconfig.units import MIB

@@ -9,8 +9,9 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost
-from symconfig.cost.lattice import ELEMENT_BYTES, Lattice
+from symconfig.cost.lattice import Lattice
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
+from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plan import Plan
 from symconfig.solve.detail import Detail, detail

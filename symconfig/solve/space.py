@@ -14,6 +14,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.cost.stages import Points
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.limits import Degrees, Limits, Refusal
@@ -195,11 +196,12 @@ def _accepted(
 
 def constants(request: Request) -> dict[str, float]:
     """Numbers of the model and the job that no degree changes; the vocabulary without padding."""
+    packing = request.job.packing
     return {
         **dim_sizes(request.model),
         "seq_length": float(request.seq_length),
-        "keys_full": attended(request, None),
-        "keys_window": attended(request, request.model.sliding_window),
+        "keys_full": attended(request.seq_length, None, packing),
+        "keys_window": attended(request.seq_length, request.model.sliding_window, packing),
     }
 
 
@@ -218,20 +220,6 @@ def lattice(request: Request, candidates: Grid) -> Lattice:
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, tp),
     }
     return Lattice(numbers, candidates.shape[1])
-
-
-def attended(request: Request, window: int | None) -> float:
-    """Keys that a query attends on average under the causal mask, by document when sequences are packed."""
-    packing = request.job.packing
-    lengths: tuple[int, ...] = packing.lengths if packing else (request.seq_length,)
-    shares = packing.weights if packing and packing.weights else (1.0,) * len(lengths)
-    pairs = tokens = 0.0
-    for length, share in zip(lengths, shares, strict=True):
-        length = min(length, request.seq_length)
-        near = min(window or length, length)
-        pairs += share * (near * near / 2 + (length - near) * near)
-        tokens += share * length
-    return pairs / tokens
 
 
 def columns(request: Request, candidates: Grid, pp: int) -> Points:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from symconfig.cost.lattice import ELEMENT_BYTES
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
 from symconfig.graph.model import blocks, dim_sizes
+from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.graph.scheme import Scheme
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from symconfig.graph import dims as d
+from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock, Matmul, Phase
-from symconfig.graph.operator import Builder, Tensor, Use, Weight
+from symconfig.graph.operator import Tensor, Use, Weight
 from symconfig.graph.scheme import Scheme
 
 ROWS = (d.BATCH, d.SEQUENCE)

@@ -11,20 +11,23 @@ from symconfig.graph.operator import Element, Tensor, Use, Weight
 
 KEYS_OF = {False: "keys_full", True: "keys_window"}
 _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
+_ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 
 def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     """o[B, S, D] from x[B, S, D]."""
     q, k, v = _projections(ctx, x)
     if _repeated(ctx, k):
-        q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims))
+        q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm:
         q, k = norm(ctx, "q_norm", q, d.HEAD_DIM, "qk_norm"), norm(ctx, "k_norm", k, d.HEAD_DIM, "qk_norm")
     if ctx.model.position is Position.ROPE:
         times = _turning(ctx)
         rotated, turned = Tensor("q_rotated", q.dims), Tensor("k_rotated", k.dims)
-        q = ctx.build.elementwise("rope_q", [q], rotated, traffic=times, saves=rotation(ctx, "rope_q", d.ROTARY))
-        k = ctx.build.elementwise("rope_k", [k], turned, traffic=times, saves=rotation(ctx, "rope_k", d.ROTARY))
+        for name, given, out in (("rope_q", q, rotated), ("rope_k", k, turned)):
+            kept = rotation(ctx, name, d.ROTARY)
+            ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=given.dims[-1:], linear=True)
+        q, k = rotated, turned
     o = core(ctx, q, k, v, window)
     o, out = copied(ctx, o), Tensor("attention_out", x.dims)
     linear(ctx, "o_proj", o, (d.HEADS, d.HEAD_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias, ("c_proj",))
@@ -93,13 +96,14 @@ def copied(ctx: Context, o: Tensor) -> Tensor:
     """The core's result in the order that the projection wants."""
     if not ctx.how.copied_attention:
         return o
-    return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims))
+    return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight]) -> Tensor:
     if _repeated(ctx, k):
-        k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims))
-        v = ctx.build.elementwise("repeat_values", [v], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1])))
+        heads, copies = [(d.HEADS, d.KV_HEADS)], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
+        k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
+        v = ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
     expand = (*_TO_KEYS, (d.KV_HEADS, d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
     buffered = ctx.how.attention == "masked"  # for an addend of zero times (dot_product_attention.py, baddbmm)
@@ -124,13 +128,16 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     if ctx.how.attention == "masked":
         return _masked(ctx, scores, weights, sinks)
     if ctx.how.attention == "fused_softmax":
-        return ctx.build.elementwise("softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True)
-    scaled = ctx.build.elementwise("scale_scores", [scores], Tensor("scaled_scores", scores.dims))
+        return ctx.build.elementwise(
+            "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
+        )
+    scaled = ctx.build.elementwise("scale_scores", [scores], Tensor("scaled_scores", scores.dims), linear=True)
     masked = ctx.build.elementwise("mask_scores", [scaled], Tensor("masked_scores", scores.dims))
-    wide = ctx.build.elementwise("widen_scores", [masked], Tensor("wide_scores", scores.dims, Element.FP32))
+    wide = Tensor("wide_scores", scores.dims, Element.FP32)
+    ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
     normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
-    ctx.build.elementwise("softmax", [wide], normed, saves=[normed], weights=sinks)
-    return ctx.build.elementwise("narrow_weights", [normed], weights)
+    ctx.build.elementwise("softmax", [wide], normed, saves=[normed], weights=sinks, reduces=_ROWS)
+    return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
 
 
 def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
@@ -145,4 +152,6 @@ def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) 
     kept, times = [weights], 1
     if sinks:
         kept, times = [weights, Tensor("sink_weights", scores.dims[:-1])], 2
-    return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times))
+    return ctx.build.elementwise(
+        "softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times), reduces=_ROWS
+    )

@@ -9,7 +9,8 @@ from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor, Norm
 from symconfig.graph import dims as d
-from symconfig.graph.operator import LAYER, Builder, Element, Tensor, Use, Weight
+from symconfig.graph.builder import Builder
+from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
 
 Kernel = Literal["flash", "fused_softmax", "torch", "masked"]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
@@ -177,7 +178,7 @@ def _adapter(
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (*batch, d.RANK, *width)), (d.RANK,), ups)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
-        ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up.tensor], total)
+        ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up.tensor], total, linear=True)
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
@@ -207,10 +208,14 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     elif not ctx.how.fused_norm:
         traffic = (1, 1 if weights[0].frozen else Fraction(5, 3))
     with ctx.build.module(module):
-        return ctx.build.elementwise(name, [x], out, saves=saves, weights=weights, traffic=traffic)
+        # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
+        return ctx.build.elementwise(
+            name, [x], out, saves=saves, weights=weights, traffic=traffic, reduces={dim: len(weights)}
+        )
 
 
 def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     """stream + dropout(branch)."""
     saves = [Tensor(f"{name}.mask", stream.dims, Element.MASK)] if ctx.model.hidden_dropout else []
-    return ctx.build.elementwise(name, [stream, branch], Tensor(name, stream.dims), saves=saves)
+    total = Tensor(name, stream.dims)  # ranks with parts of a sum would have to draw the same mask
+    return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)

@@ -24,6 +24,8 @@ def embedding(ctx: Context) -> Block:
         saves=[tokens],
         contracted=(vocab,),
         weights=[ctx.weight("word_embedding.weight", vocab, d.HIDDEN)],
+        whole=_unsplit(vocab),
+        linear=True,
     )
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
@@ -32,6 +34,10 @@ def embedding(ctx: Context) -> Block:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
     return ctx.build.block("embedding", [tokens], [x])
+
+
+def _unsplit(vocab: str) -> tuple[str, ...]:
+    return (vocab,) if vocab == d.WHOLE_VOCAB else ()
 
 
 def head(ctx: Context) -> Block:
@@ -83,21 +89,39 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
             sums=3,
             overwrites=inplace,
             holds=waits,
+            whole=_unsplit(vocab),
         )
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss == "parallel":  # the softmax overwrites the fp32 logits, and its gradient the softmax
-        ctx.build.elementwise("logits_fp32", [seen], wide)
+        ctx.build.elementwise("logits_fp32", [seen], wide, whole=_unsplit(vocab), linear=True)
         return ctx.build.elementwise(
-            "cross_entropy", [wide], _LOSS, contracted=(vocab,), saves=[wide], sums=3, overwrites=True, holds=waits
+            "cross_entropy",
+            [wide],
+            _LOSS,
+            contracted=(vocab,),
+            saves=[wide],
+            sums=3,
+            overwrites=True,
+            holds=waits,
+            whole=_unsplit(vocab),
         )
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
     output = Tensor("gathered_logits", dims) if gathered else logits
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
-    ctx.build.elementwise("logits_fp32", [seen], wide, holds=[output, wide, *before] if ctx.how.held_logits else [])
+    held, whole = [output, wide, *before] if ctx.how.held_logits else [], _unsplit(vocab)
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
     normed = Tensor("log_softmax", dims, Element.FP32)
-    ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed])
-    # Picks one number a token; its backward fills a gradient with zeros.
+    ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed], whole=whole, reduces={vocab: 2})
+    # Picks one number a token; its backward fills a gradient with zeros. Of the three results two are log_softmax's.
     return ctx.build.elementwise(
-        "cross_entropy", [normed], _LOSS, contracted=(vocab,), sums=3, traffic=(0, Fraction(1)), holds=waits
+        "cross_entropy",
+        [normed],
+        _LOSS,
+        contracted=(vocab,),
+        sums=3,
+        traffic=(0, Fraction(1)),
+        holds=waits,
+        whole=whole,
+        reduces={vocab: 1},
     )

@@ -25,7 +25,7 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     assert moe is not None
     probabilities, indices = _router(ctx, x)
     routed = _slots(ctx, x, indices)
-    with ctx.build.module("moe_experts"):
+    with ctx.build.module("moe_experts"), ctx.build.part("experts"):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
         recomputed = "sequential_act" if ctx.how.sequential_experts else "moe_act"
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
@@ -40,6 +40,8 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         saves=[*([] if ctx.how.weighted_experts else [done]), *_kept_to_combine(ctx, probabilities, indices)],
         traffic=_sorting(ctx, 1, 1 if ctx.how.weighted_experts else 2),
         launches=COMBINE_LAUNCHES,
+        whole=(CHOICES,),
+        together=_beside_slots(x),
     )
     if not moe.shared_expert_intermediate_size:
         return combined
@@ -54,8 +56,9 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     linear(ctx, "router", x, (d.HIDDEN,), (ROUTES,), [Use(logits)], moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
+    whole = (ROUTES, CHOICES)  # a token is compared with all experts
     saves = [*choice(moe, rows), indices] if ctx.how.eager_routing else [logits, indices]
-    ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES)
+    ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES, whole=whole)
     return probabilities, indices
 
 
@@ -70,7 +73,14 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
         saves=sorting(x.dims[:-1]) if ctx.how.eager_routing else [],
         traffic=_sorting(ctx, 1, 1),
         launches=DISPATCH_LAUNCHES,
+        whole=(CHOICES,),
+        together=_beside_slots(x),
     )
+
+
+def _beside_slots(x: Tensor) -> list[tuple[str, str]]:
+    """Slots lie where their tokens lie: as many of each expert for every part of the tokens."""
+    return [(row, d.SLOTS) for row in x.dims[:-1]]
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
@@ -101,7 +111,7 @@ def _biased(ctx: Context, done: Tensor) -> Tensor:
 
 
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
-    with ctx.build.module("shared_experts"):
+    with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if gated:
             gate = Tensor("shared_gate", (*x.dims[:-1], ONE_LOGIT))
@@ -110,4 +120,4 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
             shared = ctx.build.elementwise(
                 "shared_scale", [shared, gate], Tensor("shared_scaled", x.dims), saves=[shared, gate]
             )
-    return ctx.build.elementwise("shared_add", [combined, shared], Tensor("moe_total", x.dims))
+    return ctx.build.elementwise("shared_add", [combined, shared], Tensor("moe_total", x.dims), linear=True)

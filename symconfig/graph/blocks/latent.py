@@ -55,9 +55,17 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             (d.HEADS, KV_UP),
             [Use(k_part, (("qk_nope_head_dim", KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
         )
-        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM))
         ctx.build.elementwise(
-            "rope_k", [k_part, shared], k, loops=(d.HEADS,), saves=rotation(ctx, "rope_k", ROPE_DIM)
+            "rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True
+        )
+        ctx.build.elementwise(
+            "rope_k",
+            [k_part, shared],
+            k,
+            loops=(d.HEADS,),
+            saves=rotation(ctx, "rope_k", ROPE_DIM),
+            whole=(k_part.dims[-1], ROPE_DIM, QK_DIM),
+            linear=True,
         )
     o = copied(ctx, core(ctx, q, k, v, window))
     out = Tensor("attention_out", x.dims)

@@ -29,7 +29,8 @@ def _body(ctx: Context, x: Tensor, kind: str) -> Tensor:
     after = ctx.model.norm_after_sublayer
     alone = ctx.model.attention is Attention.MLA or not ctx.how.norms_in_linears
     normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
-    attended = attend(ctx, normed, kind.endswith("_window"))
+    with ctx.build.part("self_attn"):
+        attended = attend(ctx, normed, kind.endswith("_window"))
     if after:
         attended = norm(ctx, "post_attention_norm", attended, module="post_norm")
     stream = x if ctx.model.parallel_residual else residual(ctx, "attention_residual", x, attended)
@@ -37,23 +38,25 @@ def _body(ctx: Context, x: Tensor, kind: str) -> Tensor:
     if after:
         done = norm(ctx, "post_mlp_norm", done, module="post_norm")
     if ctx.model.parallel_residual:
-        done = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM))
+        done = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", stream, done)
 
 
 def _experts(ctx: Context, stream: Tensor) -> Tensor:
     normed = norm(ctx, "mlp_norm", stream)
-    with ctx.build.module("moe"):
+    with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed)
 
 
 def _mlp(ctx: Context, stream: Tensor) -> Tensor:
     if not ctx.how.norms_in_linears:
         normed = norm(ctx, "mlp_norm", stream)
-        with ctx.build.module("mlp"):
+        with ctx.build.module("mlp"), ctx.build.part("mlp"):
             return mlp(ctx, normed)
     with ctx.build.module("mlp"):
-        return mlp(ctx, norm(ctx, "mlp_norm", stream, module=IN_LINEAR))
+        normed = norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
+        with ctx.build.part("mlp"):
+            return mlp(ctx, normed)
 
 
 def mtp(ctx: Context, kind: str) -> Block:
@@ -65,12 +68,14 @@ def mtp(ctx: Context, kind: str) -> Block:
     with ctx.build.module(LAYER):
         a = norm(ctx, "mtp_hidden_norm", hidden, module="mtp_norm")
         b = norm(ctx, "mtp_embedding_norm", embedded, module="mtp_norm")
-        joined = ctx.build.elementwise("mtp_concat", [a, b], Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width")))
+        joined = Tensor("mtp_joined", (*_STREAM[:-1], "mtp_width"))
+        ctx.build.elementwise("mtp_concat", [a, b], joined, together=[("mtp_width", d.HIDDEN)], linear=True)
         x = Tensor("layer_in", _STREAM)
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
         linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
         ctx.build.elementwise(
-            "mtp_gather", [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))], x, loops=(d.GATHERED,), traffic=(0, 0)
+            "mtp_gather", [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))], x, loops=(d.GATHERED,), traffic=(0, 0),
+            linear=True,
         )
         out = _body(ctx, x, kind)
         out = norm(ctx, "mtp_final_norm", out, module="final_norm")

@@ -1,0 +1,196 @@
+"""Writes the operators of a block one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from symconfig.graph import dims as d
+from symconfig.graph.operator import DISCARDING, LAYER, OPERATORS, Block, Operator, OpKind, Tensor, Use, Weight
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collects the operators of a block. The active recompute modules are a stack, and so are the named parts."""
+
+    operators: list[Operator] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    stops_early: bool = False
+
+    @contextmanager
+    def module(self, *names: str) -> Iterator[None]:
+        """Operators made inside belong to these recompute modules too."""
+        self.modules.extend(names)
+        yield
+        del self.modules[len(self.modules) - len(names) :]
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Operators made inside are written in this module."""
+        self.parts.append(name)
+        yield
+        self.parts.pop()
+
+    def _add(self, operator: Operator) -> None:
+        self.operators.append(replace(operator, modules=tuple(self.modules), part=".".join(self.parts)))
+
+    def matmul(
+        self,
+        name: str,
+        x: Tensor,
+        weight: Weight,
+        contracted: Sequence[str],
+        outputs: Sequence[Use],
+        bias: Weight | None = None,
+        low_precision: bool = False,
+        sums_bias: bool = False,
+        per: Sequence[str] = (),
+    ) -> None:
+        """outputs = x * weight, summed over `contracted`."""
+        loops = dict.fromkeys((*x.dims, *weight.dims))
+        self._add(
+            Operator(
+                name,
+                OpKind.MATMUL,
+                tuple(loops),
+                (Use(x),),
+                tuple(outputs),
+                tuple(contracted),
+                (weight, *((bias,) if bias else ())),
+                low_precision=low_precision,
+                sums_bias=sums_bias and bias is not None and not bias.frozen,
+                per=tuple(per),
+            )
+        )
+
+    def product(
+        self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
+    ) -> Tensor:
+        """output = x * y, two activations."""
+        loops = dict.fromkeys((*x.dims(), *y.dims()))
+        self._add(
+            Operator(
+                name,
+                OpKind.MATMUL,
+                tuple(loops),
+                (x, y),
+                (Use(output),),
+                tuple(contracted),
+                buffered=buffered,
+            )
+        )
+        return output
+
+    def elementwise(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | Use],
+        output: Tensor,
+        *,
+        saves: Sequence[Tensor] = (),
+        weights: Sequence[Weight] = (),
+        contracted: Sequence[str] = (),
+        loops: Sequence[str] = (),
+        sums: int = 1,
+        overwrites: bool = False,
+        in_place: bool = False,
+        holds: Sequence[Tensor] = (),
+        traffic: Sequence[int | Fraction] = (1, 1),
+        per: Sequence[str] = (),
+        launches: tuple[int, int] = (1, 1),
+        whole: Sequence[str] = (),
+        together: Sequence[Sequence[str]] = (),
+        reduces: Mapping[str, int] | None = None,
+        linear: bool = False,
+    ) -> Tensor:
+        """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
+
+        reduces: by default what is contracted, unless the operator is linear: then its partial sums are its output's.
+        """
+        uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
+        nest = dict.fromkeys(
+            (
+                *loops,
+                *(dim for use in uses for dim in use.dims()),
+                *output.dims,
+                *(dim for weight in weights for dim in weight.dims),
+            )
+        )
+        self._add(
+            Operator(
+                name,
+                OpKind.ELEMENTWISE,
+                tuple(nest),
+                uses,
+                (Use(output),),
+                tuple(contracted),
+                tuple(weights),
+                tuple(saves),
+                (),
+                sums,
+                (Fraction(traffic[0]), Fraction(traffic[1])),
+                overwrites,
+                in_place,
+                tuple(holds),
+                per=tuple(per),
+                launches=launches,
+                whole=tuple(whole),
+                together=tuple(tuple(group) for group in together),
+                reduces=tuple(reduces.items()) if reduces is not None else _inside(contracted, sums, linear),
+                linear=linear,
+            )
+        )
+        return output
+
+    def attention(
+        self,
+        name: str,
+        q: Use,
+        k: Use,
+        v: Use,
+        output: Tensor,
+        statistics: Tensor,
+        keys: str,
+        weights: Sequence[Weight] = (),
+    ) -> Tensor:
+        """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
+
+        Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one.
+        """
+        heads, shared = q.dims()[-2], k.dims()[-2]
+        loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
+        self._add(
+            Operator(
+                name,
+                OpKind.ATTENTION,
+                tuple(loops),
+                (q, k, v),
+                (Use(output),),
+                (d.KEYS,),
+                tuple(weights),
+                saves=(q.tensor, k.tensor, v.tensor, output, statistics),
+                keys=keys,
+                whole=tuple(dict.fromkeys((d.KEYS, q.dims()[-1], v.dims()[-1]))),
+                together=((heads, shared),) if heads != shared else (),
+            )
+        )
+        return output
+
+    def mark_operators(self) -> None:
+        """Gives the module OPERATORS to those operators of a layer that are part of it."""
+        products = 0
+        for index, op in enumerate(self.operators):
+            products += op.kind is OpKind.MATMUL and len(op.weights) > 0
+            light = op.kind is OpKind.ELEMENTWISE or (op.kind is OpKind.MATMUL and op.weights and products % 2 == 0)
+            if light and LAYER in op.modules:
+                self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
+
+    def block(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Block:
+        return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING, self.stops_early)
+
+
+def _inside(contracted: Sequence[str], sums: int, linear: bool) -> tuple[tuple[str, int], ...]:
+    return () if linear else tuple((loop, sums) for loop in contracted)
