@@ -197,14 +197,14 @@ class _Maker:
         stages = (1, 2, 3) if parameter.trainable else (3,)
         options = (
             Option("whole"),
-            *(Option(dim, parts=size) for dim, size in zip(parameter.tensor.dims, sizes, strict=True) if size > 1),
             *(Option(f"zero{stage}", zero=stage) for stage in stages),
+            *(Option(dim, parts=size) for dim, size in zip(parameter.tensor.dims, sizes, strict=True) if size > 1),
         )
         at = [position for position, size in enumerate(sizes) if size > 1]
         places = (
             Place(WHOLE, WHOLE),
-            *(Place(position, position) for position in at),
             *(Place(FLAT if stage == 3 else WHOLE, FLAT if stage >= 2 else WHOLE) for stage in stages),
+            *(Place(position, position) for position in at),
         )
         run = self._run(uses)
         port = Port(parameter.tensor, sizes, places, True)

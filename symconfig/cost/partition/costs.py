@@ -44,11 +44,15 @@ class Training:
 
 
 class NodeCost(NamedTuple):
-    """[rows]: in the objective's unit; bytes held; bytes alive while the node runs."""
+    """[rows]: in the objective's unit; bytes held; bytes alive while the node runs.
+
+    relative: the source paper's Cost_mem, which gamma divides and `cost` is without; of the objective symtensor only.
+    """
 
     cost: Array
     memory: Array
     transient: Array
+    relative: Array
 
 
 class LinkCost(NamedTuple):
@@ -60,14 +64,14 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """gamma: elements of Cost_mem for one of Cost_comm; of the objective symtensor only."""
+    """rates: of the mesh's axes, in the objective's unit. flat: a weight may be kept in smaller parts than it is used."""
 
     net: Net
     rates: tuple[Rate, ...]
     machine: Machine
     training: Training
     objective: Objective = Objective.TIME
-    gamma: float = float("inf")
+    flat: bool = True
 
     @property
     def timed(self) -> bool:
@@ -80,7 +84,7 @@ class Costs:
             return self._parameter(node, rows)
         if node.copy:
             zero = np.zeros(len(rows))
-            return NodeCost(zero, zero, zero)
+            return NodeCost(zero, zero, zero, zero)
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
@@ -101,10 +105,11 @@ class Costs:
             (held(p, rows, self.rates) for p in made if p.tensor.name in saved), np.zeros(len(rows))
         ) * self._kept_times(node)
         moved = sum((held(port, rows, self.rates) for port in node.ports), np.zeros(len(rows)))
+        times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
             shown = node.ports[outputs : outputs + len(node.operator.outputs)]
-            cost = cost + sum((self._spread(port, rows) for port in shown), np.zeros(len(rows))) / self.gamma
-        return NodeCost(self.training.turns * node.times * cost, bytes_held, 2.0 * moved)
+            relative = sum((self._spread(port, rows) for port in shown), relative)
+        return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def _repeats(self, node: Node) -> bool:
         return self.training.recompute and node.run >= 0
@@ -132,16 +137,16 @@ class Costs:
         size = float(prod(port.sizes))
         shares = [local(_columns(state), self.rates) * np.ones(len(rows)) for state in _states(node, rows)]
         memory = port.tensor.element_bytes * size * shares[0]
-        cost = np.zeros(len(rows))
+        cost = relative = np.zeros(len(rows))
         if node.parameter.trainable:
             memory = memory + size * (training.gradient_bytes * shares[1] + training.optimizer_bytes * shares[2])
         if not self.timed:
-            cost = self._spread(port, rows) / self.gamma
+            relative = self._spread(port, rows)
         elif node.parameter.trainable:
             cost = compiled.optimizer_s(
                 size * shares[2], 1.0, training.adam_bytes, self.machine.hbm_bytes_per_s, self.machine.launch_s
             )
-        return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)))
+        return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
@@ -218,10 +223,11 @@ class Costs:
             reduce = change(summed, o, gradient_bytes, self.rates)
             cost = cost + shows(reduce, own.backward) + shows(change(o, w, weight_bytes, self.rates), own.forward)
         cost = cost + turns * shows(in_backward, own.backward)
-        flat_where_split = np.zeros((len(given), len(taken)), dtype=bool)
-        for axis in range(len(self.rates)):
-            flat_where_split = flat_where_split | ((o[axis] == FLAT) | (w[axis] == FLAT)) & cut(forward[axis])
-        return LinkCost(np.where(flat_where_split, np.inf, link.times * cost), np.zeros_like(cost))
+        senseless = np.zeros((len(given), len(taken)), dtype=bool)
+        for state, used in zip(o, forward, strict=True):
+            # What is used in parts is not kept in others across them; nor in smaller ones where that is ruled out.
+            senseless = senseless | ((state == FLAT) & cut(used)) | ((not self.flat) & cut(state) & ~cut(used))
+        return LinkCost(np.where(senseless, np.inf, link.times * cost), np.zeros_like(cost))
 
 
 def _summed(stored: NDArray[np.int64], given: NDArray[np.int64]) -> NDArray[np.int64]:

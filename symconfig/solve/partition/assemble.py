@@ -9,11 +9,16 @@ from symconfig.cost.partition.work import Rows
 from symconfig.solve.partition.problem import Edge, Node, Problem
 
 
-def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float) -> Problem:
+def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
     """rows: of every node, [rows, axes]; memory_limit: bytes of tensors that a GPU may hold at once."""
-    nodes = tuple(Node(node.name, *costs.node(i, rows[i])) for i, node in enumerate(costs.net.nodes))
+    nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
     edges = tuple(
         Edge(link.producer, link.consumer, *costs.link(i, rows[link.producer], rows[link.consumer]))
         for i, link in enumerate(costs.net.links)
     )
     return Problem(nodes, edges, memory_limit)
+
+
+def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
+    cost, memory, transient, relative = costs.node(index, rows)
+    return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
