@@ -1,0 +1,180 @@
+"""Strategies with names, as rows for every node of a net: data parallel and ZeRO, Megatron's, GShard's, 2-D products,
+spatial, Ulysses, context parallel, and one at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+import numpy as np
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
+from symconfig.solve.partition.follow import Arrival, Settling, matching
+from symconfig.solve.partition.roles import Roles, splitting
+from symconfig.tensors.net import Net
+from symconfig.tensors.program import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """rows: [nodes, axes], or None where the program or the mesh does not have what the strategy splits: `why`.
+
+    server: gradients and weights of parameters that every rank has whole pass a parameter server, in place of an
+    all-reduce (`cost.partition.server`).
+    """
+
+    name: str
+    rows: Rows | None
+    why: str = ""
+    degrees: Degrees | None = None
+    server: bool = False
+
+
+def baseline(net: Net, axes: Sequence[Axis], name: str, degrees: Degrees | None = None) -> Baseline:
+    """The strategy of a name. axes: innermost first. degrees: where it has some to choose; else as far as it goes.
+
+    data, parameter-server, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
+    over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
+    the batch over all. ulysses, context: the sequence over all axes. matmul-2d: of the axes the inner half for the
+    width that products give, the outer half for the other of a weight's dims. spatial: what a window slides over, then
+    the batch. random: anything that can be cut, seeded by the mesh. Raises KeyError for another name.
+    """
+    if name in _OTHERS:
+        return _OTHERS[name](net, axes)
+    chosen = degrees or _DEFAULTS[name](net, axes)
+    return replace(_degrees(net, axes, chosen), name=name, server=name == "parameter-server")
+
+
+def _degrees(net: Net, axes: Sequence[Axis], degrees: Degrees) -> Baseline:
+    along = laid(axes, degrees)
+    if isinstance(along, str):
+        return Baseline("", None, along, degrees)
+    rows = settled(net, axes, along, degrees.zero)
+    why = lacking(net, axes, along, rows)
+    return Baseline("", None if why else rows, why, degrees)
+
+
+def _size(axes: Sequence[Axis]) -> int:
+    return prod(axis.size for axis in axes)
+
+
+def _data(zero: int) -> Callable[[Net, Sequence[Axis]], Degrees]:
+    return lambda net, axes: Degrees(dp=_size(axes), zero=zero)
+
+
+def _megatron(sequence_parallel: bool) -> Callable[[Net, Sequence[Axis]], Degrees]:
+    def chosen(net: Net, axes: Sequence[Axis]) -> Degrees:
+        tp = _size([axis for axis in axes if axis.level == axes[0].level]) if axes else 1
+        return Degrees(tp=tp, dp=_size(axes) // tp, sequence_parallel=sequence_parallel)
+
+    return chosen
+
+
+def _gshard(net: Net, axes: Sequence[Axis]) -> Degrees:
+    roles, ep = Roles(net), 1
+    most = gcd(*(net.program.sizes[dim] for dim in roles.experts)) or _size(axes)
+    for axis in axes:
+        if most % (ep * axis.size):
+            break
+        ep *= axis.size
+    return Degrees(dp=_size(axes), ep=ep if roles.experts else _size(axes))
+
+
+def _context(comm: str) -> Callable[[Net, Sequence[Axis]], Degrees]:
+    return lambda net, axes: Degrees(cp=_size(axes), cp_comm=comm)
+
+
+_DEFAULTS: Mapping[str, Callable[[Net, Sequence[Axis]], Degrees]] = {
+    "data": _data(0),
+    "parameter-server": _data(0),
+    "zero1": _data(1),
+    "zero2": _data(2),
+    "zero3": _data(3),
+    "megatron-tp": _megatron(False),
+    "megatron-tp-sp": _megatron(True),
+    "gshard": _gshard,
+    "ulysses": _context("a2a"),
+    "context": _context("all_gather"),
+}
+
+
+def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
+    """Every weight is cut along both its dims, each on its own half of the axes, so that what a product gives along a
+    dim is what the next one contracts there. What has neither dim takes the batch, the sequence, or is whole."""
+    colours = _colours(net)
+    if not colours:
+        return Baseline("matmul-2d", None, "the program has no product with a weight")
+    roles, making, inner = Roles(net), Settling(net, axes), (len(axes) + 1) // 2
+    for number in range(len(axes)):
+        mine = frozenset(dim for dim, colour in colours.items() if colour == (number >= inner))
+
+        def wish(index: int, arrivals: Sequence[Arrival], mine: frozenset[str] = mine) -> Iterator[int]:
+            node = net.nodes[index]
+            for loops in (mine, net.program.batch, roles.sequence):
+                yield from splitting(node, loops)
+
+        making.axis(number, wish, lambda index: 0)
+    return Baseline("matmul-2d", making.rows)
+
+
+def _colours(net: Net) -> dict[str, bool]:
+    """Two colours for the dims of products' weights, the two dims of a weight in different ones where that goes."""
+    weights = {parameter.tensor.name for parameter in net.program.parameters}
+    found: dict[str, bool] = {}
+    for op in net.program.operators:
+        weight = next((x for x in op.inputs if x.tensor in weights), None)
+        if op.work is not Work.MATMUL or weight is None:
+            continue
+        moving = {loop for x in op.inputs if x.tensor not in weights for loop in x.loops}
+        summed = [loop for loop in weight.loops if loop in op.contracted and loop in moving]
+        given = [loop for loop in weight.loops if loop not in op.contracted and loop not in moving]
+        if summed and given:
+            first = found.setdefault(summed[0], not found.get(given[0], False))
+            found.setdefault(given[0], not first)
+    return found
+
+
+def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
+    """Each axis goes to the dim with most rows a part left, so that parts stay square; the batch where none is left."""
+    if not any(split.halo for op in net.program.operators for split in op.splits):
+        return Baseline("spatial", None, "no operator has a window that slides over a dim, as a convolution has")
+    windows = {op_split.loops[0] for op in net.program.operators for op_split in op.splits if op_split.halo}
+    making = Settling(net, axes)
+    for number in range(len(axes)):
+
+        def wish(index: int, arrivals: Sequence[Arrival]) -> Iterator[int]:
+            node = net.nodes[index]
+            able = [o for o in splitting(node, frozenset(windows)) if node.options[o].parts]
+            led = matching(node, arrivals)
+            left = {o: node.options[o].parts / making.parts[index].get(o, 1) for o in able}
+            yield from sorted(able, key=lambda o: (-left[o], o))
+            yield from led
+            yield from splitting(node, net.program.batch)
+
+        making.axis(number, wish, lambda index: 0)
+    return Baseline("spatial", making.rows)
+
+
+def _random(net: Net, axes: Sequence[Axis]) -> Baseline:
+    return Baseline("random", random_rows(net, axes, 0))
+
+
+def random_rows(net: Net, axes: Sequence[Axis], seed: int) -> Rows:
+    """For every node along every axis any option that can be cut; the same for the same seed."""
+    making, source = Settling(net, axes), np.random.default_rng(seed)
+    for number in range(len(axes)):
+        for index, node in enumerate(net.nodes):
+            able = [option for option in range(len(node.options)) if making.fits(index, option, number)]
+            making.take(index, int(source.choice(able)), number)
+    return making.rows
+
+
+_OTHERS: Mapping[str, Callable[[Net, Sequence[Axis]], Baseline]] = {
+    "matmul-2d": _matmul_2d,
+    "spatial": _spatial,
+    "random": _random,
+}
+NAMES = (*_DEFAULTS, *_OTHERS)

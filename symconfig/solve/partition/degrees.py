@@ -1,0 +1,141 @@
+"""Megatron's and DeepSpeed's degrees laid over the axes of a mesh, and the rows that they give a net."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.follow import Settling
+from symconfig.solve.partition.roles import Role, Roles, attends, splitting
+from symconfig.tensors.net import Net
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """tp x cp x dp = ep x etp x edp = ranks. cp_comm: keys travel (p2p, all_gather: the same bytes), or heads are split
+    inside attention instead (a2a: Ulysses). zero: stage of the parameters over the ranks with data of their own.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sequence_parallel: bool = False
+    cp_comm: str = "p2p"
+    zero: int = 0
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.cp * self.dp
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """What one axis does outside and inside the experts."""
+
+    dense: Role
+    expert: Role
+
+
+def laid(axes: Sequence[Axis], degrees: Degrees) -> tuple[Along, ...] | str:
+    """For each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why not."""
+    ranks = prod(axis.size for axis in axes)
+    if degrees.ranks != ranks:
+        return f"tp {degrees.tp} x cp {degrees.cp} x dp {degrees.dp} are not the {ranks} ranks of the mesh"
+    if ranks % (degrees.ep * degrees.etp):
+        return f"ep {degrees.ep} x etp {degrees.etp} does not divide the {ranks} ranks of the mesh"
+    tensor = Role.TP_SP if degrees.sequence_parallel else Role.TP
+    context = Role.ULYSSES if degrees.cp_comm == "a2a" else Role.CP
+    dense = _along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
+    expert = _along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
+    if isinstance(dense, str) or isinstance(expert, str):
+        return dense if isinstance(dense, str) else str(expert)
+    return tuple(Along(*pair) for pair in zip(dense, expert, strict=True))
+
+
+def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
+    left = list(wanted)
+    asked = 1
+    result: list[Role] = []
+    need = 1
+    for axis in axes:
+        while need == 1 and left:
+            asked, role = left.pop(0)
+            need = asked
+        if need == 1:
+            result.append(rest)
+        elif need % axis.size:
+            return f"{role} of {asked} ends with no axis of the mesh: {need} are left where the next has {axis.size}"
+        else:
+            result.append(role)
+            need //= axis.size
+    return result
+
+
+def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 0) -> Rows:
+    """Rows with these roles of the axes, whatever cannot be split left whole."""
+    roles, making = Roles(net), Settling(net, axes)
+    for number, what in enumerate(along):
+        shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
+        making.axis(
+            number,
+            lambda index, arrivals, what=what: roles.wish(index, arrivals, what.dense, what.expert),  # type: ignore[misc]
+            lambda index, shards=shards: zero if shards[roles.within[index]] else 0,  # type: ignore[misc]
+        )
+    return making.rows
+
+
+def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
+    """Why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
+    roles = Roles(net)
+    for role in dict.fromkeys([what.dense for what in along] + [what.expert for what in along]):
+        mine = [n for n, what in enumerate(along) if role in (what.dense, what.expert)]
+        parts = prod(axes[number].size for number in mine)
+        why = _lacking(roles, role, mine, parts, rows)
+        if why:
+            return why
+    return ""
+
+
+def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Rows) -> str:
+    wanted = {
+        Role.DP: roles.program.batch,
+        Role.CP: roles.sequence,
+        Role.ULYSSES: roles.sequence,
+        Role.TP: roles.tensor,
+        Role.TP_SP: roles.tensor,
+        Role.ETP: roles.expert_tensor,
+        Role.EP: roles.experts,
+    }.get(role)
+    if wanted is None or parts == 1:
+        return ""
+    if not wanted:
+        return f"{_MISSING[role]}, which {role} would split"
+    able = False
+    for index, node in enumerate(roles.net.nodes):
+        if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
+            continue
+        options = list(splitting(node, wanted))
+        if role is Role.ULYSSES and attends(node.operator):
+            options = roles.heads(node)
+        for option in options[:1]:
+            able = True
+            if not all(rows[index, axis] in options for axis in axes):
+                what = node.options[option]
+                return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
+    return "" if able else f"no operator lets {role} split it"
+
+
+_MISSING = {
+    Role.DP: "the program names no batch",
+    Role.CP: "the program has no sequence",
+    Role.ULYSSES: "the program has no sequence",
+    Role.TP: "the program has no heads, MLP width or vocabulary by name",
+    Role.TP_SP: "the program has no heads, MLP width or vocabulary by name",
+    Role.ETP: "the program has no width of experts",
+    Role.EP: "the program has no experts",
+}

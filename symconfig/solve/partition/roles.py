@@ -1,0 +1,155 @@
+"""What a mesh axis does at an operator under a strategy with a name: data, tensor, sequence or expert parallel.
+
+A role is read off an operator's dims: the program's batch, the dims that ids have beside it, experts as those that a
+product's weight and both its activations share, and the dims that Megatron's tensor parallelism splits, where the
+program has the names of `graph.dims`. What a role does not say follows from how inputs arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from symconfig.graph import dims as d
+from symconfig.solve.partition.follow import Arrival, matching
+from symconfig.tensors.net import Net, Node
+from symconfig.tensors.program import Operator, Program, Work
+
+
+class Role(StrEnum):
+    """Of an axis outside the experts, in Megatron's order, innermost first, and then inside them."""
+
+    TP = "tp"
+    TP_SP = "tp with sequence parallelism"
+    CP = "cp"
+    ULYSSES = "cp over heads"
+    DP = "dp"
+    ETP = "etp"
+    EP = "ep"
+    EDP = "edp"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The dims of a program by what they mean for strategies with names."""
+
+    net: Net
+
+    @property
+    def program(self) -> Program:
+        return self.net.program
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        return frozenset(parameter.tensor.name for parameter in self.program.parameters)
+
+    @cached_property
+    def sequence(self) -> frozenset[str]:
+        """What ids have beside the batch."""
+        if d.SEQUENCE in self.program.sizes:
+            return frozenset({d.SEQUENCE})
+        inputs = (self.program.tensors[name].dims for name in self.program.inputs)
+        pairs = (set(dims) for dims in inputs if len(dims) == 2)
+        return frozenset().union(*(dims - self.program.batch for dims in pairs if dims & self.program.batch))
+
+    @cached_property
+    def experts(self) -> frozenset[str]:
+        """Dims along which a product has a weight, an activation and a result of its own at each place."""
+        found: set[str] = set()
+        for op in self.program.operators:
+            if op.work is Work.MATMUL and len(op.inputs) >= 2:
+                weight = next((set(x.loops) for x in op.inputs if x.tensor in self.weights), set())
+                others = [set(x.loops) for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
+                if all(set(op.contracted) <= x for x in others[:1]):  # not the groups of a convolution
+                    shared = weight.intersection(*others) if others else set()
+                    found |= {loop for loop in shared if self.program.sizes[loop] > 1}
+        return frozenset(found)
+
+    @cached_property
+    def tensor(self) -> frozenset[str]:
+        """Heads, MLP width and vocabulary, by the names that descriptors give them."""
+        names = frozenset(d.TENSOR_DIMS) & frozenset(self.program.sizes)
+        return names if {d.SEQUENCE, d.HIDDEN} <= set(self.program.sizes) else frozenset()
+
+    @cached_property
+    def expert_tensor(self) -> frozenset[str]:
+        return frozenset(d.EXPERT_TENSOR_DIMS) & frozenset(self.program.sizes)
+
+    def inside(self, op: Operator) -> bool:
+        """Whether the operator works on what experts have received: all its activations have their dim."""
+        moving = [x.tensor for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
+        return bool(self.experts) and all(self.experts & set(self.program.tensors[name].dims) for name in moving)
+
+    @cached_property
+    def within(self) -> tuple[bool, ...]:
+        """For each node whether it is inside the experts; of a parameter, whether its readers are."""
+        known = {index: self.inside(node.operator) for index, node in enumerate(self.net.nodes) if node.operator}
+        for index, node in enumerate(self.net.nodes):
+            if node.parameter is not None:
+                known[index] = bool(self.experts & set(node.parameter.tensor.dims))
+        return tuple(known.get(index, False) for index in range(len(self.net.nodes)))
+
+    def wish(self, index: int, arrivals: Sequence[Arrival], dense: Role, expert: Role) -> Iterator[int]:
+        """Options of an operator in order of preference, along an axis with these roles outside and inside experts."""
+        node = self.net.nodes[index]
+        assert node.operator is not None
+        role = expert if self.within[index] else dense
+        if role is Role.DP:
+            yield from splitting(node, self.program.batch)
+            yield from self._follow(node, arrivals, self.program.batch)
+        elif role in (Role.CP, Role.ULYSSES):
+            if role is Role.ULYSSES and attends(node.operator):
+                yield from self.heads(node)
+            yield from self._along(node, arrivals)
+        elif role in (Role.TP, Role.TP_SP):
+            split = list(splitting(node, self.tensor))
+            yield from split
+            gathers = {d.WHOLE_VOCAB, d.GATHERED} & set(node.operator.loops)
+            if role is Role.TP_SP and not split and not gathers:
+                yield from self._along(node, arrivals)
+        elif role is Role.ETP:
+            yield from splitting(node, self.expert_tensor)
+        elif role is Role.EP:
+            yield from splitting(node, self.experts)
+        else:
+            yield from matching(node, arrivals)
+
+    def heads(self, node: Node) -> list[int]:
+        """What of an attention can be split beside examples, queries, keys and what it sums."""
+        assert node.operator is not None
+        other = self.program.batch | self.sequence | {d.KEYS, *node.operator.contracted}
+        found = [o for o, what in enumerate(node.options) if what.split and not other & set(what.split.loops)]
+        return sorted(found, key=lambda option: node.options[option].name not in (d.HEADS, d.KV_HEADS))
+
+    def _along(self, node: Node, arrivals: Sequence[Arrival]) -> Iterator[int]:
+        """The split of the sequence; keys are seen by queries, so that the queries' own comes first."""
+        yield from splitting(node, self.sequence)
+        yield from self._follow(node, arrivals, self.sequence)
+
+    def _follow(self, node: Node, arrivals: Sequence[Arrival], dims: frozenset[str]) -> Iterator[int]:
+        """As inputs arrive, from the program's own on, which lie along `dims`. What experts send back does not lead."""
+        fed = [
+            Arrival(port, self._position(node, port, dims)) for port in range(len(node.ports)) if self._fed(node, port)
+        ]
+        led = [arrival for arrival in arrivals if not self.experts & set(node.ports[arrival.port].tensor.dims)]
+        yield from matching(node, [*fed, *led])
+
+    def _fed(self, node: Node, port: int) -> bool:
+        return not node.ports[port].output and node.ports[port].tensor.name in self.program.inputs
+
+    def _position(self, node: Node, port: int, dims: frozenset[str]) -> int:
+        return next((at for at, dim in enumerate(node.ports[port].tensor.dims) if dim in dims), -1)
+
+
+def splitting(node: Node, loops: frozenset[str]) -> Iterator[int]:
+    """Options that split one of these loops, by itself or with others."""
+    for option, what in enumerate(node.options):
+        if what.split is not None and loops & set(what.split.loops):
+            yield option
+
+
+def attends(op: Operator) -> bool:
+    """Whether its queries meet keys, which have a sequence of their own."""
+    return op.work is Work.ATTENTION or d.KEYS in op.loops

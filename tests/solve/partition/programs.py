@@ -1,0 +1,147 @@
+"""Small programs written out by hand: a Transformer with or without experts, and two convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from symconfig.graph import dims as d
+from symconfig.tensors import build
+from symconfig.tensors.functions import FUNCTIONS
+from symconfig.tensors.program import Operator, Parameter, Program, Tensor
+from symconfig.tensors.use import Use
+
+ROWS = (d.BATCH, d.SEQUENCE)
+STREAM = (*ROWS, d.HIDDEN)
+SIZES = {
+    d.BATCH: 16, d.SEQUENCE: 64, d.KEYS: 64, d.HIDDEN: 128, d.VOCAB: 256, d.HEADS: 16, d.KV_HEADS: 16, d.HEAD_DIM: 8,
+    d.FFN: 512,
+}  # fmt: skip
+EXPERT_SIZES = {d.EXPERTS: 8, d.SLOTS: 256, d.EXPERT_FFN: 64, "num_experts_per_tok": 2, "router_width": 8}
+
+
+class Maker:
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes, self.operators = dict(sizes), list[Operator]()
+        self.tensors, self.parameters = dict[str, Tensor](), list[Parameter]()
+
+    def tensor(self, name: str, *dims: str, gradient: bool = True, element_bytes: float = 2.0) -> Use:
+        self.tensors[name] = Tensor(name, dims, element_bytes, gradient)
+        return Use(self.tensors[name])
+
+    def weight(self, name: str, *dims: str) -> Use:
+        use = self.tensor(name, *dims)
+        self.parameters.append(Parameter(use.tensor, path=f"{name}.weight"))
+        return use
+
+    def add(self, op: Operator) -> None:
+        self.operators.append(op)
+
+    def program(self, inputs: tuple[str, ...], output: str, batch: str = d.BATCH) -> Program:
+        return Program(
+            "sample", self.sizes, self.tensors, inputs, tuple(self.parameters), tuple(self.operators), (output,),
+            frozenset({batch}),
+        )  # fmt: skip
+
+
+def transformer(layers: int = 2, experts: bool = False, tied: bool = False, **sizes: int) -> Program:
+    make = Maker(SIZES | (EXPERT_SIZES if experts else {}) | sizes)
+    ids = make.tensor("ids", *ROWS, gradient=False, element_bytes=8.0)
+    table = make.weight("embedding", d.VOCAB, d.HIDDEN)
+    x = make.tensor("x", *STREAM)
+    make.add(build.gather("embed", table, ids, x, make.sizes))
+    for layer in range(layers):
+        x = _layer(make, f"layers.{layer}.", x, experts)
+    x = _norm(make, "final_norm", x)
+    head = table if tied else make.weight("head", d.VOCAB, d.HIDDEN)
+    logits, loss = make.tensor("logits", *ROWS, d.VOCAB), make.tensor("loss", *ROWS)
+    make.add(build.product("lm_head", x, head, logits))
+    make.add(build.cross_entropy("cross_entropy", logits, ids, loss, d.VOCAB))
+    return make.program(("ids",), "loss")
+
+
+def _norm(make: Maker, name: str, x: Use) -> Use:
+    out, stats = make.tensor(f"{name}.out", *x.tensor.dims), make.tensor(f"{name}.stats", *ROWS, element_bytes=4.0)
+    make.add(build.norm(name, x, [make.weight(name, d.HIDDEN)], out, d.HIDDEN, stats))
+    return out
+
+
+def _add(make: Maker, name: str, x: Use, y: Use) -> Use:
+    out = make.tensor(name, *x.tensor.dims)
+    make.add(build.elementwise(name, [x, y], out, FUNCTIONS["add"]))
+    return out
+
+
+def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
+    normed = _norm(make, f"{at}attention_norm", x)
+    parts = []
+    for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS)):
+        part = make.tensor(f"{at}{name}", *ROWS, heads, d.HEAD_DIM)
+        weight = make.weight(f"{at}{name}_proj", d.HIDDEN, heads, d.HEAD_DIM)
+        make.add(build.product(f"{at}{name}_proj", normed, weight, part))
+        parts.append(part)
+    q, k, v = parts
+    keyed = [Use(part.tensor, (d.BATCH, d.KEYS, d.KV_HEADS, f"channels_of_{n}")) for n, part in (("k", k), ("v", v))]
+    make.sizes |= {"channels_of_k": make.sizes[d.HEAD_DIM], "channels_of_v": make.sizes[d.HEAD_DIM]}
+    o = make.tensor(f"{at}o", *ROWS, d.HEADS, d.HEAD_DIM)
+    stats = make.tensor(f"{at}stats", *ROWS, d.HEADS, element_bytes=4.0)
+    make.add(
+        build.attention(
+            f"{at}attention",
+            q,
+            keyed[0],
+            keyed[1],
+            o,
+            d.KEYS,
+            stats,
+            attended=32.5,
+            channels=16.0,
+            together=[(d.HEADS, d.KV_HEADS)],
+        )
+    )
+    out = make.tensor(f"{at}attended", *STREAM)
+    make.add(build.product(f"{at}o_proj", o, make.weight(f"{at}o_proj", d.HEADS, d.HEAD_DIM, d.HIDDEN), out))
+    x = _add(make, f"{at}attention_residual", x, out)
+    normed = _norm(make, f"{at}mlp_norm", x)
+    done = _experts(make, at, normed) if experts else _mlp(make, at, normed, STREAM, (), d.FFN)
+    return _add(make, f"{at}mlp_residual", x, done)
+
+
+def _mlp(make: Maker, at: str, x: Use, dims: tuple[str, ...], batch: tuple[str, ...], width: str) -> Use:
+    up, act, out = (make.tensor(f"{at}{n}", *dims[:-1], width) for n in ("up", "act", "out"))
+    out = make.tensor(f"{at}out", *dims)
+    make.add(build.product(f"{at}up_proj", x, make.weight(f"{at}up_proj", *batch, d.HIDDEN, width), up))
+    make.add(build.elementwise(f"{at}gelu", [up], act, FUNCTIONS["gelu"]))
+    make.add(build.product(f"{at}down_proj", act, make.weight(f"{at}down_proj", *batch, width, d.HIDDEN), out))
+    return out
+
+
+def _experts(make: Maker, at: str, x: Use) -> Use:
+    logits = make.tensor(f"{at}logits", *ROWS, "router_width", element_bytes=4.0)
+    make.add(build.product(f"{at}router", x, make.weight(f"{at}router", d.HIDDEN, "router_width"), logits))
+    weights = make.tensor(f"{at}weights", *ROWS, "num_experts_per_tok")
+    indices = make.tensor(f"{at}indices", *ROWS, "num_experts_per_tok", gradient=False, element_bytes=8.0)
+    make.add(build.route(f"{at}route", logits, [weights, indices], "router_width"))
+    slots = (d.EXPERTS, d.SLOTS, d.HIDDEN)
+    taken = make.tensor(f"{at}taken", *slots)
+    make.add(build.dispatch(f"{at}dispatch", x, indices, taken, d.SLOTS))
+    done = _mlp(make, at, taken, slots, (d.EXPERTS,), d.EXPERT_FFN)
+    out = make.tensor(f"{at}combined", *STREAM)
+    make.add(build.combine(f"{at}combine", done, weights, indices, out, d.SLOTS))
+    return out
+
+
+def convolutions() -> Program:
+    """Images [32, 4, 16, 16], two windows of three rows, the mean of each image, ten classes."""
+    make = Maker({"n": 32, "c0": 4, "c1": 8, "c2": 8, "i": 16, "j": 16, "ki": 3, "kj": 3, "classes": 10})
+    x = make.tensor("image", "n", "c0", "i", "j", gradient=False)
+    windows = {"i": build.Window(3), "j": build.Window(3)}
+    for number in (1, 2):
+        weight = make.weight(f"conv{number}", f"c{number}", f"c{number - 1}", "ki", "kj")
+        out = make.tensor(f"y{number}", "n", f"c{number}", "i", "j")
+        make.add(build.convolution(f"conv{number}", x, weight, out, windows))
+        x = make.tensor(f"z{number}", "n", f"c{number}", "i", "j")
+        make.add(build.elementwise(f"relu{number}", [out], x, FUNCTIONS["relu"]))
+    pooled, logits = make.tensor("pooled", "n", "c2"), make.tensor("logits", "n", "classes")
+    make.add(build.reduction("pool", x, pooled, FUNCTIONS["add"]))
+    make.add(build.product("classify", pooled, make.weight("classify", "c2", "classes"), logits))
+    return make.program(("image",), "logits", "n")
