@@ -16,6 +16,8 @@ from symconfig.tensors.nest import loops_of, operator, splits_of, without
 from symconfig.tensors.program import Operator, Split, Work
 from symconfig.tensors.use import Use
 
+Over = str | Sequence[str]  # a dim may be a product of several loops
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -134,17 +136,17 @@ def statistics(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
     return operator(name, Work.MEMORY, (x,), output, contracted=gone, saves=(x,), path=path)
 
 
-def softmax(name: str, x: Use, output: Use, over: str, *, path: str = "") -> Operator:
+def softmax(name: str, x: Use, output: Use, over: Over, *, path: str = "") -> Operator:
     """Keeps its output. Split along `over`, it reduces maxima and sums."""
-    splits = splits_of(output.loops, {over: 2})
+    splits = splits_of(output.loops, dict.fromkeys(_each(over), 2))
     return operator(name, Work.MEMORY, (x,), output, saves=(output,), splits=splits, path=path)
 
 
 def norm(
-    name: str, x: Use, weights: Sequence[Use], output: Use, over: str, stats: Use, *, sums: int = 1, path: str = ""
+    name: str, x: Use, weights: Sequence[Use], output: Use, over: Over, stats: Use, *, sums: int = 1, path: str = ""
 ) -> Operator:
     """RMSNorm (one sum) or LayerNorm (two) over one loop. Keeps its input and, as residue, the statistics of a row."""
-    splits = splits_of(output.loops, {over: sums})
+    splits = splits_of(output.loops, dict.fromkeys(_each(over), sums))
     first = weights[:1] if x.gradient else ()  # a bias is not needed again
     saves = (x, *first, stats)
     return operator(name, Work.MEMORY, (x, *weights), output, saves=saves, residues=(stats,), splits=splits, path=path)
@@ -171,21 +173,22 @@ def attention(
     k: Use,
     v: Use,
     output: Use,
-    over: str,
+    over: Over,
     stats: Use,
     *,
     attended: float,
     channels: float,
     together: Sequence[tuple[str, ...]] = (),
     others: Sequence[Use] = (),
+    whole: Collection[str] = (),
     path: str = "",
 ) -> Operator:
-    """Fused softmax(q k') v: neither keys (`over`) nor channels (the last loop of each) can be split.
+    """Fused softmax(q k') v: neither keys (`over`) nor channels (the last loop of each, and `whole`) can be split.
 
     together: query heads with the key/value heads that they share. attended, channels: see Operator. stats: the
     softmax's, of each query and head. others: masks and biases of the scores.
     """
-    whole = {over, *(use.loops[-1] for use in (q, k, v, output))}
+    whole = {*_each(over), *whole, *(use.loops[-1] for use in (q, k, v, output))}
     partner = {loop: tuple(group) for group in together for loop in group}
     loops = loops_of((q, k, v, output))
     groups = dict.fromkeys(partner.get(loop, (loop,)) for loop in loops if loop not in whole)
@@ -194,7 +197,7 @@ def attention(
         Work.ATTENTION,
         (q, k, v, *others),
         output,
-        contracted=(over,),
+        contracted=_each(over),
         saves=(q, k, v, *others, output, stats),
         residues=(stats,),
         splits=tuple(Split(group) for group in groups),
@@ -204,14 +207,14 @@ def attention(
     )
 
 
-def cross_entropy(name: str, logits: Use, ids: Use, output: Use, over: str, *, path: str = "") -> Operator:
+def cross_entropy(name: str, logits: Use, ids: Use, output: Use, over: Over, *, path: str = "") -> Operator:
     """Losses, one of each row: a mean of them is an operator of its own. Keeps the logits.
 
     Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM, cross_entropy.py).
     """
-    splits = splits_of(output.loops, {over: 3})
+    splits = splits_of(output.loops, dict.fromkeys(_each(over), 3))
     return operator(
-        name, Work.MEMORY, (logits, ids), output, contracted=(over,), saves=(logits, ids), splits=splits, path=path
+        name, Work.MEMORY, (logits, ids), output, contracted=_each(over), saves=(logits, ids), splits=splits, path=path
     )
 
 
@@ -272,6 +275,10 @@ def combine(name: str, done: Use, weights: Use, routes: Use, output: Use, slots:
         splits=_slotted(output, done, tokens, slots),
         path=path,
     )
+
+
+def _each(over: Over) -> tuple[str, ...]:
+    return (over,) if isinstance(over, str) else tuple(over)
 
 
 def _windowed(splits: tuple[Split, ...], windows: Mapping[str, Window]) -> tuple[Split, ...]:
