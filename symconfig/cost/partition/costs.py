@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.change import change, cut, local
+from symconfig.cost.partition.change import Column, change, columns, cut, local
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, work
 from symconfig.tensors.net import FLAT, PARTIAL, WHOLE, Link, Net, Node, Port
@@ -64,7 +64,7 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """rates: of the mesh's axes, in the objective's unit. flat: a weight may be kept in smaller parts than it is used."""
+    """rates: of the mesh's axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in."""
 
     net: Net
     rates: tuple[Rate, ...]
@@ -135,7 +135,7 @@ class Costs:
         assert node.parameter is not None
         port, training = node.ports[0], self.training
         size = float(prod(port.sizes))
-        shares = [local(_columns(state), self.rates) * np.ones(len(rows)) for state in _states(node, rows)]
+        shares = [_flattened(local(columns(state), self.rates), len(rows)) for state in _states(node, rows)]
         memory = port.tensor.element_bytes * size * shares[0]
         cost = relative = np.zeros(len(rows))
         if node.parameter.trainable:
@@ -165,15 +165,15 @@ class Costs:
         # Layouts of one tensor are fewer than the rows of its two nodes.
         seen, back = _distinct(first, given)
         wanted, there = _distinct(second, taken)
-        a = [column[:, None] for column in _columns(_forward(first)[seen])]
-        b = [column[None, :] for column in _columns(_forward(second)[wanted])]
+        a = columns(_forward(first)[seen])
+        b = columns(_forward(second)[wanted], across=True)
         amount = self._amount(first, tensor.element_bytes)
         forward = change(a, b, amount, self.rates) + np.zeros((len(seen), len(wanted)))
         once_more = 2.0 if self.training.recompute and link.inside else 1.0
         total = once_more * forward
         if tensor.gradient:
-            p = [column[:, None] for column in _columns(_backward(first)[seen])]
-            q = [column[None, :] for column in _columns(_backward(second)[wanted])]
+            p = columns(_backward(first)[seen])
+            q = columns(_backward(second)[wanted], across=True)
             total = total + change(q, p, amount, self.rates)
         memory = np.zeros_like(total)
         if link.saved:
@@ -203,14 +203,14 @@ class Costs:
         assert source.parameter is not None
         store, use = source.ports[0], sink.ports[link.taken]
         stored = _states(source, given)
-        w, g, o = ([column[:, None] for column in _columns(state)] for state in stored)
-        forward = [column[None, :] for column in _columns(_forward(use)[taken])]
-        backward = [column[None, :] for column in _columns(_backward(use)[taken])]
+        w, g, o = (columns(state) for state in stored)
+        forward = columns(_forward(use)[taken], across=True)
+        backward = columns(_backward(use)[taken], across=True)
         weight_bytes = self._amount(store, store.tensor.element_bytes)
         gather = change(w, forward, weight_bytes, self.rates) + np.zeros((len(given), len(taken)))
         own, hide, turns = self.passes(sink, taken), self.training.hide, self.training.turns
 
-        def shows(communication: Array, beside: Array) -> Array:
+        def shows(communication: Array | float, beside: Array) -> Array:
             result: Array = np.maximum(communication - hide * beside[None, :], 0.0)
             return result
 
@@ -225,15 +225,20 @@ class Costs:
         cost = cost + turns * shows(in_backward, own.backward)
         senseless = np.zeros((len(given), len(taken)), dtype=bool)
         for state, used in zip(o, forward, strict=True):
+            split = np.asarray(cut(used))
             # What is used in parts is not kept in others across them; nor in smaller ones where that is ruled out.
-            senseless = senseless | ((state == FLAT) & cut(used)) | ((not self.flat) & cut(state) & ~cut(used))
+            senseless = senseless | ((state == FLAT) & split) | ((not self.flat) & cut(state) & ~split)
         return LinkCost(np.where(senseless, np.inf, link.times * cost), np.zeros_like(cost))
 
 
-def _summed(stored: NDArray[np.int64], given: NDArray[np.int64]) -> NDArray[np.int64]:
+def _summed(stored: Column, given: Column) -> Column:
     """Where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up or not."""
     result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
     return result
+
+
+def _flattened(share: Array | float, rows: int) -> Array:
+    return np.broadcast_to(np.asarray(share).reshape(-1), (rows,))
 
 
 def _states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -252,12 +257,6 @@ def _backward(port: Port) -> NDArray[np.int64]:
     return np.array([place.backward for place in port.places], dtype=np.int64)
 
 
-def _columns(places: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """[rows] of each axis, or [1] where all rows agree: most do where one axis is cut at a time."""
-    alike = (places == places[:1]).all(axis=0)
-    return [places[:1, axis] if alike[axis] else places[:, axis] for axis in range(places.shape[1])]
-
-
 def _distinct(port: Port, rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
     """Rows that place the port's tensor differently, and for each given row the one that is like it."""
     codes: dict[tuple[int, int], int] = {}
@@ -269,10 +268,11 @@ def _distinct(port: Port, rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
     return rows[first], inverse
 
 
-def _gathered(a: list[NDArray[np.int64]], b: list[NDArray[np.int64]]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _gathered(a: list[Column], b: list[Column]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Pairs where nothing changes, and pairs where all that changes is gathered."""
     same, only = np.ones((1, 1), dtype=bool), np.ones((1, 1), dtype=bool)
     for x, y in zip(a, b, strict=True):
-        same = same & (x == y)
-        only = only & ((x == y) | (cut(x) & (y == WHOLE)))
+        equal = np.asarray(x == y)
+        same = same & equal
+        only = only & (equal | (cut(x) & (y == WHOLE)))
     return same, only & ~same

@@ -31,25 +31,24 @@ class Passes:
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
     """For each loop that some option splits, into how many parts each row cuts it."""
-    result: dict[str, Array] = {}
+    members: dict[str, list[bool]] = {}
     for index, option in enumerate(node.options):
-        if option.split is None:
-            continue
-        count = np.ones(len(rows))
-        for axis, rate in enumerate(rates):
-            count = np.where(rows[:, axis] == index, count * rate.size, count)
-        for loop in option.split.loops:
-            result[loop] = result.get(loop, 1.0) * count
+        for loop in option.split.loops if option.split else ():
+            members.setdefault(loop, [False] * len(node.options))[index] = True
+    return {loop: counted(np.array(those), rows, rates) for loop, those in members.items()}
+
+
+def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
+    """[rows] product of the sizes of the axes that take one of those options."""
+    sizes = np.array([rate.size for rate in rates], dtype=np.float64)
+    result: Array = np.where(those[rows], sizes, 1.0).prod(axis=1)
     return result
 
 
 def held(port: Port, rows: Rows, rates: Sequence[Rate]) -> Array:
     """[rows] bytes of a port's tensor on one rank."""
-    share = np.ones(len(rows))
     cuts = np.array([place.forward >= 0 for place in port.places])
-    for axis, rate in enumerate(rates):
-        share = np.where(cuts[rows[:, axis]], share / rate.size, share)
-    return share * float(prod(port.sizes)) * port.tensor.element_bytes
+    return float(prod(port.sizes)) * port.tensor.element_bytes / counted(cuts, rows, rates)
 
 
 def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> Extent:

@@ -108,12 +108,18 @@ class Cutter:
         return self.found(rows, price)
 
 
-def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None) -> Found | None:
+def adaptive(
+    costs: Costs,
+    axes: tuple[Axis, ...],
+    memory_limit: float,
+    gamma: float | None = None,
+    ceiling: float = float("inf"),
+) -> Found | None:
     """The cheapest partition that was found to fit; None where none was.
 
     Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
-    the source paper's Cost_mem instead, for the objective symtensor.
+    the source paper's Cost_mem instead, for the objective symtensor. ceiling: dearer ones are not wanted.
     """
     cutter = Cutter(costs, axes, gamma)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -121,10 +127,10 @@ def adaptive(costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: f
     free = [cutter.partitioned(first, order) for order in orders]
     best: Found | None = None
     for found, order in sorted(zip(free, orders, strict=True), key=lambda pair: pair[0].cost):
-        if best is not None and found.cost >= best.cost:
+        if found.cost >= (best.cost if best is not None else ceiling):
             continue  # memory can only make it dearer
         fits = found if found.memory <= memory_limit else _fitted(cutter, order, found, memory_limit)
-        if fits is not None and (best is None or fits.cost < best.cost):
+        if fits is not None and fits.cost < (best.cost if best is not None else ceiling):
             best = fits
     return best
 

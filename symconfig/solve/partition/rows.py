@@ -7,21 +7,24 @@ from itertools import product
 
 import numpy as np
 
+from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
 from symconfig.tensors.net import FLAT, Net, Node
 
+ROUNDING = 1e-9
 MOST = 60_000  # rows of one node before it is refused: pairs of rows would not fit in memory
 
 
-def spaces(net: Net, axes: Sequence[Axis]) -> list[Rows]:
+def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows]:
     """For every node all its rows, [rows, axes].
 
     Equal axes of one level are taken in the order of a node's dims, so that a row says how many parts of each dim lie
     on which level, and which of equal axes carries which has one answer. A parameter is split as one of its operators
     uses it; along its other axes it is whole or flat, alike on all of one level.
     """
+    net = costs.net
     rank = {dim: position for position, dim in enumerate(net.program.sizes)}
     result: list[Rows | None] = [None] * len(net.nodes)
     for index, node in enumerate(net.nodes):
@@ -29,25 +32,35 @@ def spaces(net: Net, axes: Sequence[Axis]) -> list[Rows]:
             result[index] = _operator_rows(node, net, axes, rank)
     for index, node in enumerate(net.nodes):
         if node.parameter is not None:
-            result[index] = _parameter_rows(index, net, axes, result)
+            result[index] = _parameter_rows(index, costs, axes, result)
     return [rows for rows in result if rows is not None]
+
+
+def within(costs: Costs, rows: Sequence[Rows], upper: float, gamma: float) -> list[Rows] | None:
+    """Those rows with which a partition may still cost no more than `upper`, by the costs of nodes alone; None: none."""
+    alone = []
+    for index, some in enumerate(rows):
+        cost, _, _, relative = costs.node(index, some)
+        alone.append(cost + relative / gamma)
+    least = [float(cost.min()) for cost in alone]
+    spare = upper * (1 + ROUNDING) - sum(least)
+    if spare < 0:
+        return None
+    return [some[cost <= low + spare] for some, cost, low in zip(rows, alone, least, strict=True)]
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
     """[rows] whether the parts of every loop, or of every dim, divide it."""
+    sizes, members = net.program.sizes, dict[str, list[int]]()
+    for index, option in enumerate(node.options):
+        for loop in option.split.loops if option.split else (option.name,) if option.parts else ():
+            members.setdefault(loop, []).append(index)
     fits = np.ones(len(rows), dtype=bool)
-    if node.operator is not None:
-        splits = [(loop, index) for index, o in enumerate(node.options) if o.split for loop in o.split.loops]
-        sizes = {loop: net.program.sizes[loop] for loop, _ in splits}
-    else:
-        splits = [(option.name, index) for index, option in enumerate(node.options) if option.parts]
-        sizes = {option.name: option.parts for option in node.options if option.parts}
-    for loop, size in sizes.items():
-        mine = [index for name, index in splits if name == loop]
-        count = np.ones(len(rows), dtype=np.int64)
-        for axis, at in enumerate(axes):
-            count = np.where(np.isin(rows[:, axis], mine), count * at.size, count)
-        fits &= size % count == 0
+    parts = np.array([axis.size for axis in axes], dtype=np.int64)
+    for loop, mine in members.items():
+        those = np.zeros(len(node.options), dtype=bool)
+        those[mine] = True
+        fits &= sizes[loop] % np.where(those[rows], parts, 1).prod(axis=1) == 0
     return fits
 
 
@@ -82,10 +95,10 @@ def _rank(node: Node, index: int, rank: dict[str, int]) -> tuple[int, int]:
     return (rank[first], index) if first is not None else (len(rank), index)
 
 
-def _parameter_rows(index: int, net: Net, axes: Sequence[Axis], spaces: Sequence[Rows | None]) -> Rows:
+def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows | None]) -> Rows:
     """Split where an operator splits it, and elsewhere whole or flat."""
-    node = net.nodes[index]
-    free = [number for number, option in enumerate(node.options) if not option.parts]
+    net, node = costs.net, costs.net.nodes[index]
+    free = [n for n, option in enumerate(node.options) if not option.parts and (costs.flat or not option.zero)]
     at = {place.forward: n for n, place in enumerate(node.ports[0].places) if node.options[n].parts}
     uses: set[tuple[int, ...]] = set()
     for number in net.links_of[index]:
