@@ -1,0 +1,173 @@
+"""Which degrees of Megatron and DeepSpeed are nearest to given rows: those that agree on most of the work.
+
+Along an axis every degree asks one option of each operator. Equal axes of one level are interchangeable, so what counts
+is how many of them a node gives each option.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.degrees import Along, Degrees, settled
+from symconfig.solve.partition.roles import Role, Roles
+from symconfig.tensors.net import Net, Node
+from symconfig.tensors.program import Program, Work
+
+Kind = tuple[str, int]  # level and size: axes alike in both are interchangeable
+_MOST = 24  # degrees outside, and inside the experts, that are looked at more closely
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Degrees on axes in this order, innermost first. work: of the operators, what they agree with."""
+
+    order: tuple[int, ...]
+    degrees: Degrees
+    work: float
+
+
+def counts(node: Node, row: NDArray[np.int64], axes: Sequence[Axis]) -> dict[Kind, Counter[int]]:
+    """How many axes of each kind take each option."""
+    result: dict[Kind, Counter[int]] = {}
+    for option, axis in zip(row, axes, strict=True):
+        result.setdefault((axis.level, axis.size), Counter())[int(option)] += 1
+    return result
+
+
+def weight(program: Program, node: Node) -> float:
+    """FLOPs of all that an operator's node stands for, or the elements that it moves, or those of a parameter."""
+    op = node.operator
+    elements = sum(prod(port.sizes) for port in node.ports)
+    if op is None or op.work is Work.MEMORY:
+        return float(node.times * elements)
+    if op.work is Work.ATTENTION:
+        return (
+            node.times
+            * 2.0
+            * op.attended
+            * op.channels
+            * prod(program.sizes[loop] for loop in op.outputs[0].loops[:-1])
+        )
+    return node.times * 2.0 * prod(program.sizes[loop] for loop in op.loops)
+
+
+@dataclass
+class Agreement:
+    """Rows [nodes, axes] held against the option that each role asks of each operator."""
+
+    net: Net
+    axes: Sequence[Axis]
+    rows: Rows
+    asked: dict[tuple[Role, Kind], NDArray[np.int64]] = field(default_factory=dict)
+    known: dict[tuple[bool, Kind, tuple[tuple[Role, int], ...]], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        roles, nodes = Roles(self.net), self.net.nodes
+        self.experts = bool(roles.experts)
+        self.within = np.array(roles.within)
+        self.weights = np.array([weight(self.net.program, node) if node.operator else 0.0 for node in nodes])
+        options = max(len(node.options) for node in nodes)
+        # of each kind of axes [nodes, options]: how many of them take the option
+        self.taken: dict[Kind, NDArray[np.int64]] = {}
+        for column, axis in zip(self.rows.T, self.axes, strict=True):
+            taken = self.taken.setdefault((axis.level, axis.size), np.zeros((len(nodes), options), np.int64))
+            taken[np.arange(len(nodes)), column] += 1
+
+    def ranked(self) -> list[Scored]:
+        """Degrees by how much they agree with, most first; of equals those with fewer degrees above 1."""
+        found = [scored for order in self._orders() for scored in self._on(order)]
+        return sorted(found, key=lambda scored: (-scored.work, _plainness(scored.degrees)))
+
+    def _orders(self) -> Iterator[tuple[int, ...]]:
+        """Axes innermost first. Within a level their order is free; those of equal sizes need not change places."""
+        levels = dict.fromkeys(axis.level for axis in self.axes)
+        of_level = [[index for index, axis in enumerate(self.axes) if axis.level == level] for level in levels]
+        for chosen in product(*(_ways(mine, self.axes) for mine in of_level)):
+            yield tuple(index for way in chosen for index in way)
+
+    def _on(self, order: tuple[int, ...]) -> Iterator[Scored]:
+        axes = [self.axes[index] for index in order]
+        outside = self._best((self._score(axes, roles, False), degrees) for degrees, roles in _dense(axes))
+        inside = self._best((self._score(axes, roles, True), degrees) for degrees, roles in _expert(axes, self.experts))
+        for (first, dense), (second, expert) in product(outside, inside):
+            yield Scored(order, replace(dense, ep=expert.ep, etp=expert.etp), first + second)
+
+    def _best(self, scored: Iterator[tuple[float, Degrees]]) -> list[tuple[float, Degrees]]:
+        return sorted(scored, key=lambda pair: (-pair[0], _plainness(pair[1])))[:_MOST]
+
+    def _score(self, axes: Sequence[Axis], roles: Sequence[Role], within: bool) -> float:
+        by_kind: dict[Kind, Counter[Role]] = {}
+        for axis, role in zip(axes, roles, strict=True):
+            by_kind.setdefault((axis.level, axis.size), Counter())[role] += 1
+        return sum(self._kind(kind, tuple(sorted(found.items())), within) for kind, found in by_kind.items())
+
+    def _kind(self, kind: Kind, roles: tuple[tuple[Role, int], ...], within: bool) -> float:
+        """Work that agrees along the axes of one kind; a node on which half of the axes agree counts half."""
+        key = (within, kind, roles)
+        if key not in self.known:
+            taken, every = self.taken[kind], np.arange(len(self.weights))
+            wanted = np.zeros_like(taken)
+            for role, times in roles:
+                wanted[every, self._asked(role, kind)] += times
+            alike = np.minimum(wanted, taken).sum(axis=1)
+            self.known[key] = float((alike * self.weights)[self.within == within].sum())
+        return self.known[key]
+
+    def _asked(self, role: Role, kind: Kind) -> NDArray[np.int64]:
+        """[nodes]"""
+        if (role, kind) not in self.asked:
+            along = Along(role, role) if role in (Role.ETP, Role.EP, Role.EDP) else Along(role, Role.EDP)
+            self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along])[:, 0]
+        return self.asked[role, kind]
+
+
+def _plainness(degrees: Degrees) -> tuple[object, ...]:
+    above = sum(value > 1 for value in (degrees.tp, degrees.cp, degrees.ep, degrees.etp))
+    return (above, degrees.sequence_parallel, degrees.cp_comm == "a2a", degrees.tp, degrees.cp, degrees.etp, degrees.ep)
+
+
+def _ways(indices: Sequence[int], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """Orders of these axes that differ in sizes."""
+    if not indices:
+        return [()]
+    firsts = {axes[index].size: index for index in reversed(indices)}
+    return [
+        (first, *rest)
+        for first in firsts.values()
+        for rest in _ways([index for index in indices if index != first], axes)
+    ]
+
+
+def _cuts(axes: Sequence[Axis]) -> Iterator[tuple[int, int, int, int]]:
+    """Inner axes, axes after them, and their ranks: of all ways of cutting the axes into three runs."""
+    for inner in range(len(axes) + 1):
+        for middle in range(len(axes) - inner + 1):
+            first, second = axes[:inner], axes[inner : inner + middle]
+            yield inner, middle, prod(axis.size for axis in first), prod(axis.size for axis in second)
+
+
+def _dense(axes: Sequence[Axis]) -> Iterator[tuple[Degrees, list[Role]]]:
+    ranks = prod(axis.size for axis in axes)
+    for inner, middle, tp, cp in _cuts(axes):
+        for tensor in (Role.TP, Role.TP_SP) if inner else (Role.TP,):
+            for context in (Role.CP, Role.ULYSSES) if middle else (Role.CP,):
+                roles = [tensor] * inner + [context] * middle + [Role.DP] * (len(axes) - inner - middle)
+                comm = "a2a" if context is Role.ULYSSES else "p2p"
+                dp = ranks // (tp * cp)
+                yield Degrees(tp, cp, dp, sequence_parallel=tensor is Role.TP_SP, cp_comm=comm), roles
+
+
+def _expert(axes: Sequence[Axis], experts: bool) -> Iterator[tuple[Degrees, list[Role]]]:
+    for inner, middle, etp, ep in _cuts(axes):
+        if experts or inner + middle == 0:
+            rest = len(axes) - inner - middle
+            yield Degrees(ep=ep, etp=etp), [Role.ETP] * inner + [Role.EP] * middle + [Role.EDP] * rest

@@ -1,0 +1,161 @@
+"""From the rows of a solved partition to Megatron's and DeepSpeed's parameters, or to what they cannot express."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.agree import Agreement, Scored, counts, weight
+from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
+from symconfig.tensors.net import Net, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """At one level of the mesh: what the plan does, and what the nearest degrees would do, as `heads/4, batch/2`."""
+
+    level: str
+    does: str
+    would: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Nodes that depart alike. name: of one of them, layers' numbers as *; times: operators, or parameters, in all;
+    share: of the program's work, or of its parameters' elements."""
+
+    name: str
+    parameter: bool
+    times: int
+    share: float
+    departures: tuple[Departure, ...]
+
+    def __str__(self) -> str:
+        what = "weight " if self.parameter else ""
+        told = "; ".join(f"{d.does} instead of {d.would} over {d.level}" for d in self.departures)
+        return f"{what}{self.name}{f' (x {self.times})' if self.times > 1 else ''}: {told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """The nearest degrees. axes: in the order in which the framework's ranks have them, innermost first.
+
+    rows: [nodes, axes] of these degrees, on the axes as they were given. differences: none where the plan is exactly
+    this. refused: why the framework's own strategy does not go with the program, where it does not.
+    """
+
+    degrees: Degrees
+    axes: tuple[Axis, ...]
+    rows: Rows
+    differences: tuple[Difference, ...]
+    agreement: float  # share of the operators' work on axes that do the same
+    refused: str = ""
+
+    @property
+    def exact(self) -> bool:
+        return not self.differences and not self.refused
+
+
+def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
+    """rows: [nodes, axes] of the plan, axes innermost first. Copies are left out: they follow from their neighbours."""
+    zero = _zero(net, rows)
+    ranked = Agreement(net, axes, rows).ranked()
+    total = sum(weight(net.program, node) for node in net.nodes if node.operator is not None) * max(len(axes), 1)
+    chosen, (found, refused) = ranked[0], _laid(net, axes, ranked[0], zero)
+    for scored in ranked if refused else ():
+        other, why = _laid(net, axes, scored, zero)
+        if not why:
+            chosen, found, refused = scored, other, ""
+            break
+    degrees = _with_zero(chosen.degrees, zero)
+    order = tuple(axes[index] for index in chosen.order)
+    share = chosen.work / total if total else 1.0
+    return Projection(degrees, order, found, tuple(_differences(net, axes, rows, found)), share, refused)
+
+
+def _with_zero(d: Degrees, zero: int) -> Degrees:
+    return Degrees(d.tp, d.cp, d.dp, d.ep, d.etp, d.sequence_parallel, d.cp_comm, zero)
+
+
+def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
+    """Rows of the degrees on the given axes, and why they cannot be had."""
+    order = [axes[index] for index in scored.order]
+    along = laid(order, scored.degrees)
+    assert not isinstance(along, str), along
+    made = settled(net, order, along, zero)
+    result = np.empty_like(made)
+    result[:, list(scored.order)] = made
+    return result, lacking(net, order, along, made)
+
+
+def _zero(net: Net, rows: Rows) -> int:
+    """The stage in which most of the trainable parameters' elements lie."""
+    elements = [0.0] * 4
+    for index, node in enumerate(net.nodes):
+        if node.parameter is not None and (node.parameter.trainable or len(node.options) == 1):
+            stage = max((node.options[option].zero for option in rows[index]), default=0)
+            elements[stage] += weight(net.program, node)
+    return max(range(4), key=lambda stage: (elements[stage], -stage))
+
+
+def _differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list[Difference]:
+    """Most work first."""
+    found: dict[tuple[str, bool, tuple[Departure, ...]], list[float]] = {}
+    totals = [0.0, 0.0]
+    for index, node in enumerate(net.nodes):
+        if node.copy:
+            continue
+        parameter, amount = node.parameter is not None, weight(net.program, node)
+        totals[parameter] += amount
+        if counts(node, rows[index], axes) == counts(node, other[index], axes):
+            continue
+        key = (_general(node.name), parameter, tuple(_departures(node, axes, rows[index], other[index])))
+        sums = found.setdefault(key, [0, 0.0])
+        sums[0] += node.times
+        sums[1] += amount
+    every = [
+        Difference(name, parameter, int(times), amount / totals[parameter], departures)
+        for (name, parameter, departures), (times, amount) in found.items()
+    ]
+    return sorted(every, key=lambda what: (what.parameter, -what.share, what.name))
+
+
+def _departures(node: Node, axes: Sequence[Axis], row: Rows, other: Rows) -> list[Departure]:
+    result = []
+    for level in dict.fromkeys(axis.level for axis in axes):
+        mine = [index for index, axis in enumerate(axes) if axis.level == level]
+        level_axes = [axes[index] for index in mine]
+        if counts(node, row[mine], level_axes) != counts(node, other[mine], level_axes):
+            result.append(Departure(level, told(node, row[mine], level_axes), told(node, other[mine], level_axes)))
+    return result
+
+
+def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
+    """What a node does along some axes: `intermediate_size/4, batch/2`."""
+    parts: dict[int, int] = {}
+    for option, axis in zip(row, axes, strict=True):
+        parts[int(option)] = parts.get(int(option), 1) * axis.size
+    return ", ".join(f"{node.options[option].name}/{size}" for option, size in parts.items() if option) or "whole"
+
+
+def _general(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
+def pins(degrees: Degrees, batch: int, backend: str = "megatron") -> dict[str, str]:
+    """What makes the planner choose these degrees (`symconfig plan --pin …`, `api.plan(pins=…)`): no pipeline, since a
+    partition does not split layers. batch: examples of one microbatch over all ranks."""
+    result = {"tp": degrees.tp, "pp": 1, "cp": degrees.cp, "ep": degrees.ep, "etp": degrees.etp, "dp": degrees.dp}
+    found = {name: str(value) for name, value in result.items()} | {"zero": str(degrees.zero)}
+    if batch % degrees.dp == 0:
+        found["mbs"] = str(batch // degrees.dp)
+    if degrees.tp > 1 and backend == "megatron":
+        found["sp"] = "on" if degrees.sequence_parallel else "off"
+    if degrees.cp > 1:
+        found["cp_comm"] = "a2a" if degrees.cp_comm == "a2a" else "p2p"
+    return found
