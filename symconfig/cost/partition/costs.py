@@ -27,16 +27,28 @@ class Objective(StrEnum):
     SYMTENSOR = "symtensor"
 
 
+class Keep(StrEnum):
+    """What stays for the backward, from most memory and least time to least and most.
+
+    used: every tensor as the backward reads it. shards: what is gathered for an operator stays as its shard, and is
+    gathered again. borders: of every repeated part only what enters it; it runs forward again, one instance at a time.
+    """
+
+    USED = "used"
+    SHARDS = "shards"
+    BORDERS = "borders"
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """How a step runs. turns: microbatches that the program runs for, one after the other, before the weights change.
 
-    recompute: of every repeated part only what enters it is kept, and it runs forward again. Bytes are per parameter.
-    hide: the share of an operator's work that its weights' gathers and its gradients' reductions may run beside.
+    Bytes are per parameter. hide: the share of an operator's work that its weights' gathers and its gradients'
+    reductions may run beside.
     """
 
     turns: int = 1
-    recompute: bool = False
+    keep: Keep = Keep.USED
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0
     adam_bytes: float = 34.0
@@ -64,7 +76,7 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """rates: of the mesh's axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in."""
+    """rates: of the axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in."""
 
     net: Net
     rates: tuple[Rate, ...]
@@ -112,7 +124,7 @@ class Costs:
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def _repeats(self, node: Node) -> bool:
-        return self.training.recompute and node.run >= 0
+        return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def _kept_times(self, node: Node) -> float:
         """Of recomputed repeats one instance is alive at a time."""
@@ -169,7 +181,7 @@ class Costs:
         b = columns(_forward(second)[wanted], across=True)
         amount = self._amount(first, tensor.element_bytes)
         forward = change(a, b, amount, self.rates) + np.zeros((len(seen), len(wanted)))
-        once_more = 2.0 if self.training.recompute and link.inside else 1.0
+        once_more = 2.0 if self.training.keep is Keep.BORDERS and link.inside else 1.0
         total = once_more * forward
         if tensor.gradient:
             p = columns(_backward(first)[seen])
@@ -178,17 +190,18 @@ class Costs:
         memory = np.zeros_like(total)
         if link.saved:
             same, gathered = _gathered(a, b)
-            total = total + np.where(gathered, forward, 0.0)  # the shard is kept, and gathered again
-            size = float(prod(first.sizes)) * tensor.element_bytes
-            kept = np.where(gathered, local(a, self.rates), local(b, self.rates)) * size
-            if link.covered:
-                kept = np.where(same | gathered, 0.0, kept)
+            size, kept = float(prod(first.sizes)) * tensor.element_bytes, local(b, self.rates)
+            if self.training.keep is Keep.SHARDS or (self.training.keep is Keep.BORDERS and not link.inside):
+                total = total + np.where(gathered, forward, 0.0)
+                kept = np.where(gathered, local(a, self.rates), kept)
+                same = same | gathered
+            kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
             memory = kept * self._link_times(link, sink) + np.zeros_like(total)
         pairs = np.ix_(back, there)
         return LinkCost((self.training.turns * link.times * total)[pairs], memory[pairs])
 
     def _link_times(self, link: Link, sink: Node) -> float:
-        if self.training.recompute and link.inside and sink.run >= 0:
+        if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times)
 

@@ -14,22 +14,19 @@ from symconfig.errors import InputError, Problem
 from symconfig.tensors.net import FLAT, Net, Node
 
 ROUNDING = 1e-9
-MOST = 60_000  # rows of one node before it is refused: pairs of rows would not fit in memory
+MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory
 
 
 def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows]:
     """For every node all its rows, [rows, axes].
 
-    Equal axes of one level are taken in the order of a node's dims, so that a row says how many parts of each dim lie
-    on which level, and which of equal axes carries which has one answer. A parameter is split as one of its operators
-    uses it; along its other axes it is whole or flat, alike on all of one level.
+    A parameter is split as one of its operators uses it; along its other axes it is whole or flat.
     """
     net = costs.net
-    rank = {dim: position for position, dim in enumerate(net.program.sizes)}
     result: list[Rows | None] = [None] * len(net.nodes)
     for index, node in enumerate(net.nodes):
         if node.parameter is None:
-            result[index] = _operator_rows(node, net, axes, rank)
+            result[index] = _operator_rows(node, net, axes)
     for index, node in enumerate(net.nodes):
         if node.parameter is not None:
             result[index] = _parameter_rows(index, costs, axes, result)
@@ -37,7 +34,7 @@ def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows]:
 
 
 def within(costs: Costs, rows: Sequence[Rows], upper: float, gamma: float) -> list[Rows] | None:
-    """Those rows with which a partition may still cost no more than `upper`, by the costs of nodes alone; None: none."""
+    """Those rows with which a partition may still cost at most `upper`, by the costs of nodes alone; None: none."""
     alone = []
     for index, some in enumerate(rows):
         cost, _, _, relative = costs.node(index, some)
@@ -64,17 +61,12 @@ def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarra
     return fits
 
 
-def _operator_rows(node: Node, net: Net, axes: Sequence[Axis], rank: dict[str, int]) -> Rows:
-    order = sorted(range(len(node.options)), key=lambda index: _rank(node, index, rank))
-    position = np.argsort(order)
+def _operator_rows(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
     rows = np.zeros((1, 0), dtype=np.int64)
-    for at, axis in enumerate(axes):
+    for at in range(len(axes)):
         rows = np.concatenate(
             [np.column_stack([rows, np.full(len(rows), option)]) for option in range(len(node.options))]
         )
-        before = axes[at - 1] if at else None
-        if before is not None and (before.level, before.size) == (axis.level, axis.size):
-            rows = rows[position[rows[:, at]] >= position[rows[:, at - 1]]]
         rows = rows[allowed(net, node, rows, axes[: at + 1])]
         if len(rows) > MOST:
             raise InputError(
@@ -86,13 +78,6 @@ def _operator_rows(node: Node, net: Net, axes: Sequence[Axis], rank: dict[str, i
                 )
             )
     return rows
-
-
-def _rank(node: Node, index: int, rank: dict[str, int]) -> tuple[int, int]:
-    """Dims as the program lists them, then what splits none."""
-    option = node.options[index]
-    first = option.split.loops[0] if option.split else option.name if option.parts else None
-    return (rank[first], index) if first is not None else (len(rank), index)
 
 
 def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows | None]) -> Rows:
@@ -110,13 +95,7 @@ def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequ
         uses.update(map(tuple, np.unique(code[rows], axis=0).tolist()))
     if not uses:
         uses = {(-1,) * len(axes)}
-    levels = list(dict.fromkeys(axis.level for axis in axes))
-    result = set()
+    result: set[tuple[int, ...]] = set()
     for use in uses:
-        open_levels = [
-            level for level in levels if any(u < 0 and a.level == level for u, a in zip(use, axes, strict=True))
-        ]
-        for choice in product(free, repeat=len(open_levels)):
-            given = dict(zip(open_levels, choice, strict=True))
-            result.add(tuple(given[axis.level] if u < 0 else u for u, axis in zip(use, axes, strict=True)))
+        result.update(product(*(free if at < 0 else (at,) for at in use)))
     return np.array(sorted(result), dtype=np.int64)
