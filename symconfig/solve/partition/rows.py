@@ -17,33 +17,40 @@ ROUNDING = 1e-9
 MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory
 
 
-def spaces(costs: Costs, axes: Sequence[Axis]) -> list[Rows]:
-    """For every node all its rows, [rows, axes].
+def spaces(
+    costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
+) -> list[Rows] | None:
+    """For every node all its rows, [rows, axes], with which a partition may still cost at most `upper`, by the costs of
+    nodes alone; None: there is none.
 
     A parameter is split as one of its operators uses it; along its other axes it is whole or flat.
     """
-    net = costs.net
-    result: list[Rows | None] = [None] * len(net.nodes)
-    for index, node in enumerate(net.nodes):
-        if node.parameter is None:
-            result[index] = _operator_rows(node, net, axes)
-    for index, node in enumerate(net.nodes):
-        if node.parameter is not None:
-            result[index] = _parameter_rows(index, costs, axes, result)
-    return [rows for rows in result if rows is not None]
-
-
-def within(costs: Costs, rows: Sequence[Rows], upper: float, gamma: float) -> list[Rows] | None:
-    """Those rows with which a partition may still cost at most `upper`, by the costs of nodes alone; None: none."""
-    alone = []
-    for index, some in enumerate(rows):
-        cost, _, _, relative = costs.node(index, some)
-        alone.append(cost + relative / gamma)
-    least = [float(cost.min()) for cost in alone]
-    spare = upper * (1 + ROUNDING) - sum(least)
-    if spare < 0:
+    nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
+    operators = [index for index, node in enumerate(nodes) if node.parameter is None]
+    for index in operators:
+        result[index] = _operator_rows(nodes[index], costs.net, axes)
+    if not _within(costs, result, operators, upper, gamma):
         return None
-    return [some[cost <= low + spare] for some, cost, low in zip(rows, alone, least, strict=True)]
+    parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
+    for index in parameters:
+        result[index] = _parameter_rows(index, costs, axes, result)
+    return result if _within(costs, result, operators + parameters, upper, gamma) else None
+
+
+def _within(costs: Costs, rows: list[Rows], among: Sequence[int], upper: float, gamma: float) -> bool:
+    """Drops rows that cost more by themselves than all other nodes leave; whether any are left."""
+    if upper == float("inf"):
+        return True
+    alone = {}
+    for index in among:
+        cost, _, _, relative = costs.node(index, rows[index])
+        alone[index] = cost + relative / gamma
+    spare = upper * (1 + ROUNDING) - sum(float(cost.min()) for cost in alone.values())
+    if spare < 0:
+        return False
+    for index, cost in alone.items():
+        rows[index] = rows[index][cost <= float(cost.min()) + spare]
+    return True
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
@@ -80,7 +87,7 @@ def _operator_rows(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
     return rows
 
 
-def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows | None]) -> Rows:
+def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows]) -> Rows:
     """Split where an operator splits it, and elsewhere whole or flat."""
     net, node = costs.net, costs.net.nodes[index]
     free = [n for n, option in enumerate(node.options) if not option.parts and (costs.flat or not option.zero)]
@@ -89,7 +96,6 @@ def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequ
     for number in net.links_of[index]:
         link = net.links[number]
         port, rows = net.nodes[link.consumer].ports[link.taken], spaces[link.consumer]
-        assert rows is not None
         # -1: not split there
         code = np.array([at[p.forward] if p.forward in at and p.forward != FLAT else -1 for p in port.places])
         uses.update(map(tuple, np.unique(code[rows], axis=0).tolist()))
