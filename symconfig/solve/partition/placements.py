@@ -1,0 +1,242 @@
+"""A plan as PyTorch's DTensor says it: a device mesh, and for every parameter and module one placement per mesh dim.
+
+A mesh dim is a run of axes that every node treats alike; like `init_device_mesh` it comes outermost first. Where two
+split one tensor dim, the outer one cuts first, as DTensor has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.tensors.net import FLAT, PARTIAL, Net
+from symconfig.tensors.program import Operator
+
+FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
+STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
+_WHAT = {1: "optimizer state is", 2: "gradient and optimizer state are"}
+
+
+class Placement(NamedTuple):
+    """kind: Shard (of a tensor dim), Replicate or Partial."""
+
+    kind: str
+    dim: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}({'' if self.dim is None else self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class MeshDim:
+    """name: its level, numbered where it has several."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlacement:
+    """Parameters that lie alike. path: with * for numbers where all paths that differ in those only are `paths`, else
+    the first of them. local: shape on the first rank, which has most where parts are uneven."""
+
+    path: str
+    paths: tuple[str, ...]
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    local: tuple[int, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlacement:
+    name: str
+    dims: tuple[str, ...]
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePlacement:
+    """Modules that do alike. inputs: as the module wants what others made; outputs: as it makes what others read."""
+
+    path: str
+    paths: tuple[str, ...]
+    inputs: tuple[TensorPlacement, ...]
+    outputs: tuple[TensorPlacement, ...]
+
+
+Entry = TypeVar("Entry", ParameterPlacement, ModulePlacement)
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Of the whole program, whatever was folded."""
+
+    program: str
+    mesh: tuple[MeshDim, ...]
+    parameters: tuple[ParameterPlacement, ...]
+    modules: tuple[ModulePlacement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: placements as PyTorch writes them; the paths only where `path` stands for several."""
+        data = asdict(self)
+        for entry in (*data["parameters"], *data["modules"]):
+            entry["times"] = len(entry["paths"])
+            if "*" in entry["path"] or entry["times"] == 1:
+                del entry["paths"]
+            for holder in (entry, *entry.get("inputs", ()), *entry.get("outputs", ())):
+                if "placements" in holder:
+                    holder["placements"] = [str(Placement(*item)) for item in holder["placements"]]
+        return {"schema": "symconfig.placements/1", **data}
+
+
+def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
+    """rows: [nodes, axes], axes innermost first."""
+    table = _Table(net, axes, rows, _runs(axes, rows))
+    return Placements(
+        net.program.name,
+        table.mesh,
+        _grouped(_parameters(table), lambda found: (found.dims, found.shape, found.placements, found.note)),
+        _grouped(_modules(table), lambda found: tuple(tuple(map(_nameless, x)) for x in (found.inputs, found.outputs))),
+    )
+
+
+def _runs(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
+    """Neighbouring axes of one level along which every node does the same, outermost run first."""
+    result: list[list[int]] = []
+    for index, axis in enumerate(axes):
+        last = result[-1][-1] if result else None
+        if last is not None and axes[last].level == axis.level and np.array_equal(rows[:, last], rows[:, index]):
+            result[-1].append(index)
+        else:
+            result.append([index])
+    return result[::-1]
+
+
+@dataclass(frozen=True)
+class _Table:
+    net: Net
+    axes: Sequence[Axis]
+    rows: Rows
+    runs: Sequence[Sequence[int]]
+
+    @property
+    def mesh(self) -> tuple[MeshDim, ...]:
+        levels = [self.axes[run[0]].level for run in self.runs]
+        names = [
+            level if levels.count(level) == 1 else f"{level}_{levels[:index].count(level)}"
+            for index, level in enumerate(levels)
+        ]
+        return tuple(
+            MeshDim(name, prod(self.axes[index].size for index in run))
+            for name, run in zip(names, self.runs, strict=True)
+        )
+
+    def at(self, node: int, port: int) -> tuple[Placement, ...]:
+        """Of a tensor at a node, forward."""
+        places = self.net.nodes[node].ports[port].places
+        return tuple(_placement(places[int(self.rows[node, run[0]])].forward) for run in self.runs)
+
+
+def _placement(place: int) -> Placement:
+    if place == PARTIAL:
+        return Placement("Partial")
+    if place == FLAT:
+        return Placement("Shard", 0)
+    return Placement("Shard", place) if place >= 0 else Placement("Replicate")
+
+
+def _local(shape: tuple[int, ...], found: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
+    """On the first rank: every cut rounds up, as torch.chunk does."""
+    sizes = list(shape)
+    for placement, dim in zip(found, mesh, strict=True):
+        if placement.dim is not None:
+            sizes[placement.dim] = -(-sizes[placement.dim] // dim.size)
+    return tuple(sizes)
+
+
+def _parameters(table: _Table) -> Iterator[ParameterPlacement]:
+    net, mesh = table.net, table.mesh
+    for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
+        node, found = net.nodes[index], table.at(index, 0)
+        shape = tuple(net.program.sizes[dim] for dim in parameter.tensor.dims)
+        path = parameter.path or parameter.tensor.name
+        zero = [node.options[int(table.rows[index, run[0]])].zero for run in table.runs]
+        yield ParameterPlacement(
+            path, (path,), parameter.tensor.dims, shape, found, _local(shape, found, mesh), _note(zero, mesh)
+        )
+
+
+def _note(zero: Sequence[int], mesh: Sequence[MeshDim]) -> str:
+    notes = [FLAT_NOTE] if 3 in zero else []
+    for stage, what in _WHAT.items():
+        dims = [dim.name for dim, at in zip(mesh, zero, strict=True) if at == stage]
+        if dims:
+            notes.append(STATE_NOTE.format(stage=stage, what=what, dims=" and ".join(dims)))
+    return "; ".join(notes)
+
+
+def _modules(table: _Table) -> Iterator[ModulePlacement]:
+    """In order of the program; an operator without a path is a module by itself."""
+    operators = table.net.program.operators
+    inside: dict[str, list[int]] = {}
+    readers: dict[str, set[str]] = {}
+    for index, op in enumerate(operators):
+        path = op.path or op.name
+        inside.setdefault(path, []).append(index)
+        for operand in op.inputs:
+            readers.setdefault(operand.tensor, set()).add(path)
+    weights = {parameter.tensor.name for parameter in table.net.program.parameters}
+    for path, indices in inside.items():
+        made = {operand.tensor for index in indices for operand in operators[index].outputs}
+        inputs: dict[str, TensorPlacement] = {}
+        outputs: dict[str, TensorPlacement] = {}
+        for index in indices:
+            for port, tensor in enumerate(_tensors(operators[index])):
+                own = port >= len(operators[index].inputs)
+                if own and readers.get(tensor, {""}) - {path}:
+                    outputs[tensor] = _tensor(table, index, port, tensor)
+                elif not own and tensor not in weights and tensor not in made:
+                    inputs.setdefault(tensor, _tensor(table, index, port, tensor))
+        yield ModulePlacement(path, (path,), tuple(inputs.values()), tuple(outputs.values()))
+
+
+def _tensors(op: Operator) -> tuple[str, ...]:
+    """What it reads and makes, in order of its node's ports."""
+    return tuple(operand.tensor for operand in (*op.inputs, *op.outputs))
+
+
+def _tensor(table: _Table, index: int, port: int, name: str) -> TensorPlacement:
+    return TensorPlacement(name, table.net.program.tensors[name].dims, table.at(table.net.node_of[index], port))
+
+
+def _general(path: str) -> str:
+    """Numbers that stand for themselves between dots as *."""
+    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+
+
+def _nameless(found: TensorPlacement) -> object:
+    return (_general(found.name), found.dims, found.placements)
+
+
+def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
+    """Those whose paths differ in numbers only, and that are alike otherwise, as one entry."""
+    by_path: dict[str, dict[object, list[Entry]]] = {}
+    for entry in entries:
+        by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)
+    return tuple(
+        replace(
+            found[0],
+            path=pattern if len(groups) == 1 and len(found) > 1 else found[0].path,
+            paths=tuple(entry.path for entry in found),
+        )
+        for pattern, groups in by_path.items()
+        for found in groups.values()
+    )

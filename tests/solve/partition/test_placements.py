@@ -1,0 +1,130 @@
+"""The table of placements, held against PyTorch: a module distributed by it has the shapes that a plan counts with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import pytest
+
+from symconfig.cost.partition.rates import elements
+from symconfig.cost.partition.work import Rows, held
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph import dims as d
+from symconfig.solve.partition.baselines import baseline, random_rows
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.placements import Placement, Placements, placements
+from symconfig.solve.partition.placements_file import python
+from symconfig.tensors.net import FLAT, Net, net
+from tests.solve.partition.programs import convolutions, transformer
+
+AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5))).axes()
+DENSE, TIED, EXPERTS = net(transformer(3)), net(transformer(1, tied=True)), net(transformer(2, experts=True))
+
+
+def table(of: Net, name: str, degrees: Degrees | None = None) -> Placements:
+    rows = baseline(of, AXES, name, degrees).rows
+    assert rows is not None
+    return placements(of, AXES, rows)
+
+
+def test_columns_and_rows_are_cut_as_megatron_does() -> None:
+    found = table(DENSE, "megatron-tp-sp")
+    assert [(dim.name, dim.size) for dim in found.mesh] == [("rail", 2), ("nvlink", 4)]  # outermost first
+    by_path = {entry.path: entry for entry in found.parameters}
+    up, down = by_path["layers.*.up_proj.weight"], by_path["layers.*.down_proj.weight"]
+    assert (up.dims, up.local) == ((d.HIDDEN, d.FFN), (128, 512 // 4))
+    assert list(map(str, up.placements)) == ["Replicate()", "Shard(1)"]
+    assert list(map(str, down.placements)) == ["Replicate()", "Shard(0)"]
+    assert len(up.paths) == 3
+
+
+def test_modules_say_how_they_want_inputs_and_leave_outputs() -> None:
+    found = {entry.path: entry for entry in table(DENSE, "megatron-tp-sp").modules}
+    down = found["layers.*.down_proj"]
+    assert list(map(str, down.inputs[0].placements)) == ["Shard(0)", "Shard(2)"]
+    assert list(map(str, down.outputs[0].placements)) == ["Shard(0)", "Partial()"]
+    norm = found["layers.*.mlp_norm"]
+    assert list(map(str, norm.outputs[0].placements)) == ["Shard(0)", "Shard(1)"]
+
+
+def test_flat_parameters_are_cut_along_their_first_dim_with_a_note() -> None:
+    found = table(DENSE, "zero3")
+    assert [dim.size for dim in found.mesh] == [2, 4]
+    for entry in found.parameters:
+        assert entry.placements == (Placement("Shard", 0),) * 2
+        assert "FSDP2" in entry.note
+    assert all("stage 1" in entry.note for entry in table(DENSE, "zero1").parameters)
+
+
+def test_layers_that_differ_are_listed_by_themselves() -> None:
+    rows = baseline(DENSE, AXES, "megatron-tp").rows
+    assert rows is not None
+    index = next(i for i, node in enumerate(DENSE.nodes) if node.parameter and node.name == "layers.1.up_proj")
+    rows[index] = 0
+    found = [entry for entry in placements(DENSE, AXES, rows).parameters if "up_proj" in entry.path]
+    assert [entry.paths for entry in found] == [
+        ("layers.0.up_proj.weight", "layers.2.up_proj.weight"), ("layers.1.up_proj.weight",)
+    ]  # fmt: skip
+
+
+def test_plain_data_is_json_with_placements_as_pytorch_writes_them() -> None:
+    data = json.loads(json.dumps(table(EXPERTS, "gshard").to_dict(), allow_nan=False))
+    up = next(entry for entry in data["parameters"] if entry["path"] == "layers.*.up_proj.weight")
+    assert up["placements"] == ["Shard(0)", "Shard(0)"]
+    assert up["times"] == 2
+    assert "paths" not in up
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Any]:
+    """PyTorch's process group that sends nothing."""
+    torch = pytest.importorskip("torch")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    yield torch
+    torch.distributed.destroy_process_group()
+
+
+def holder(torch: Any, of: Net) -> Any:
+    """A module that has the program's parameters at their paths."""
+    root = torch.nn.Module()
+    for parameter in of.program.parameters:
+        *owners, name = parameter.path.split(".")
+        module = root
+        for owner in owners:
+            if not hasattr(module, owner):
+                module.add_module(owner, torch.nn.Module())
+            module = getattr(module, owner)
+        shape = [of.program.sizes[dim] for dim in parameter.tensor.dims]
+        module.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device="meta")))
+    return root
+
+
+CASES = [
+    (of, baseline(of, AXES, name).rows, f"{name} of {kind}")
+    for kind, of in {"dense": DENSE, "tied": TIED, "experts": EXPERTS, "convolutions": net(convolutions())}.items()
+    for name in ("data", "zero3", "megatron-tp-sp", "gshard", "matmul-2d", "spatial")
+    if baseline(of, AXES, name).rows is not None
+] + [(of, random_rows(of, AXES, seed), f"random {seed}") for of in (DENSE, EXPERTS) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("of", "rows"), [case[:2] for case in CASES], ids=[case[2] for case in CASES])
+def test_pytorch_has_what_the_plan_counts_with(ranks: Any, of: Net, rows: Rows) -> None:
+    found = placements(of, AXES, rows)
+    names: dict[str, Any] = {}
+    exec(compile(python(found), "placements.py", "exec"), names)
+    mesh = ranks.distributed.init_device_mesh("cpu", names["MESH_SHAPE"], mesh_dim_names=names["MESH_DIM_NAMES"])
+    module = names["distribute"](holder(ranks, of), mesh)
+    here = {path: entry.local for entry in found.parameters for path in entry.paths}
+    local = {path: tuple(parameter.to_local().shape) for path, parameter in module.named_parameters()}
+    assert local == here
+    for parameter, index in zip(of.program.parameters, of.parameter_of, strict=True):
+        port = of.nodes[index].ports[0]
+        if all(port.places[option].forward != FLAT for option in rows[index]):
+            bytes_here = held(port, rows[index][None], elements(AXES))[0]
+            assert prod(local[parameter.path]) * parameter.tensor.element_bytes == bytes_here
+    assert names["placements"](of.program.operators[0].name, names["MODULES"])["outputs"]
