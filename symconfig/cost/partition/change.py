@@ -69,10 +69,12 @@ def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rate
         now = gives & takes & (a != b)
         if _ever(now):
             cost = cost + _if(now, rate.all_to_all(size), 0.0)
+    reduced = size  # by an inner axis and not yet gathered again: the outer ones move that only
     for rate, a, b, _, _ in moving:
         now = (a == PARTIAL) & (b == WHOLE)
         if _ever(now):
-            cost = cost + _if(now, rate.all_reduce(size), 0.0)
+            cost = cost + _if(now, rate.all_reduce(reduced), 0.0)
+            reduced = _if(now, reduced / rate.size, reduced)
     for rate, _, _, gives, takes in reversed(moving):
         now = gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes)
         if _ever(now):

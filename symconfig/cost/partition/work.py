@@ -143,22 +143,24 @@ def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
     for index, option in enumerate(node.options):
         split = option.split
-        if split is None or not (split.sums or split.halo):
-            continue
-        for axis, rate in enumerate(rates):
-            here = rows[:, axis] == index
-            if split.sums:
-                output = op.outputs[0]
-                kept = [loop for loop in output.loops if loop not in split.loops]
-                amount = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
-                once = np.where(here, split.sums * rate.all_reduce(amount), 0.0)
-                forward = forward + once
-                # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
-                backward = backward + (once if len(kept) < len(output.loops) else 0.0)
-            if split.halo:
-                operand = op.inputs[0]
-                others = [loop for loop in operand.loops if loop not in split.loops]
-                unit = 1.0 if per_element else program.tensors[operand.tensor].element_bytes
-                once = np.where(here, rate.send(split.halo * extent(others) * unit), 0.0)
-                forward, backward = forward + once, backward + once
+        if split is not None and split.sums:
+            kept = [loop for loop in op.outputs[0].loops if loop not in split.loops]
+            reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
+            summed = np.zeros(len(rows))
+            for here, rate in zip((rows == index).T, rates, strict=True):
+                summed = summed + np.where(here, split.sums * rate.all_reduce(reduced), 0.0)
+                reduced = np.where(here, reduced / rate.size, reduced)
+            forward = forward + summed
+            # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
+            backward = backward + (summed if len(kept) < len(op.outputs[0].loops) else 0.0)
+        if split is not None and split.halo:
+            others = [loop for loop in op.inputs[0].loops if loop not in split.loops]
+            unit = 1.0 if per_element else program.tensors[op.inputs[0].tensor].element_bytes
+            rows_sent = (
+                2 * split.halo * extent(others) * unit
+            )  # to both sides, over the slowest link between neighbours
+            sent = np.zeros(len(rows))
+            for here, rate in zip((rows == index).T, rates, strict=True):
+                sent = np.maximum(sent, np.where(here, rate.send(rows_sent), 0.0))
+            forward, backward = forward + sent, backward + sent
     return Passes(forward, backward)
