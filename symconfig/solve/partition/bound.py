@@ -1,0 +1,134 @@
+"""Lower bounds by messages along pairs: sequential tree-reweighted message passing, for one price of a byte.
+
+Each pair moves part of the cost to the choices of its two nodes and keeps no less than zero, so that the sum of all
+nodes' least is a bound; a sweep visits the nodes in order and hands on what each has gathered, and no bound gets worse.
+On trees two sweeps are exact. Kolmogorov, Convergent Tree-Reweighted Message Passing, PAMI 2006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.solve.partition.problem import Array
+from symconfig.solve.partition.reduce import Bools, Space, restrict
+
+
+@dataclass(slots=True)
+class Messages:
+    """What each pair has moved to its first and second node, [choices]. Changed by sweeps; a bound at every price."""
+
+    first: list[Array]
+    second: list[Array]
+
+    def to(self, space: Space, pair: int, v: int) -> Array:
+        return self.first[pair] if space.pairs[pair].u == v else self.second[pair]
+
+    def put(self, space: Space, pair: int, v: int, message: Array) -> None:
+        (self.first if space.pairs[pair].u == v else self.second)[pair] = message
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """bound: of the sum. choice: one good assignment. bounds: with each choice of each node, true after another sweep
+    the other way only."""
+
+    bound: float
+    choice: tuple[int, ...]
+    bounds: tuple[Array, ...]
+
+
+def silent(space: Space) -> Messages:
+    return Messages(
+        [np.zeros(len(space.kept[p.u])) for p in space.pairs], [np.zeros(len(space.kept[p.v])) for p in space.pairs]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A space with one number for every choice and pair: cost + price x memory, or memory alone."""
+
+    space: Space
+    unary: tuple[Array, ...]
+    tables: tuple[Array, ...]
+
+
+def priced(space: Space, price: float) -> Priced:
+    unary = tuple(c + price * m if price else c for c, m in zip(space.cost, space.memory, strict=True))
+    return Priced(space, unary, tuple(pair.priced(price) for pair in space.pairs))
+
+
+def weighed(space: Space) -> Priced:
+    """Memory as the cost."""
+    tables = tuple(
+        np.where(np.isfinite(pair.cost), 0.0 if pair.memory is None else pair.memory, np.inf) for pair in space.pairs
+    )
+    return Priced(space, space.memory, tables)
+
+
+def sweep(of: Priced, messages: Messages, forward: bool) -> Swept:
+    """One visit of each node."""
+    space, count = of.space, len(of.unary)
+    total = [of.unary[v].copy() for v in range(count)]
+    for v in range(count):
+        for p, _ in space.around[v]:
+            total[v] += messages.to(space, p, v)
+    least = [float(t.min()) for t in total]
+    bounds = list(total)
+    choice = [0] * count
+    for v in range(count) if forward else range(count - 1, -1, -1):
+        ahead = [(p, w) for p, w in space.around[v] if (w > v) == forward]
+        behind = [(p, w) for p, w in space.around[v] if (w > v) != forward]
+        choice[v] = _choose(of, messages, v, ahead, behind, choice)
+        bounds[v] = total[v] + (sum(least) - least[v])
+        share = total[v] / max(len(ahead), len(behind), 1)
+        for p, w in ahead:
+            total[v] = total[v] - share
+            total[w] = total[w] + _send(of, messages, p, v, w, share)
+            least[w] = float(total[w].min())
+        least[v] = float(total[v].min())
+    return Swept(sum(least), tuple(choice), tuple(bounds))
+
+
+def _send(of: Priced, messages: Messages, p: int, v: int, w: int, share: Array) -> Array:
+    """Moves a share of v into the pair, and all that the pair can spare to w. How much w has gained."""
+    mine, old = messages.to(of.space, p, v) - share, messages.to(of.space, p, w)
+    table = of.tables[p]
+    new: Array = (table - mine[:, None]).min(axis=0) if of.space.pairs[p].u == v else (table - mine).min(axis=1)
+    messages.put(of.space, p, v, mine)
+    messages.put(of.space, p, w, new)
+    return new - old
+
+
+def _choose(
+    of: Priced,
+    messages: Messages,
+    v: int,
+    ahead: Sequence[tuple[int, int]],
+    behind: Sequence[tuple[int, int]],
+    choice: Sequence[int],
+) -> int:
+    """The best beside what has been chosen behind, by the messages from ahead."""
+    score = of.unary[v].copy()
+    for p, _ in ahead:
+        score += messages.to(of.space, p, v)
+    for p, w in behind:
+        table = of.tables[p]
+        score += table[:, choice[w]] if of.space.pairs[p].u == v else table[choice[w]]
+    return int(np.argmin(score))
+
+
+def narrowed(space: Space, messages: Messages, keep: Sequence[Bools]) -> tuple[Space, Messages] | None:
+    """The space with the choices to keep (and that their neighbours support), and its messages; None: nothing left."""
+    left = restrict(space, keep)
+    if left is None:
+        return None
+    if left.sizes == space.sizes:
+        return left, messages
+    at = [np.searchsorted(old, new) for old, new in zip(space.kept, left.kept, strict=True)]
+    return left, Messages(
+        [m[at[p.u]] for m, p in zip(messages.first, space.pairs, strict=True)],
+        [m[at[p.v]] for m, p in zip(messages.second, space.pairs, strict=True)],
+    )

@@ -1,0 +1,60 @@
+"""Every assignment of a small problem: the oracle of the other solvers."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from symconfig.errors import InputError
+from symconfig.errors import Problem as Fault
+from symconfig.solve.partition.problem import Array, Problem, Solution
+
+MOST = 2_000_000  # assignments; the arrays of all of them stay below 100 MB
+
+
+def solve(problem: Problem) -> Solution:
+    """The cheapest that fits; of equal ones the first in the order of their tuples. Raises above MOST assignments."""
+    sizes = tuple(len(node.cost) for node in problem.nodes)
+    count = prod(sizes)
+    if count > MOST:
+        raise InputError(
+            Fault(
+                "the problem is too large to try every assignment",
+                got=f"{count:.3g} assignments",
+                need=f"at most {MOST:,}",
+                hint="take another solver, or a smaller graph or mesh",
+            )
+        )
+    cost, memory = _all(problem, sizes)
+    cost = np.where(memory <= problem.memory_limit, cost, np.inf)
+    best = int(np.argmin(cost))
+    least = float(cost.flat[best])
+    if least == np.inf:
+        return Solution("brute", None, np.inf, np.inf, True, count)
+    choice = tuple(int(c) for c in np.unravel_index(best, sizes))
+    exact = problem.cost(choice)
+    return Solution("brute", choice, exact, exact, True, count)
+
+
+def _all(problem: Problem, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Cost and bytes at the peak, an axis for each node."""
+    cost, held, transient = np.zeros(sizes), np.zeros(sizes), np.full(sizes, -np.inf)
+    for v, node in enumerate(problem.nodes):
+        shape = tuple(size if axis == v else 1 for axis, size in enumerate(sizes))
+        cost += node.cost.reshape(shape)
+        held += node.memory.reshape(shape)
+        np.maximum(transient, node.transient.reshape(shape), out=transient)
+    for edge in problem.edges:
+        for total, table in ((cost, edge.cost), (held, edge.memory)):
+            total += _spread(table, edge.u, edge.v, sizes)
+    return cost, held + transient
+
+
+def _spread(table: Array, u: int, v: int, sizes: tuple[int, ...]) -> Array:
+    """[choices of u, choices of v] with an axis of one for each other node."""
+    if u == v:
+        table = np.diagonal(table)
+    elif u > v:
+        table = table.T
+    return table.reshape(tuple(size if axis in (u, v) else 1 for axis, size in enumerate(sizes)))

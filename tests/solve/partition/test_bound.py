@@ -1,0 +1,82 @@
+"""Bounds and eliminations against every assignment: of the sum, and with each choice of each node."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from symconfig.solve.partition import local
+from symconfig.solve.partition.bound import Priced, priced, silent, sweep, weighed
+from symconfig.solve.partition.marginal import eliminated, marginals, plan
+from symconfig.solve.partition.problem import Array
+from symconfig.solve.partition.reduce import space, undominated
+from tests.solve.partition.samples import small
+
+
+def _truth(of: Priced) -> tuple[float, list[Array]]:
+    least = [np.full(size, np.inf) for size in of.space.sizes]
+    for choice in product(*map(range, of.space.sizes)):
+        value = sum(float(u[c]) for u, c in zip(of.unary, choice, strict=True))
+        value += sum(float(t[choice[p.u], choice[p.v]]) for p, t in zip(of.space.pairs, of.tables, strict=True))
+        for v, c in enumerate(choice):
+            least[v][c] = min(least[v][c], value)
+    return float(least[0].min()), least
+
+
+@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("price", [0.0, 0.7, np.inf])
+def test_no_bound_is_above_and_elimination_is_exact(seed: int, price: float) -> None:
+    of = space(small(seed))
+    if of is None:
+        return
+    at = weighed(of) if price == np.inf else priced(of, price)
+    truth, by_choice = _truth(at)
+    messages, last = silent(of), -np.inf
+    for turn in range(6):
+        swept = sweep(at, messages, turn % 2 == 0)
+        assert last - 1e-9 <= swept.bound <= truth + 1e-9
+        last = swept.bound
+        if turn:
+            assert all((b <= t + 1e-9).all() for b, t in zip(swept.bounds, by_choice, strict=True))
+    found = eliminated(at, plan(of)[0])
+    assert found.least == pytest.approx(truth, rel=1e-12)
+    for exact, known in zip(marginals(found), by_choice, strict=True):
+        np.testing.assert_allclose(exact, known, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(0, 36, 6))
+def test_on_trees_two_sweeps_are_exact(seed: int) -> None:
+    of = space(small(seed))
+    assert of is not None
+    truth, by_choice = _truth(priced(of, 0.3))
+    messages = silent(of)
+    sweep(priced(of, 0.3), messages, True)
+    back = sweep(priced(of, 0.3), messages, False)
+    assert back.bound == pytest.approx(truth, rel=1e-12)
+    assert priced(of, 0.3).space is of
+    assert local.cost(of, back.choice) + 0.3 * local.held(of, back.choice) == pytest.approx(truth, rel=1e-12)
+    assert all((b <= t + 1e-9).all() for b, t in zip(back.bounds, by_choice, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_without_dominated_choices_all_that_was_worth_having_is_left(seed: int) -> None:
+    """For each assignment there is one among those left that costs, holds and needs for a while no more."""
+    of = space(small(seed))
+    if of is None:
+        return
+    fewer = undominated(of)
+    assert sum(fewer.sizes) <= sum(of.sizes)
+
+    def values(left: object) -> Array:
+        assert isinstance(left, type(of))
+        rows = [
+            (local.cost(left, c), local.held(left, c), local.transient(left, c))
+            for c in product(*map(range, left.sizes))
+        ]
+        return np.array([row for row in rows if np.isfinite(row[0])])
+
+    few = values(fewer)
+    for row in values(of):
+        assert (few <= row).all(axis=1).any()

@@ -1,0 +1,172 @@
+"""The exact solver against brute force on small problems, and against itself on large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.solve.partition import brute, exact, program
+from symconfig.solve.partition.problem import Edge, Node, Problem
+from symconfig.solve.stages.clock import spent_s
+from tests.solve.partition.samples import network, small
+
+ROUNDING = 1e-9
+
+
+@pytest.mark.parametrize("seeds", [range(first, first + 30) for first in range(0, 300, 30)], ids=str)
+def test_the_optimum_is_that_of_brute_force(seeds: range) -> None:
+    for seed in seeds:
+        problem = small(seed)
+        known, found = brute.solve(problem), exact.solve(problem)
+        assert found.optimal, seed
+        assert (found.choice is None) == (known.choice is None), seed
+        assert found.cost == pytest.approx(known.cost, rel=ROUNDING), seed
+        assert found.bound <= found.cost
+        if found.choice is not None:
+            assert problem.fits(found.choice), seed
+            assert problem.cost(found.choice) == found.cost
+
+
+def test_the_samples_are_of_every_kind() -> None:
+    """Else the test above proves less than it says."""
+    problems = [small(seed) for seed in range(300)]
+    answers = [brute.solve(problem) for problem in problems]
+    free = [brute.solve(replace(problem, memory_limit=np.inf)) for problem in problems]
+    assert sum(answer.choice is None for answer in answers) >= 30
+    assert (
+        sum(answer.choice is not None and answer.cost > one.cost for answer, one in zip(answers, free, strict=True))
+        >= 50
+    )  # the limit binds
+    assert sum(not np.isfinite(edge.cost).all() for problem in problems for edge in problem.edges) >= 100
+    assert sum(edge.memory.any() for problem in problems for edge in problem.edges) >= 50
+
+
+@pytest.mark.parametrize("seed", range(0, 300, 7))
+def test_the_program_alone_finds_the_same(seed: int) -> None:
+    problem = small(seed)
+    known, found = brute.solve(problem), program.solve(problem)
+    assert found.optimal
+    assert found.cost == pytest.approx(known.cost, rel=ROUNDING)
+    assert (found.choice is None) == (known.choice is None)
+    assert found.bound <= found.cost
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_part_that_is_split_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither elimination nor a program: messages and halves alone."""
+    monkeypatch.setattr(exact, "FEW", -1)
+    monkeypatch.setattr(exact, "ENTRIES", 0)
+    problem = small(seed)
+    found = exact.solve(problem)
+    assert found.optimal
+    assert found.cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_split_by_transient_it_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "SHARES", -1)
+    problem = small(seed)
+    assert exact.solve(problem).cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 2))
+def test_with_one_choice_less_nothing_gets_better(seed: int) -> None:
+    problem = small(seed)
+    found = exact.solve(problem)
+    if found.choice is None:
+        return
+    for v, chosen in enumerate(found.choice):
+        node = problem.nodes[v]
+        forbidden = replace(node, cost=np.where(np.arange(len(node.cost)) == chosen, np.inf, node.cost))
+        nodes = (*problem.nodes[:v], forbidden, *problem.nodes[v + 1 :])
+        assert exact.solve(replace(problem, nodes=nodes)).cost >= found.cost * (1 - ROUNDING)
+
+
+def _limited(problem: Problem, tight: float) -> Problem:
+    """A limit between what holds least and what the unlimited optimum holds."""
+    free = exact.solve(problem)
+    assert free.choice is not None
+    least = sum(float(node.memory.min()) for node in problem.nodes)
+    return replace(problem, memory_limit=least + tight * (problem.memory(free.choice) - least))
+
+
+@pytest.mark.parametrize(("options", "levels"), [(5, 3), (7, 3)])
+@pytest.mark.parametrize("tight", [0.7, 0.2])
+def test_a_network_of_thirty_nodes_is_proved_in_seconds(options: int, levels: int, tight: float) -> None:
+    problem = _limited(network(1, 30, options, levels), tight)
+    begun = spent_s()
+    found = exact.solve(problem)
+    assert found.optimal
+    assert found.choice is not None
+    assert problem.fits(found.choice)
+    assert spent_s() - begun < 5
+
+
+def test_a_network_of_few_choices_costs_what_the_program_alone_says() -> None:
+    """Nothing but the program is shared; sizes that brute force cannot do."""
+    problem = _limited(network(4, 16, 3, 2), 0.3)
+    alone = program.solve(problem)
+    assert alone.optimal
+    assert exact.solve(problem).cost == pytest.approx(alone.cost, rel=ROUNDING)
+
+
+def test_the_optimum_that_was_planted_is_found_and_proved() -> None:
+    """A ring of repeated layers; one choice a node costs nothing beside its like, and everything else costs more."""
+    random = np.random.default_rng(0)
+    count, size = 40, 60
+    planted = tuple(int(c) for c in random.integers(0, size, count))
+    nodes = []
+    for v, c in enumerate(planted):
+        cost = random.uniform(1.5, 9, size)
+        cost[c] = 1.0
+        nodes.append(Node(f"n{v}", cost, random.uniform(1, 5, size), np.ones(size)))
+    ends = [(v, (v + 1) % count) for v in range(count)] + [(v, v + 3) for v in range(0, count - 3, 2)]
+    edges = []
+    for u, v in ends:
+        cost = random.uniform(0, 2, (size, size))
+        cost[planted[u], planted[v]] = 0.0
+        edges.append(Edge(u, v, cost, np.zeros((size, size))))
+    problem = Problem(tuple(nodes), tuple(edges))
+    found = exact.solve(replace(problem, memory_limit=problem.memory(planted)))
+    assert found.choice == planted
+    assert found.optimal
+    assert found.cost == count
+
+
+def test_the_same_input_gives_the_same_answer_and_a_start_no_worse_one() -> None:
+    problem = _limited(network(2, 20, 5, 2), 0.2)
+    first = exact.solve(problem)
+    assert first == exact.solve(problem)
+    assert first.choice is not None
+    again = exact.solve(problem, start=first.choice)
+    assert again.choice == first.choice
+    assert again.optimal
+    assert exact.solve(problem, start=[0] * 20).cost == pytest.approx(first.cost, rel=ROUNDING)
+
+
+def test_out_of_time_it_gives_a_true_bound_and_does_not_call_it_optimal() -> None:
+    problem = _limited(network(2, 30, 5, 3), 0.05)
+    best = exact.solve(problem)
+    stopped = exact.solve(problem, limit_s=0.0)
+    assert not stopped.optimal
+    assert stopped.bound <= best.cost <= stopped.cost
+    assert best.optimal
+
+
+def test_forbidden_altogether_or_too_large_nothing_is_chosen_and_that_is_proved() -> None:
+    node = Node("a", np.array([1.0, 2.0]), np.array([10.0, 8.0]), np.array([0.0, 1.0]))
+    never = Edge(0, 1, np.full((2, 2), np.inf), np.zeros((2, 2)))
+    for problem in (Problem((node, node), (), 16.9), Problem((node, node), (never,))):
+        found = exact.solve(problem)
+        assert found.choice is None
+        assert found.optimal
+        assert found.bound == np.inf
+
+
+def test_a_pair_of_a_node_with_itself_counts_its_diagonal() -> None:
+    node = Node("a", np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
+    edge = Edge(0, 0, np.array([[9.0, 0.0], [0.0, 3.0]]), np.zeros((2, 2)))
+    assert exact.solve(Problem((node,), (edge,))).choice == (1,)
+    assert brute.solve(Problem((node,), (edge,))).choice == (1,)
