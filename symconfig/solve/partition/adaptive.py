@@ -24,6 +24,7 @@ Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _DOUBLINGS, _HALVINGS = 16, 8  # of the logarithm of the price
+_CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,11 @@ class Cutter:
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
         """start: a partition to go on from; without one the whole mesh is cut first."""
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
-        if start is None:
-            for axis in order:
-                rows = self.cut(axis, rows, price)
-        for _ in range(_ROUNDS):
-            before = rows
-            for axis in order:
-                rows = self.cut(axis, rows, price)
-            if rows == before:
+        settled, cuts = 0, list(order) * (_ROUNDS + (start is None))
+        for axis in cuts:
+            before, rows = rows, self.cut(axis, rows, price)
+            settled = settled + 1 if rows == before else 0
+            if settled == len(order):
                 break
         return self.found(rows, price)
 
@@ -149,6 +147,8 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> 
         if best.memory > limit:
             return None
     for _ in range(_HALVINGS):
+        if best.cost <= free.cost * (1 + _CLOSE):
+            break
         middle = (low * high) ** 0.5 if low else high / 8.0
         found = cutter.partitioned(middle, order, best.rows)
         if found.memory > limit:
