@@ -1,9 +1,10 @@
-"""The cost of bringing a tensor from one layout into another, for many pairs of layouts at once."""
+"""The collectives that bring a tensor from one layout into another, for many pairs of layouts at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,29 @@ Column = int | NDArray[np.int64]
 Truth = bool | NDArray[np.bool_]
 
 
-def columns(places: NDArray[np.int64], across: bool = False) -> list[Column]:
-    """Of places [rows, axes] a column for each axis, [rows, 1]; or, across, [1, rows]."""
+class Kind(StrEnum):
+    """What a collective does."""
+
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    SEND = "send to neighbours"
+
+
+class Move(NamedTuple):
+    """A collective along one axis, and where among the pairs it happens. amount: of the larger buffer on one rank."""
+
+    kind: Kind
+    axis: int
+    happens: Truth
+    amount: Array | float
+    cost: Array | float
+
+
+def columns(places: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list[Column]:
+    """Of places [rows, axes] a column for each axis, in this shape: [rows, 1], or [1, rows], or [rows]."""
     alike, first = (places == places[:1]).all(axis=0).tolist(), places[0].tolist()
-    shape = (1, -1) if across else (-1, 1)
     return [
         one if same else places[:, axis].reshape(shape)
         for axis, (one, same) in enumerate(zip(first, alike, strict=True))
@@ -44,7 +64,20 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
 
 
 def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Array | float:
-    """Cost of all collectives; amount: of the whole tensor.
+    """Cost of all collectives; amount: of the whole tensor."""
+    return total(moves(given, taken, amount, rates))
+
+
+def total(run: Iterable[Move]) -> Array | float:
+    """Cost of collectives that follow one another."""
+    cost: Any = 0.0
+    for move in run:
+        cost = cost + _if(move.happens, move.cost, 0.0)
+    return cost  # type: ignore[no-any-return]
+
+
+def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Iterator[Move]:
+    """The collectives, one after the other; amount: of the whole tensor.
 
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
     split becomes whole by an all-gather, and split otherwise by an all-to-all; from whole to split or to partial sums
@@ -52,35 +85,33 @@ def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rate
     ones, gathers the other way, so that slow links carry the least.
     """
     size: Any = local(given, rates) * amount
-    cost: Any = 0.0
     moving = [
-        (rate, a, b, cut(a), cut(b))
-        for rate, a, b in zip(rates, given, taken, strict=True)
+        (axis, rates[axis], a, b, cut(a), cut(b))
+        for axis, (a, b) in enumerate(zip(given, taken, strict=True))
         if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a != b
     ]
-    for rate, a, _, _, takes in moving:
+    for _, rate, a, _, _, takes in moving:
         size = _if((a == WHOLE) & takes, size / rate.size, size)
-    for rate, a, _, _, takes in moving:
+    for axis, rate, a, _, _, takes in moving:
         now = (a == PARTIAL) & takes
         if _ever(now):
-            cost = cost + _if(now, rate.ring(size), 0.0)
+            yield Move(Kind.REDUCE_SCATTER, axis, now, size, rate.ring(size))
             size = _if(now, size / rate.size, size)
-    for rate, a, b, gives, takes in moving:
+    for axis, rate, a, b, gives, takes in moving:
         now = gives & takes & (a != b)
         if _ever(now):
-            cost = cost + _if(now, rate.all_to_all(size), 0.0)
+            yield Move(Kind.ALL_TO_ALL, axis, now, size, rate.all_to_all(size))
     reduced = size  # by an inner axis and not yet gathered again: the outer ones move that only
-    for rate, a, b, _, _ in moving:
+    for axis, rate, a, b, _, _ in moving:
         now = (a == PARTIAL) & (b == WHOLE)
         if _ever(now):
-            cost = cost + _if(now, rate.all_reduce(reduced), 0.0)
+            yield Move(Kind.ALL_REDUCE, axis, now, reduced, rate.all_reduce(reduced))
             reduced = _if(now, reduced / rate.size, reduced)
-    for rate, _, _, gives, takes in reversed(moving):
+    for axis, rate, _, _, gives, takes in reversed(moving):
         now = gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes)
         if _ever(now):
             size = _if(now, size * rate.size, size)
-            cost = cost + _if(now, rate.ring(size), 0.0)
-    return cost  # type: ignore[no-any-return]
+            yield Move(Kind.ALL_GATHER, axis, now, size, rate.ring(size))
 
 
 def _ever(condition: Truth) -> bool:

@@ -6,6 +6,7 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
@@ -16,10 +17,23 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.change import Column, change, columns, cut, local
+from symconfig.cost.partition.change import columns, cut, local
+from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
+from symconfig.cost.partition.layouts import (
+    Columns,
+    Pairs,
+    across,
+    backward_places,
+    beside,
+    between_turns,
+    distinct,
+    forward_places,
+    gathered_pairs,
+    states,
+)
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, work
-from symconfig.tensors.net import FLAT, PARTIAL, WHOLE, Link, Net, Node, Port
+from symconfig.tensors.net import FLAT, Link, Net, Node, Port
 
 
 class Objective(StrEnum):
@@ -132,7 +146,7 @@ class Costs:
 
     def _spread(self, port: Port, rows: Rows) -> Array:
         """[rows] sum over dims of d_i / s_i; what is flat is smaller as a whole."""
-        places = _forward(port)[rows]
+        places = forward_places(port)[rows]
         total = np.zeros(len(rows))
         for position, size in enumerate(port.sizes):
             share = np.full(len(rows), float(size))
@@ -147,7 +161,7 @@ class Costs:
         assert node.parameter is not None
         port, training = node.ports[0], self.training
         size = float(prod(port.sizes))
-        shares = [_flattened(local(columns(state), self.rates), len(rows)) for state in _states(node, rows)]
+        shares = [_flattened(local(columns(state), self.rates), len(rows)) for state in states(node, rows)]
         memory = port.tensor.element_bytes * size * shares[0]
         cost = relative = np.zeros(len(rows))
         if node.parameter.trainable:
@@ -163,49 +177,88 @@ class Costs:
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
         link = self.net.links[index]
+        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
+        if source.parameter is not None:
+            return self._link(link, given, taken, across(given, taken))
+        # Layouts of one tensor are fewer than the rows of its two nodes.
+        seen, back = distinct(source.ports[link.given], given)
+        wanted, there = distinct(sink.ports[link.taken], taken)
+        found = self._link(link, seen, wanted, across(seen, wanted))
+        pairs = np.ix_(back, there)
+        return LinkCost(found.cost[pairs], found.memory[pairs])
+
+    def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
+        """The same, but only of each row with the one at its place at the other end: [rows]."""
+        return self._link(self.net.links[index], given, taken, beside(given))
+
+    def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
+        """What is exchanged over a link, row by row as in `pairwise`, for one of the links that it stands for."""
+        link, pairs = self.net.links[index], beside(given)
         if self.net.nodes[link.producer].parameter is not None:
-            return self._weight(link, given, taken)
-        return self._activation(link, given, taken)
+            return self._weight(link, given, taken, pairs)
+        return self._activation(link, *self._layouts(link, given, taken, pairs))
+
+    def _link(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> LinkCost:
+        if self.net.nodes[link.producer].parameter is not None:
+            cost = _summed_up(self._weight(link, given, taken, pairs), pairs)
+            senseless = self._senseless(link, given, taken, pairs)
+            return LinkCost(np.where(senseless, np.inf, link.times * cost), np.zeros(pairs.shape))
+        layouts = self._layouts(link, given, taken, pairs)
+        cost = _summed_up(self._activation(link, *layouts), pairs)
+        return LinkCost(link.times * cost, self._kept(link, *layouts[:2], pairs))
 
     def _amount(self, port: Port, element_bytes: float) -> float:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
 
-    def _activation(self, link: Link, given: Rows, taken: Rows) -> LinkCost:
-        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
-        first, second = source.ports[link.given], sink.ports[link.taken]
-        tensor = first.tensor
-        # Layouts of one tensor are fewer than the rows of its two nodes.
-        seen, back = _distinct(first, given)
-        wanted, there = _distinct(second, taken)
-        a = columns(_forward(first)[seen])
-        b = columns(_forward(second)[wanted], across=True)
-        amount = self._amount(first, tensor.element_bytes)
-        forward = change(a, b, amount, self.rates) + np.zeros((len(seen), len(wanted)))
-        once_more = 2.0 if self.training.keep is Keep.BORDERS and link.inside else 1.0
-        total = once_more * forward
-        if tensor.gradient:
-            p = columns(_backward(first)[seen])
-            q = columns(_backward(second)[wanted], across=True)
-            total = total + change(q, p, amount, self.rates)
-        memory = np.zeros_like(total)
-        if link.saved:
-            same, gathered = _gathered(a, b)
-            size, kept = float(prod(first.sizes)) * tensor.element_bytes, local(b, self.rates)
-            if self.training.keep is Keep.SHARDS or (self.training.keep is Keep.BORDERS and not link.inside):
-                total = total + np.where(gathered, forward, 0.0)
-                kept = np.where(gathered, local(a, self.rates), kept)
-                same = same | gathered
-            kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
-            memory = kept * self._link_times(link, sink) + np.zeros_like(total)
-        pairs = np.ix_(back, there)
-        return LinkCost((self.training.turns * link.times * total)[pairs], memory[pairs])
+    def _layouts(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> tuple[Columns, Columns, Columns, Columns]:
+        """Of an activation as it is given and as it is taken, and of its gradient at the same ends."""
+        first = self.net.nodes[link.producer].ports[link.given]
+        second = self.net.nodes[link.consumer].ports[link.taken]
+        return (
+            columns(forward_places(first)[given], pairs.down),
+            columns(forward_places(second)[taken], pairs.across),
+            columns(backward_places(first)[given], pairs.down),
+            columns(backward_places(second)[taken], pairs.across),
+        )
+
+    def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
+        port, turns = self.net.nodes[link.producer].ports[link.given], float(self.training.turns)
+        amount = self._amount(port, port.tensor.element_bytes)
+        there = (Transfer(a, b, amount, self.rates),)
+        found = [Exchange(Phase.FORWARD, there, turns)]
+        if self.training.keep is Keep.BORDERS and link.inside:
+            found.append(Exchange(Phase.AGAIN, there, turns))
+        if link.saved and self._keeps_shards(link):
+            often: Array = turns * gathered_pairs(a, b)[1].astype(np.float64)
+            found.append(Exchange(Phase.KEPT, there, often))
+        if port.tensor.gradient:
+            back = (Transfer(back_b, back_a, amount, self.rates),)
+            found.append(Exchange(Phase.BACKWARD, back, turns))
+        return found
+
+    def _kept(self, link: Link, a: Columns, b: Columns, pairs: Pairs) -> Array:
+        """Bytes that the consumer keeps for its backward."""
+        if not link.saved:
+            return np.zeros(pairs.shape)
+        port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
+        same, gathered = gathered_pairs(a, b)
+        size, kept = float(prod(port.sizes)) * port.tensor.element_bytes, local(b, self.rates)
+        if self._keeps_shards(link):
+            kept, same = np.where(gathered, local(a, self.rates), kept), same | gathered
+        kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
+        return kept * self._link_times(link, sink) + np.zeros(pairs.shape)
+
+    def _keeps_shards(self, link: Link) -> bool:
+        """What is gathered for the consumer stays as its shard."""
+        keep = self.training.keep
+        return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
     def _link_times(self, link: Link, sink: Node) -> float:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times)
 
-    def _weight(self, link: Link, given: Rows, taken: Rows) -> LinkCost:
+    def _weight(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> list[Exchange]:
         """Weights on their way to where they are used, and their gradients back.
 
         Every turn: weights that lie flat are gathered forward and again backward, and gradients that lie flat are
@@ -215,77 +268,46 @@ class Costs:
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         assert source.parameter is not None
         store, use = source.ports[0], sink.ports[link.taken]
-        stored = _states(source, given)
-        w, g, o = (columns(state) for state in stored)
-        forward = columns(_forward(use)[taken], across=True)
-        backward = columns(_backward(use)[taken], across=True)
+        w, g, o = (columns(state, pairs.down) for state in states(source, given))
+        forward = columns(forward_places(use)[taken], pairs.across)
+        backward = columns(backward_places(use)[taken], pairs.across)
         weight_bytes = self._amount(store, store.tensor.element_bytes)
-        gather = change(w, forward, weight_bytes, self.rates) + np.zeros((len(given), len(taken)))
-        own, hide, turns = self.passes(sink, taken), self.training.hide, self.training.turns
+        own, turns = self.passes(sink, taken), float(self.training.turns)
+        ahead, behind = (self.training.hide * part.reshape(pairs.across) for part in (own.forward, own.backward))
+        gather = Transfer(w, forward, weight_bytes, self.rates)
+        if not source.parameter.trainable:
+            return [
+                Exchange(Phase.FORWARD, (gather,), turns, ahead),
+                Exchange(Phase.BACKWARD, (gather,), turns, behind),
+            ]
+        gradient_bytes = self._amount(store, self.training.gradient_bytes)
+        summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
+        gradient = Transfer(backward, summed, gradient_bytes, self.rates)
+        return [
+            Exchange(Phase.FORWARD, (gather,), turns, ahead),
+            Exchange(Phase.BACKWARD, (gather, gradient), turns, behind),
+            Exchange(Phase.REDUCTION, (Transfer(summed, o, gradient_bytes, self.rates),), 1.0, behind),
+            Exchange(Phase.UPDATE, (Transfer(o, w, weight_bytes, self.rates),), 1.0, ahead),
+        ]
 
-        def shows(communication: Array | float, beside: Array) -> Array:
-            result: Array = np.maximum(communication - hide * beside[None, :], 0.0)
-            return result
-
-        cost = turns * shows(gather, own.forward)
-        in_backward = gather
-        if source.parameter.trainable:
-            gradient_bytes = self._amount(store, self.training.gradient_bytes)
-            summed = [_summed(at, back) for at, back in zip(g, backward, strict=True)]
-            in_backward = gather + change(backward, summed, gradient_bytes, self.rates)
-            reduce = change(summed, o, gradient_bytes, self.rates)
-            cost = cost + shows(reduce, own.backward) + shows(change(o, w, weight_bytes, self.rates), own.forward)
-        cost = cost + turns * shows(in_backward, own.backward)
-        senseless = np.zeros((len(given), len(taken)), dtype=bool)
-        for state, used in zip(o, forward, strict=True):
+    def _senseless(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> NDArray[np.bool_]:
+        """What is used in parts is not kept in others across them; nor in smaller ones where that is ruled out."""
+        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
+        stored = columns(states(source, given)[2], pairs.down)
+        uses = columns(forward_places(sink.ports[link.taken])[taken], pairs.across)
+        result = np.zeros(pairs.shape, dtype=bool)
+        for state, used in zip(stored, uses, strict=True):
             split = np.asarray(cut(used))
-            # What is used in parts is not kept in others across them; nor in smaller ones where that is ruled out.
-            senseless = senseless | ((state == FLAT) & split) | ((not self.flat) & cut(state) & ~split)
-        return LinkCost(np.where(senseless, np.inf, link.times * cost), np.zeros_like(cost))
+            result = result | ((state == FLAT) & split) | ((not self.flat) & cut(state) & ~split)
+        return result
 
 
-def _summed(stored: Column, given: Column) -> Column:
-    """Where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up or not."""
-    result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
-    return result
+def _summed_up(exchanges: Sequence[Exchange], pairs: Pairs) -> Array:
+    cost = np.zeros(pairs.shape)
+    for exchange in exchanges:
+        cost = cost + exchange.cost
+    return cost
 
 
 def _flattened(share: Array | float, rows: int) -> Array:
     return np.broadcast_to(np.asarray(share).reshape(-1), (rows,))
-
-
-def _states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Places [rows, axes] of a parameter's weight, gradient and optimizer state."""
-    port = node.ports[0]
-    flat = np.array([option.zero > 0 for option in node.options])
-    weight, gradient = _forward(port)[rows], _backward(port)[rows]
-    return weight, gradient, np.where(flat[rows], FLAT, weight)
-
-
-def _forward(port: Port) -> NDArray[np.int64]:
-    return np.array([place.forward for place in port.places], dtype=np.int64)
-
-
-def _backward(port: Port) -> NDArray[np.int64]:
-    return np.array([place.backward for place in port.places], dtype=np.int64)
-
-
-def _distinct(port: Port, rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
-    """Rows that place the port's tensor differently, and for each given row the one that is like it."""
-    codes: dict[tuple[int, int], int] = {}
-    code = np.array([codes.setdefault(place, len(codes)) for place in port.places], dtype=np.int64)
-    number = np.zeros(len(rows), dtype=np.int64)
-    for axis in range(rows.shape[1]):
-        number = number * len(codes) + code[rows[:, axis]]
-    _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
-    return rows[first], inverse
-
-
-def _gathered(a: list[Column], b: list[Column]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Pairs where nothing changes, and pairs where all that changes is gathered."""
-    same, only = np.ones((1, 1), dtype=bool), np.ones((1, 1), dtype=bool)
-    for x, y in zip(a, b, strict=True):
-        equal = np.asarray(x == y)
-        same = same & equal
-        only = only & (equal | (cut(x) & (y == WHOLE)))
-    return same, only & ~same

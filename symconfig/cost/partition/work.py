@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
+from symconfig.cost.partition.change import Kind, Move
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.tensors.net import Node, Port
 from symconfig.tensors.program import Operator, Program, Work
@@ -133,34 +135,45 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     return Passes(forward, seconds(op.traffic[1] * back) if gradient and op.traffic[1] else np.zeros(len(rows)))
 
 
-def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
-    """[rows] cost of what an operator exchanges within itself: partial results that it sums, and rows of neighbours.
+class Inner(NamedTuple):
+    """A collective within an operator. backward: it runs there, too. repeats: how often, each time."""
 
-    per_element: amounts in elements instead of bytes.
-    """
+    move: Move
+    repeats: int
+    backward: bool
+
+
+def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
+    """[rows] cost of what an operator exchanges within itself. per_element: amounts in elements instead of bytes."""
+    forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
+    for move, repeats, again in exchanged(program, node, rows, rates, per_element):
+        once = np.where(move.happens, repeats * move.cost, 0.0)
+        forward = forward + once
+        backward = backward + (once if again else 0.0)
+    return Passes(forward, backward)
+
+
+def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
+    """Partial results that an operator sums, and rows of neighbours that its windows need."""
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
-    forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
     for index, option in enumerate(node.options):
-        split = option.split
+        split, here = option.split, (rows == index).T
         if split is not None and split.sums:
             kept = [loop for loop in op.outputs[0].loops if loop not in split.loops]
-            reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
-            summed = np.zeros(len(rows))
-            for here, rate in zip((rows == index).T, rates, strict=True):
-                summed = summed + np.where(here, split.sums * rate.all_reduce(reduced), 0.0)
-                reduced = np.where(here, reduced / rate.size, reduced)
-            forward = forward + summed
             # What the loops are in has a gradient that depends on all of them; a loss needs nothing again.
-            backward = backward + (summed if len(kept) < len(op.outputs[0].loops) else 0.0)
+            again = len(kept) < len(op.outputs[0].loops)
+            reduced = extent(kept) * (1.0 if per_element else _STATISTIC_BYTES)
+            for axis, rate in enumerate(rates):
+                move = Move(Kind.ALL_REDUCE, axis, here[axis], reduced, rate.all_reduce(reduced))
+                yield Inner(move, split.sums, again)
+                reduced = np.where(here[axis], reduced / rate.size, reduced)
         if split is not None and split.halo:
             others = [loop for loop in op.inputs[0].loops if loop not in split.loops]
             unit = 1.0 if per_element else program.tensors[op.inputs[0].tensor].element_bytes
-            rows_sent = (
-                2 * split.halo * extent(others) * unit
-            )  # to both sides, over the slowest link between neighbours
-            sent = np.zeros(len(rows))
-            for here, rate in zip((rows == index).T, rates, strict=True):
-                sent = np.maximum(sent, np.where(here, rate.send(rows_sent), 0.0))
-            forward, backward = forward + sent, backward + sent
-    return Passes(forward, backward)
+            sides = 2 * split.halo * extent(others) * unit
+            slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
+            for axis, rate in enumerate(rates):
+                longer = np.maximum(rate.send(sides) - slowest, 0.0)
+                yield Inner(Move(Kind.SEND, axis, here[axis], sides, longer), 1, True)
+                slowest = slowest + np.where(here[axis], longer, 0.0)

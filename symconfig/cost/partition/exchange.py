@@ -1,0 +1,107 @@
+"""What a step's collectives are for, how often they run, and what of them shows: one rule for the sum and the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symconfig.cost.partition.change import Column, Kind, Move, change, moves, total
+from symconfig.cost.partition.rates import Array, Rate
+
+
+class Phase(StrEnum):
+    """When a collective runs: the last two once a step, the others for every microbatch."""
+
+    FORWARD = "forward"
+    AGAIN = "recomputed forward"
+    KEPT = "backward, gathered again"
+    BACKWARD = "backward"
+    REDUCTION = "gradient reduction"
+    UPDATE = "updated weights"
+
+    @property
+    def once(self) -> bool:
+        return self in (Phase.REDUCTION, Phase.UPDATE)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor on its way from one layout into another; amount: of the whole tensor."""
+
+    given: Sequence[Column]
+    taken: Sequence[Column]
+    amount: float
+    rates: Sequence[Rate]
+
+    def moves(self) -> Iterator[Move]:
+        return moves(self.given, self.taken, self.amount, self.rates)
+
+    @cached_property
+    def cost(self) -> Array | float:
+        return change(self.given, self.taken, self.amount, self.rates)
+
+
+class Exchange(NamedTuple):
+    """Transfers that follow one another. times: in a step, for one link. hidden: what work beside them hides of each
+    time; none where it is nothing."""
+
+    phase: Phase
+    transfers: tuple[Transfer, ...]
+    times: Array | float
+    hidden: Array | None = None
+
+    @property
+    def shown(self) -> Array | float:
+        """Of one time."""
+        cost: Any = self.transfers[0].cost
+        for transfer in self.transfers[1:]:
+            cost = cost + transfer.cost
+        shown: Array | float = cost if self.hidden is None else np.maximum(cost - self.hidden, 0.0)
+        return shown
+
+    @property
+    def cost(self) -> Array | float:
+        return self.times * self.shown
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a step, along one axis. amount: of the larger buffer on a rank, in bytes or elements.
+
+    times: in a step; cost: of one time; shown: of one time, what no work beside it hides.
+    """
+
+    phase: Phase
+    kind: Kind
+    axis: int
+    amount: float
+    times: float
+    cost: float
+    shown: float
+
+
+def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
+    """The collectives of one pair of layouts, of `times` links; their `times * shown` add up to the exchanges' cost.
+
+    What is hidden is shared among collectives that follow one another in proportion to their costs.
+    """
+    for exchange in exchanges:
+        often = times * _number(exchange.times)
+        whole = _number(total(move for transfer in exchange.transfers for move in transfer.moves()))
+        share = _number(exchange.shown) / whole if whole else 0.0
+        for transfer in exchange.transfers:
+            for move in transfer.moves():
+                if often and np.all(move.happens):
+                    cost = _number(move.cost)
+                    yield Collective(
+                        exchange.phase, move.kind, move.axis, _number(move.amount), often, cost, share * cost
+                    )
+
+
+def _number(value: Array | float) -> float:
+    return float(np.asarray(value).reshape(-1)[0])

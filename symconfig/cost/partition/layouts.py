@@ -1,0 +1,75 @@
+"""Where the rows of two nodes lay the tensor between them: columns of places for every pair of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.change import Column, cut
+from symconfig.cost.partition.work import Rows
+from symconfig.tensors.net import FLAT, PARTIAL, WHOLE, Node, Port
+
+Columns = Sequence[Column]
+
+
+class Pairs(NamedTuple):
+    """Shapes of columns of rows that are given and taken, and of what comes of both."""
+
+    down: tuple[int, ...]
+    across: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def across(given: Rows, taken: Rows) -> Pairs:
+    return Pairs((-1, 1), (1, -1), (len(given), len(taken)))
+
+
+def beside(rows: Rows) -> Pairs:
+    return Pairs((-1,), (-1,), (len(rows),))
+
+
+def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Places [rows, axes] of a parameter's weight, gradient and optimizer state."""
+    port = node.ports[0]
+    flat = np.array([option.zero > 0 for option in node.options])
+    weight, gradient = forward_places(port)[rows], backward_places(port)[rows]
+    return weight, gradient, np.where(flat[rows], FLAT, weight)
+
+
+def forward_places(port: Port) -> NDArray[np.int64]:
+    return np.array([place.forward for place in port.places], dtype=np.int64)
+
+
+def backward_places(port: Port) -> NDArray[np.int64]:
+    return np.array([place.backward for place in port.places], dtype=np.int64)
+
+
+def distinct(port: Port, rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
+    """Rows that place the port's tensor differently, and for each given row the one that is like it."""
+    codes: dict[tuple[int, int], int] = {}
+    code = np.array([codes.setdefault(place, len(codes)) for place in port.places], dtype=np.int64)
+    number = np.zeros(len(rows), dtype=np.int64)
+    for axis in range(rows.shape[1]):
+        number = number * len(codes) + code[rows[:, axis]]
+    _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], inverse
+
+
+def gathered_pairs(a: Columns, b: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Pairs where nothing changes, and pairs where all that changes is gathered."""
+    same, only = np.ones(1, dtype=bool), np.ones(1, dtype=bool)
+    for x, y in zip(a, b, strict=True):
+        if isinstance(x, np.ndarray) or isinstance(y, np.ndarray) or x != y:
+            equal = np.asarray(x == y)
+            same = same & equal
+            only = only & (equal | (cut(x) & (y == WHOLE)))
+    return same, only & ~same
+
+
+def between_turns(stored: Column, given: Column) -> Column:
+    """Where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up or not."""
+    result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
+    return result
