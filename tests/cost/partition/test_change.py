@@ -41,7 +41,7 @@ def moved(before: tuple[int, ...], after: tuple[int, ...]) -> float:
 def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:
     rates = elements(AXES)
     return float(
-        np.asarray(change(columns(np.array([before])), columns(np.array([after]), True), AMOUNT, rates)).item()
+        np.asarray(change(columns(np.array([before])), columns(np.array([after]), (1, -1)), AMOUNT, rates)).item()
     )
 
 
@@ -66,7 +66,7 @@ def test_many_pairs_at_once_are_each_pair_by_itself(
 ) -> None:
     rates = elements(AXES)
     table = np.broadcast_to(
-        change(columns(np.array(first)), columns(np.array(second), True), AMOUNT, rates), (len(first), len(second))
+        change(columns(np.array(first)), columns(np.array(second), (1, -1)), AMOUNT, rates), (len(first), len(second))
     )
     for i, before in enumerate(first):
         for j, after in enumerate(second):
