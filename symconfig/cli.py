@@ -208,7 +208,7 @@ def _measure(commands: _Commands) -> _Parser:
 
 
 def _explain(commands: _Commands) -> _Parser:
-    parser = _command(commands, "explain", "the formulas behind a plan with their numbers, what binds, the runner-up",
+    parser = _command(commands, "explain", "the formulas of a plan, what binds, the runner-up, how every tensor is split",
                       "explain")
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
     return parser

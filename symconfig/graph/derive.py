@@ -30,7 +30,7 @@ from symconfig.graph.scheme import Scheme
 
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """Everything that follows from the block's operators and the scheme's layouts."""
-    flow = _Flow(block, scheme)
+    flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
     work: list[Work] = []
     for op in block.operators:
@@ -63,7 +63,7 @@ def _local(dims: tuple[str, ...], layout: Layout) -> Monomial:
     return d.local(d.elements(dims) / layout.parts())
 
 
-class _Flow:
+class Flow:
     """Who produces and who uses every tensor of a block, in which layout."""
 
     def __init__(self, block: Block, scheme: Scheme) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, mib, milliseconds, percent, seconds
 from symconfig.plan import Plan, Stage
+from symconfig.report import strategies
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
@@ -116,7 +117,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared) -> list[Bl
         shown += compared.blocks(schedules, compared.most_bytes(plan, plan.best))
     if plan.alternatives:
         shown.append(losses(plan))
-    return [*shown, *behind(explanation), footer(plan)]
+    return [*shown, *behind(explanation), *strategies.tables(explanation.strategies), footer(plan)]
 
 
 def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
@@ -125,8 +126,10 @@ def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[s
     if plan.alternatives:
         slower, because = loss(plan.best, plan.alternatives[0])
         runner_up = {"candidate": plan.alternatives[0].to_dict(), "slower_by": slower, "because": because}
+    layer = asdict(explanation)
+    lying = layer.pop("strategies")
     return {
         "schema": "symconfig.explain/1", "best": plan.best.to_dict(), "binding": plan.binding,
         "usable_bytes": plan.usable_bytes, "lines": [asdict(line) for line in lines(plan)],
-        "layer": asdict(explanation), "schedules": compared.to_dict(schedules), "runner_up": runner_up,
+        "layer": layer, "strategies": lying, "schedules": compared.to_dict(schedules), "runner_up": runner_up,
     }

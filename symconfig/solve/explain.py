@@ -18,6 +18,7 @@ from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
+from symconfig.solve.strategies import Strategies, strategies
 from symconfig.solve.timeline import stage_seconds, times
 from symconfig.units import MIB
 
@@ -69,13 +70,14 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """kind: the layer kind that the tables are about, the most frequent one."""
+    """kind: the layer kind that the tables are about, the most frequent one. strategies: of every kind."""
 
     kind: str
     formulas: tuple[FormulaLine, ...]
     operators: tuple[OperatorLine, ...]
     collectives: tuple[CollectiveLine, ...]
     tensors: tuple[TensorLine, ...]
+    strategies: Strategies
 
 
 def explain(plan: Plan) -> Explanation:
@@ -94,6 +96,7 @@ def explain(plan: Plan) -> Explanation:
         tuple(_operators(block, numbers)),
         tuple(_collectives(block, numbers)),
         tuple(_tensors(block, policy)),
+        strategies(found, plan.cluster),
     )
 
 

@@ -10,7 +10,10 @@ from symconfig.report.grid import plain
 from symconfig.report.timeline.seen import compared
 from symconfig.solve.explain import Explanation, FormulaLine, explain
 from symconfig.solve.schedules import Compared
+from symconfig.solve.strategies import Strategies
 from tests.sample_plans import sample_plan
+
+UNSPLIT = Strategies((), ())
 
 
 def test_degrees_and_batch_multiply_out() -> None:
@@ -42,14 +45,14 @@ def test_every_stage_is_listed_with_its_layers() -> None:
 
 
 def test_the_runner_up_and_what_binds_are_there() -> None:
-    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), ()), Compared()))
+    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), (), UNSPLIT), Compared()))
     assert "memory of stage 0" in text
     assert "+5.0 %" in text
 
 
 def test_formulas_come_with_numbers_and_source() -> None:
     line = FormulaLine("pipeline_s", "m*slowest_s", (("m", 4.0), ("slowest_s", 0.5)), 2.0, "s", "GPipe, 1F1B")
-    text = formula_text(Explanation("dense", (line,), (), (), ()))
+    text = formula_text(Explanation("dense", (line,), (), (), (), UNSPLIT))
     assert "pipeline_s = m*slowest_s" in text
     assert "with m = 4, slowest_s = 0.5" in text
     assert "gives 2 s (GPipe, 1F1B)" in text
@@ -60,6 +63,9 @@ def test_every_table_of_a_real_plan_is_shown() -> None:
     plan = symconfig.plan(model="llama2-7b", cluster="a100-80gb", gpus=8, global_batch_size=64, pins=pins).plan
     text = plain(blocks(plan, explain(plan), compared(plan, plan.best)))
     for expected in ("qkv_proj", "flash_attention", "weight-gradient", "all-gather", "reduce-scatter", "q_rotated",
-                     "pipeline_s = ", "states_bytes = ", "The same plan under every schedule", "GPipe"):
+                     "pipeline_s = ", "states_bytes = ", "The same plan under every schedule", "GPipe",
+                     "How every tensor lies", "tp 2 over nvlink", "Block dense (x 32)", "step reduce-scatter dp"):
         assert expected in text
-    assert json.loads(json.dumps(to_dict(plan, explain(plan), Compared()), allow_nan=False))["layer"]["kind"] == "dense"
+    data = json.loads(json.dumps(to_dict(plan, explain(plan), Compared()), allow_nan=False))
+    assert data["layer"]["kind"] == "dense"
+    assert [block["kind"] for block in data["strategies"]["blocks"]] == ["embedding", "dense", "head"]

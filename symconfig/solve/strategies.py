@@ -1,0 +1,175 @@
+"""A chosen plan, tensor by tensor: into how many parts each dim is cut, by which axes, over which level of the network,
+and the collectives that follow where a tensor is used otherwise than it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.derive import Flow, weight_layout
+from symconfig.graph.derived import Collective, Phase
+from symconfig.graph.layout import AXES, Kind, Layout
+from symconfig.graph.model import blocks, sequence
+from symconfig.graph.operator import Block, Operator, Weight
+from symconfig.solve.found import Found
+
+STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
+EVERY = "microbatch"  # of what ZeRO 3 does around each use
+
+
+@dataclass(frozen=True, slots=True)
+class AxisLine:
+    """A mesh axis of the plan: its ranks, and the outermost level of the network that its groups cross."""
+
+    name: str
+    ranks: int
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """parts: (s_1 … s_k) of the tensor's dims; axes: of each dim those that cut it; partial: those over whose ranks
+    only the sum is the tensor; flat: those that cut a weight's states, or the weight, regardless of dims."""
+
+    parts: tuple[int, ...]
+    axes: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...] = ()
+    flat: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A collective. level: the outermost that its groups cross."""
+
+    kind: str
+    axes: tuple[str, ...]
+    level: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyLine:
+    """A tensor of a block. used: layouts other than `made` in which operators read it, with their names."""
+
+    tensor: str
+    weight: bool
+    dims: tuple[str, ...]
+    made: Strategy
+    used: tuple[tuple[Strategy, tuple[str, ...]], ...]
+    collectives: tuple[Exchanged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStrategies:
+    kind: str
+    times: int
+    lines: tuple[StrategyLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """axes: those with more than one rank, pp included."""
+
+    axes: tuple[AxisLine, ...]
+    blocks: tuple[BlockStrategies, ...]
+
+
+def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
+    """Of every kind of block, once."""
+    grid = _Grid(found, cluster, _ranks(found))
+    kinds = sequence(found.request.model)
+    of_kind = blocks(found.request.model, found.request.framework.implementation)
+    axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in AXES if grid.ranks[axis] > 1)
+    experts = any(
+        d.EXPERTS in weight.dims for block in of_kind.values() for op in block.operators for weight in op.weights
+    )
+    return Strategies(
+        tuple(axis for axis in axes if experts or axis.name not in ("etp", "ep", "edp")),
+        tuple(BlockStrategies(kind, kinds.count(kind), tuple(_lines(block, grid))) for kind, block in of_kind.items()),
+    )
+
+
+def _ranks(found: Found) -> dict[str, int]:
+    tp, pp, cp, ep, etp, dp, _ = found.degrees
+    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp, "edp": tp * cp * dp // (ep * etp)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    found: Found
+    cluster: ClusterDescriptor
+    ranks: Mapping[str, int]
+
+    def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if self.ranks[axis] > 1)
+
+    def level(self, axes: tuple[str, ...]) -> str:
+        """The innermost level with domains that hold a whole group; nothing for one rank."""
+        ranks = prod(self.ranks[axis] for axis in axes)
+        reach = ranks * float(self.found.request.framework.stride(axes, self.ranks))
+        levels = self.cluster.levels
+        inside = (level.name for level in levels if level.size is None or level.size >= reach)
+        return next(inside, levels[-1].name) if ranks > 1 else ""
+
+    def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
+        axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)
+        parts = tuple(prod(self.ranks[axis] for axis in mine) for mine in axes)
+        return Strategy(parts, axes, self.several(layout.partial), self.several(flat))
+
+    def exchanged(self, kind: Kind, axes: tuple[str, ...], phase: str) -> Iterator[Exchanged]:
+        mine = self.several(axes)
+        if mine:
+            yield Exchanged(kind.value, mine, self.level(mine), phase)
+
+
+def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
+    """Activations in the order in which they are made, then weights."""
+    flow = Flow(block, grid.found.scheme)
+    moved: dict[str, list[Collective]] = {}
+    for collective in flow.collectives():
+        moved.setdefault(collective.tensor, []).append(collective)
+    for name, tensor in flow.tensors.items():
+        made = grid.strategy(tensor.dims, flow.produced[name][1])
+        used: dict[Strategy, list[str]] = {}
+        for op, layout in flow.uses[name]:
+            other = grid.strategy(tensor.dims, layout)
+            if other != made:
+                used.setdefault(other, []).append(op.name if op else "the next block")
+        collectives = (
+            one
+            for collective in moved.get(name, ())
+            for one in grid.exchanged(collective.kind, collective.axes, _phase(collective.phase))
+        )
+        readers = tuple((other, tuple(names)) for other, names in used.items())
+        yield StrategyLine(name, False, tensor.dims, made, readers, tuple(dict.fromkeys(collectives)))
+    for op in block.operators:
+        for weight in op.weights:
+            if not weight.shared:
+                yield _weight(op, weight, grid)
+
+
+def _phase(phase: Phase) -> str:
+    return "backward" if phase is Phase.WEIGHT else phase.value
+
+
+def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
+    """Where it lies, and how its gradient becomes whole or finds its shard."""
+    framework, zero = grid.found.request.framework, grid.found.zero
+    layout, summed = weight_layout(op, weight, grid.found.scheme)
+    data = tuple(axis for axis in AXES if axis in summed and axis in ("dp", "cp", "edp"))
+    other = tuple(axis for axis in AXES if axis in summed and axis not in data)
+    states = zero == 3 or (zero > 0 and not weight.frozen)
+    flat = (*data, *(other if framework.shards_over_tensor and zero == 3 else ())) if states else ()
+    found: list[Exchanged] = []
+    if zero == 3:
+        found += grid.exchanged(Kind.ALL_GATHER, flat, EVERY)
+    if not weight.frozen:
+        reduces = Kind.ALL_REDUCE if not zero or framework.all_reduced_gradients else Kind.REDUCE_SCATTER
+        found += grid.exchanged(reduces, data, STEP)
+        found += grid.exchanged(Kind.ALL_REDUCE, tuple(axis for axis in other if axis not in flat), STEP)
+        if zero in (1, 2):
+            found += grid.exchanged(Kind.ALL_GATHER, data, STEP)
+    return StrategyLine(weight.name, True, weight.dims, grid.strategy(weight.dims, layout, flat), (), tuple(found))
