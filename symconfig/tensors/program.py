@@ -47,7 +47,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor as an operator sees it: for each of the tensor's dims the loop that runs along it."""
+    """A tensor as an operator sees it: for each of the tensor's dims the loop that runs along it.
+
+    Where a split names both, they may differ in size: heads are pieces of a fused width, key/value heads are shared.
+    """
 
     tensor: str
     loops: tuple[str, ...]
@@ -74,7 +77,8 @@ class Split:
 class Operator:
     """One operator.
 
-    loops: all loops of its nest. contracted: those that a product sums away. saves: tensors that its backward reads:
+    loops: all loops of its nest; a product's work is counted by those that its first two inputs run along.
+    contracted: those that a product sums away. saves: tensors that its backward reads:
     inputs, outputs, or `residues`. residues: tensors that exist for the backward only (masks, statistics), as operands.
     linear: sum(f(parts)) = f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it
     may run on partial sums. traffic: (forward, backward) bytes moved over those of reading and writing each once.
