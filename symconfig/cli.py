@@ -148,8 +148,13 @@ def _plan(commands: _Commands) -> _Parser:
     what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for an adapter, else pretrain)")
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
-    what.add_argument("--pin", metavar="NAME=VALUE", action="append", default=[],
-                      help="fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated")
+    what.add_argument(
+        "--pin",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated",
+    )
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
     out = parser.add_argument_group("the answer")
@@ -171,36 +176,56 @@ def _render(commands: _Commands) -> _Parser:
 def _verify(commands: _Commands) -> _Parser:
     parser = _command(commands, "verify", "hold rendered files against the real frameworks", "verify")
     parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
-    parser.add_argument("--build", action="store_true",
-                        help="let the framework build ranks of the plan, and compare what they hold with the plan")
-    parser.add_argument("--trace", action="store_true",
-                        help="also run the modules of those ranks without memory, and compare what they keep for the "
-                        "backward, tensor by tensor (with --build, which it implies)")
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="let the framework build ranks of the plan, and compare what they hold with the plan",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="also run the modules of those ranks without memory, and compare what they keep for the "
+        "backward, tensor by tensor (with --build, which it implies)",
+    )
     parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
     parser.add_argument("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
     return parser
 
 
 def _measure(commands: _Commands) -> _Parser:
-    parser = _command(commands, "measure", "run one rank of a plan, or a GPU's kernels, on one GPU and time it",
-                      "measure", "cli_measure")
+    parser = _command(
+        commands,
+        "measure",
+        "run one rank of a plan, or a GPU's kernels, on one GPU and time it",
+        "measure",
+        "cli_measure",
+    )
     add = parser.add_argument
     add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
     add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
     add("--force", action="store_true", help="replace FILE.yaml if it exists")
     add("--device", metavar="D", help="cuda or cpu (default: cuda); on cpu nothing is said of memory")
-    add("--cluster", metavar="C",
-        help="zoo name, or path of a descriptor, with this GPU (default: DIR's; with --kernels by the GPU's name)")
+    add(
+        "--cluster",
+        metavar="C",
+        help="zoo name, or path of a descriptor, with this GPU (default: DIR's; with --kernels by the GPU's name)",
+    )
     rank = parser.add_argument_group("a rank of DIR's plan: the real module, with a network that only pretends")
     rank.add_argument("--rank", metavar="R", help="default: 0; heaviest: a rank of the stage that needs most memory")
     rank.add_argument("--steps", metavar="N", help="optimizer steps, of which the first is a warm-up (default 3)")
-    rank.add_argument("--transformer-impl", metavar="T",
-                      help="transformer_engine or local (default: the former where it is installed)")
+    rank.add_argument(
+        "--transformer-impl",
+        metavar="T",
+        help="transformer_engine or local (default: the former where it is installed)",
+    )
     rank.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
     rank.add_argument("--timeout", metavar="S", help="seconds that a step may take (default 600, on cpu 120)")
     kernels = parser.add_argument_group("the GPU's kernels")
-    kernels.add_argument("--kernels", action="store_true",
-                         help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR")
+    kernels.add_argument(
+        "--kernels",
+        action="store_true",
+        help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR",
+    )
     kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
     kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
     kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
@@ -208,15 +233,16 @@ def _measure(commands: _Commands) -> _Parser:
 
 
 def _explain(commands: _Commands) -> _Parser:
-    parser = _command(commands, "explain", "the formulas of a plan, what binds, the runner-up, how every tensor is split",
-                      "explain")
+    what = "the formulas of a plan, what binds, the runner-up, how every tensor is split"
+    parser = _command(commands, "explain", what, "explain")
     parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
     return parser
 
 
 def _timeline(commands: _Commands) -> _Parser:
-    parser = _command(commands, "timeline", "draw the schedule of a plan, stage by stage, with its memory", "timeline",
-                      "cli_timeline")
+    parser = _command(
+        commands, "timeline", "draw the schedule of a plan, stage by stage, with its memory", "timeline", "cli_timeline"
+    )
     add = parser.add_argument
     add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
@@ -241,11 +267,18 @@ def _validate(commands: _Commands) -> _Parser:
 def _calibrate(commands: _Commands) -> _Parser:
     parser = _command(commands, "calibrate", "fit the constants of a GPU type to measured runs", "calibrate")
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILE",
-        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed")
+    add(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+    )
     add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
-    add("--from-scratch", action="store_true",
-        help="forget what the cluster says of its kernels, and start from what is true of any GPU")
+    add(
+        "--from-scratch",
+        action="store_true",
+        help="forget what the cluster says of its kernels, and start from what is true of any GPU",
+    )
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
@@ -38,14 +38,17 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, degrees: Degrees | None 
 
     data, parameter-server, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
     over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
-    the batch over all. ulysses, context: the sequence over all axes. matmul-2d: of the axes the inner half for the
+    the batch over all. ulysses: the sequence over as many axes as divide the heads, the batch over the others. context:
+    the sequence over all axes. matmul-2d: of the axes the inner half for the
     width that products give, the outer half for the other of a weight's dims. spatial: what a window slides over, then
     the batch. random: anything that can be cut, seeded by the mesh. Raises KeyError for another name.
     """
     if name in _OTHERS:
         return _OTHERS[name](net, axes)
-    chosen = degrees or _DEFAULTS[name](net, axes)
-    return replace(_degrees(net, axes, chosen), name=name, server=name == "parameter-server")
+    tried = (_degrees(net, axes, chosen) for chosen in ([degrees] if degrees else _defaults(name, axes)))
+    first = next(tried)
+    found = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
+    return replace(found, name=name, server=name == "parameter-server")
 
 
 def _degrees(net: Net, axes: Sequence[Axis], degrees: Degrees) -> Baseline:
@@ -57,47 +60,29 @@ def _degrees(net: Net, axes: Sequence[Axis], degrees: Degrees) -> Baseline:
     return Baseline("", None if why else rows, why, degrees)
 
 
-def _size(axes: Sequence[Axis]) -> int:
-    return prod(axis.size for axis in axes)
+def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Degrees]:
+    """The most first. What is not all ranks' is the inner axes', and for tensor parallel those of the inmost level."""
+    make, ranks = _DEFAULTS[name], prod(axis.size for axis in axes)
+    level = sum(axis.level == axes[0].level for axis in axes)
+    most = {"megatron-tp": level, "megatron-tp-sp": level, "gshard": len(axes), "ulysses": len(axes)}.get(name, 0)
+    for inner in range(most, 0, -1):
+        yield make(prod(axis.size for axis in axes[:inner]), ranks)
+    if not most:
+        yield make(1, ranks)
 
 
-def _data(zero: int) -> Callable[[Net, Sequence[Axis]], Degrees]:
-    return lambda net, axes: Degrees(dp=_size(axes), zero=zero)
-
-
-def _megatron(sequence_parallel: bool) -> Callable[[Net, Sequence[Axis]], Degrees]:
-    def chosen(net: Net, axes: Sequence[Axis]) -> Degrees:
-        tp = _size([axis for axis in axes if axis.level == axes[0].level]) if axes else 1
-        return Degrees(tp=tp, dp=_size(axes) // tp, sequence_parallel=sequence_parallel)
-
-    return chosen
-
-
-def _gshard(net: Net, axes: Sequence[Axis]) -> Degrees:
-    roles, ep = Roles(net), 1
-    most = gcd(*(net.program.sizes[dim] for dim in roles.experts)) or _size(axes)
-    for axis in axes:
-        if most % (ep * axis.size):
-            break
-        ep *= axis.size
-    return Degrees(dp=_size(axes), ep=ep if roles.experts else _size(axes))
-
-
-def _context(comm: str) -> Callable[[Net, Sequence[Axis]], Degrees]:
-    return lambda net, axes: Degrees(cp=_size(axes), cp_comm=comm)
-
-
-_DEFAULTS: Mapping[str, Callable[[Net, Sequence[Axis]], Degrees]] = {
-    "data": _data(0),
-    "parameter-server": _data(0),
-    "zero1": _data(1),
-    "zero2": _data(2),
-    "zero3": _data(3),
-    "megatron-tp": _megatron(False),
-    "megatron-tp-sp": _megatron(True),
-    "gshard": _gshard,
-    "ulysses": _context("a2a"),
-    "context": _context("all_gather"),
+# Of the ranks of some inner axes, and of all.
+_DEFAULTS: Mapping[str, Callable[[int, int], Degrees]] = {
+    "data": lambda inner, ranks: Degrees(dp=ranks),
+    "parameter-server": lambda inner, ranks: Degrees(dp=ranks),
+    "zero1": lambda inner, ranks: Degrees(dp=ranks, zero=1),
+    "zero2": lambda inner, ranks: Degrees(dp=ranks, zero=2),
+    "zero3": lambda inner, ranks: Degrees(dp=ranks, zero=3),
+    "megatron-tp": lambda inner, ranks: Degrees(inner, dp=ranks // inner),
+    "megatron-tp-sp": lambda inner, ranks: Degrees(inner, dp=ranks // inner, sequence_parallel=True),
+    "gshard": lambda inner, ranks: Degrees(dp=ranks, ep=inner),
+    "ulysses": lambda inner, ranks: Degrees(cp=inner, dp=ranks // inner, cp_comm="a2a"),
+    "context": lambda inner, ranks: Degrees(cp=ranks, cp_comm="all_gather"),
 }
 
 

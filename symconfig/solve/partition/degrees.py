@@ -122,6 +122,8 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
         options = list(splitting(node, wanted))
         if role is Role.ULYSSES and attends(node.operator):
             options = roles.heads(node)
+        elif role is Role.DP:
+            options = roles.examples(node)
         for option in options[:1]:
             able = True
             if not all(rows[index, axis] in options for axis in axes):

@@ -97,7 +97,7 @@ class Roles:
         assert node.operator is not None
         role = expert if self.within[index] else dense
         if role is Role.DP:
-            yield from splitting(node, self.program.batch)
+            yield from self.examples(node)
             yield from self._follow(node, arrivals, self.program.batch)
         elif role in (Role.CP, Role.ULYSSES):
             if role is Role.ULYSSES and attends(node.operator):
@@ -115,6 +115,11 @@ class Roles:
             yield from splitting(node, self.experts)
         else:
             yield from matching(node, arrivals)
+
+    def examples(self, node: Node) -> list[int]:
+        """Splits of the batch. Slots of experts count as such, but not where they lie with the sequence."""
+        options = splitting(node, self.program.batch)
+        return [o for o in options if (split := node.options[o].split) and not self.sequence & set(split.loops)]
 
     def heads(self, node: Node) -> list[int]:
         """What of an attention can be split beside examples, queries, keys and what it sums."""

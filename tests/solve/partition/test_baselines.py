@@ -163,8 +163,15 @@ def test_what_cannot_be_had_says_why(program: str, name: str, degrees: Degrees |
 def test_a_dim_that_does_not_divide_is_named() -> None:
     few = net(transformer(1, batch=4, num_key_value_heads=2))
     assert baseline(few, AXES, "data").why == "batch of embed cannot be cut into 8 parts by dp, only into 4"
-    assert "num_key_value_heads" in baseline(few, AXES, "megatron-tp").why
-    assert baseline(few, AXES, "megatron-tp", Degrees(tp=2, dp=4)).rows is not None
+    wide = baseline(few, AXES, "megatron-tp", Degrees(tp=4, dp=2))
+    assert wide.why == "num_key_value_heads of layers.0.k_proj cannot be cut into 4 parts by tp, only into 2"
+
+
+def test_without_degrees_a_strategy_goes_as_far_as_its_dims_divide() -> None:
+    few = net(transformer(1, experts=True, num_key_value_heads=2, num_experts=4))
+    assert baseline(few, AXES, "megatron-tp-sp").degrees == Degrees(tp=2, dp=4, sequence_parallel=True)
+    assert baseline(few, AXES, "ulysses").degrees == Degrees(cp=2, dp=4, cp_comm="a2a")
+    assert baseline(few, AXES, "gshard").degrees == Degrees(dp=8, ep=4)
 
 
 def test_random_rows_differ_by_seed_only() -> None:

@@ -1,0 +1,79 @@
+"""Megatron's rows on every model of the zoo, held against the graph's own rule of which dims an axis splits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph import dims as d
+from symconfig.graph.model import blocks
+from symconfig.graph.operator import Operator
+from symconfig.graph.scheme import Scheme
+from symconfig.resources import data_dir
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.project import project
+from symconfig.tensors.fold import fold
+from symconfig.tensors.net import Net, net
+from symconfig.tensors.of_model import program
+
+AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
+MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
+SCHEMES = {
+    Degrees(2, 2, 2, 2, 2, sequence_parallel=True): Scheme(True),
+    Degrees(2, 2, 2, 2, 2, sequence_parallel=False): Scheme(False),
+    Degrees(2, 2, 2, 2, 2, sequence_parallel=True, cp_comm="a2a"): Scheme(True, "a2a"),
+}
+
+
+def folded(name: str) -> Net:
+    made = program(load_model(name), 16, 4096, vocab_multiple=128)
+    found = fold(made)
+    return net(made, found.of, [(run.start, run.period, run.times) for run in found.runs])
+
+
+def split(scheme: Scheme, op: Operator) -> list[set[str]]:
+    """The loops that each axis may split, as the graph's rule has them; innermost axis first."""
+    loops = set(op.loops)
+    inside = d.SLOTS in loops and d.SEQUENCE not in loops
+    rule = scheme.assign(op)
+    return [set(rule.get(axis, ())) for axis in (("etp", "ep", "edp") if inside else ("tp", "cp", "dp"))]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
+    of, known = folded(model), {}
+    for block in blocks(load_model(model)).values():
+        known |= {op.name: op for op in block.operators}
+    for degrees, scheme in SCHEMES.items():
+        dense = d.EXPERTS not in of.program.sizes
+        found = baseline(of, AXES, "megatron-tp", replace(degrees, ep=1, etp=1) if dense else degrees)
+        assert found.rows is not None, found.why
+        for node, row in zip(of.nodes, found.rows, strict=True):
+            if node.operator is None:
+                continue
+            wanted = split(scheme, known[re.sub(r"^\w+\.\d+\.", "", node.name)])
+            for option, loops in zip(row, wanted, strict=True):
+                what = node.options[option].split
+                mine = set(what.loops) if what else set()
+                assert bool(mine) == bool(loops), (node.name, mine, loops)
+                assert mine & loops or not loops, (node.name, mine, loops)
+        back = project(of, AXES, found.rows)
+        assert back.exact
+        assert back.degrees == found.degrees
+
+
+def test_whole_and_folded_agree() -> None:
+    made = program(load_model("llama2-7b"), 16, 4096, vocab_multiple=128)
+    found = fold(made)
+    whole, small = net(made), net(made, found.of, [(run.start, run.period, run.times) for run in found.runs])
+    for name in ("zero3", "megatron-tp-sp", "ulysses", "matmul-2d"):
+        a, b = baseline(whole, AXES, name).rows, baseline(small, AXES, name).rows
+        assert a is not None
+        assert b is not None
+        assert all(np.array_equal(a[x], b[y]) for x, y in zip(whole.node_of, small.node_of, strict=True))
