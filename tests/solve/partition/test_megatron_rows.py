@@ -47,7 +47,8 @@ def split(scheme: Scheme, op: Operator) -> list[set[str]]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
-    of, known = folded(model), {}
+    of = folded(model)
+    known: dict[str, Operator] = {}
     for block in blocks(load_model(model)).values():
         known |= {op.name: op for op in block.operators}
     for degrees, scheme in SCHEMES.items():
