@@ -27,22 +27,25 @@ SWEEPS = 12
 PRICES = 12
 
 
-def solve(problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None) -> Solution:
-    """start: a choice to begin with, fitting or not. limit_s: of the processor, all told; None: until proved."""
+def solve(
+    problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = float("inf")
+) -> Solution:
+    """start: a choice to begin with, fitting or not. limit_s: of the processor, all told; None: until proved.
+
+    below: only what costs less is of interest. Without a choice and optimal: nothing that does fits.
+    """
     end = np.inf if limit_s is None else spent_s() + limit_s
     whole = space(problem)
     if whole is None:
         return Solution("exact", None, np.inf, np.inf, True)
-    known = Known(problem)
-    if start is not None:
-        known.offer(start)
-        here = whole.local(start)
-        if here is not None:
-            known.near(whole, here, 0.0)
+    known = Known(problem, cost=below)
+    here = whole.local(start) if start is not None else None
+    if here is not None:
+        known.near(whole, here, 0.0)
     bound = best(opened(whole), known, end)
     proved = bound >= known.target
     if known.choice is None:
-        return Solution("exact", None, np.inf, bound, proved, known.steps)
+        return Solution("exact", None, np.inf, min(bound, below) if below < np.inf else bound, proved, known.steps)
     return Solution("exact", known.choice, known.cost, known.cost if proved else bound, proved, known.steps)
 
 

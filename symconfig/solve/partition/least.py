@@ -25,28 +25,31 @@ class Least:
 
 
 def least_memory(problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None) -> Least:
-    """Of all choices of finite cost. Whether the limit of the problem is reached does not matter.
+    """Of all choices of finite cost, to a relative 1e-9. Whether the problem's limit is reached does not matter.
 
-    The largest transient lies between two numbers; the least that is held beside it is the optimum of a problem without
-    a limit, and says which half of the numbers is worth a look.
+    What is held beside a largest transient of at most so many bytes is least in a problem without a limit, and the more
+    the fewer bytes that are. So one such problem says for a range of transients which of them are worth a look.
     """
     end = np.inf if limit_s is None else spent_s() + limit_s
     held = _held(problem)
     whole = space(held)
     if whole is None:
         return Least(np.inf, None)
-    search = _Peaks(replace(problem, memory_limit=np.inf), held, end)
+    values = np.unique(np.concatenate(whole.transient))
+    search = _Peaks(replace(problem, memory_limit=np.inf), held, whole, values[values >= whole.floor], end)
     if start is not None:
         search.offer(start)
-    values = np.unique(np.concatenate(whole.transient))
-    values = values[values >= whole.floor]
-    return search.least(whole, values)
+    return search.least()
 
 
 @dataclass(slots=True)
 class _Peaks:
+    """values: what the largest transient may be, rising."""
+
     problem: Problem
     held: Problem
+    whole: Space
+    values: Array
     end: float
     choice: tuple[int, ...] | None = None
     peak: float = np.inf
@@ -56,33 +59,42 @@ class _Peaks:
         if peak < self.peak and np.isfinite(self.problem.cost(choice)):
             self.choice, self.peak = tuple(choice), peak
 
-    def least(self, whole: Space, values: Array) -> Least:
-        """values: what the largest transient may be, rising."""
-        unsettled = np.inf
-        open_ = [(0, len(values))]
+    def least(self) -> Least:
+        """A range (first, past) of values is open as long as what is held at `past` leaves room for its first."""
+        last = len(self.values) - 1
+        held, place = self._beside(last, 0)
+        unsettled, open_ = np.inf, [(0, place, held)]
         while open_:
-            first, last = open_.pop()
-            part = restrict(whole, [t <= values[last - 1] for t in whole.transient])
-            if part is None:
+            first, past, held = open_.pop()
+            past = min(past, int(np.searchsorted(self.values, self.peak - held)))
+            if first >= past:
                 continue
-            bound = self._bound(part, float(values[first]))
-            if bound >= self.peak:
+            if spent_s() > self.end:
+                unsettled = min(unsettled, held + float(self.values[first]))
                 continue
-            if last - first == 1 or spent_s() > self.end:
-                unsettled = min(unsettled, bound)
-                continue
-            middle = (first + last) // 2
-            open_ += [(first, middle), (middle, last)]
+            middle = (first + past) // 2
+            least, place = self._beside(middle, first)
+            open_ += [(middle + 1, past, held), (first, place, least)]
         return Least(min(unsettled, self.peak), self.choice)
 
-    def _bound(self, part: Space, floor: float) -> float:
-        """Of the peak in the part, where the largest transient is at least the floor; what is found is offered."""
-        known = Known(self.held)
+    def _beside(self, most: int, first: int) -> tuple[float, int]:
+        """The least held with transients up to a value; from which value on that is so. What is found is offered.
+
+        first: the least value that is asked for; what is held is told exactly where it may matter there.
+        """
+        part = restrict(self.whole, [t <= self.values[most] for t in self.whole.transient])
+        if part is None:
+            return np.inf, first
+        known = Known(self.held, cost=self.peak - float(self.values[first]))
         bound = best(opened(part), known, self.end)
+        if known.choice is not None:
+            self.offer(known.choice)
+        if bound < known.target:  # out of time
+            return bound, most + 1
         if known.choice is None:
-            return bound + floor
-        self.offer(known.choice)
-        return min(bound, known.cost) + floor
+            return known.cost, first
+        largest = max(float(node.transient[c]) for node, c in zip(self.problem.nodes, known.choice, strict=True))
+        return known.cost, int(np.searchsorted(self.values, largest))
 
 
 def _held(problem: Problem) -> Problem:

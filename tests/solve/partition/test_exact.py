@@ -155,6 +155,16 @@ def test_out_of_time_it_gives_a_true_bound_and_does_not_call_it_optimal() -> Non
     assert best.optimal
 
 
+def test_below_a_cost_it_finds_the_optimum_or_proves_that_there_is_none() -> None:
+    problem = _limited(network(2, 20, 5, 2), 0.2)
+    best = exact.solve(problem)
+    assert exact.solve(problem, below=best.cost * 1.01).cost == pytest.approx(best.cost, rel=ROUNDING)
+    none = exact.solve(problem, below=best.cost * 0.99)
+    assert none.choice is None
+    assert none.optimal
+    assert none.bound == best.cost * 0.99
+
+
 def test_forbidden_altogether_or_too_large_nothing_is_chosen_and_that_is_proved() -> None:
     node = Node("a", np.array([1.0, 2.0]), np.array([10.0, 8.0]), np.array([0.0, 1.0]))
     never = Edge(0, 1, np.full((2, 2), np.inf), np.zeros((2, 2)))
