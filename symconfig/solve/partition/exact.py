@@ -34,25 +34,24 @@ def solve(
 
     below: only what costs less is of interest. Without a choice and optimal: nothing that does fits.
     """
-    end = np.inf if limit_s is None else spent_s() + limit_s
     whole = space(problem)
     if whole is None:
         return Solution("exact", None, np.inf, np.inf, True)
-    known = Known(problem, cost=below)
+    known = Known(problem, cost=below, end=np.inf if limit_s is None else spent_s() + limit_s)
     here = whole.local(start) if start is not None else None
     if here is not None:
         known.near(whole, here, 0.0)
-    bound = best(opened(whole), known, end)
+    bound = best(opened(whole), known)
     proved = bound >= known.target
     if known.choice is None:
         return Solution("exact", None, np.inf, min(bound, below) if below < np.inf else bound, proved, known.steps)
     return Solution("exact", known.choice, known.cost, known.cost if proved else bound, proved, known.steps)
 
 
-def best(state: State, known: Known, end: float) -> float:
+def best(state: State, known: Known) -> float:
     """Improves what is known; a bound on all that it has not found. Infinite, or above the target, where it is proved.
 
-    end: on the processor's clock.
+    Out of time it asks for one bound at least.
     """
     unsettled = np.inf
     open_ = [state]
@@ -60,35 +59,35 @@ def best(state: State, known: Known, end: float) -> float:
         now = open_.pop()
         if now.bound >= known.target:
             continue
-        if spent_s() > end:
+        if known.late and now.bound > -np.inf:
             unsettled = min(unsettled, now.bound)
-        elif not _settled(now, known, end):
+        elif not _settled(now, known):
             open_ += reversed(_split(now))
     return unsettled
 
 
-def _settled(now: State, known: Known, end: float) -> bool:
+def _settled(now: State, known: Known) -> bool:
     """Whether nothing that is better than the known choice is left of the part."""
-    if plan(now.space)[1] > FEW and not (search(now, known, by_messages, PRICES) and _swept(now, known, end)):
+    if plan(now.space)[1] > FEW and not (search(now, known, by_messages, PRICES) and _swept(now, known)):
         return True
     if max(now.space.sizes) == 1:
         known.offer(now.space.original([0] * len(now.space.sizes)))
         return True
     entries = plan(now.space)[1]
-    while entries <= ENTRIES:
+    while entries <= ENTRIES and (now.bound == -np.inf or not known.late):
         if not search(now, known, by_elimination, PRICES):
             return True
         before, entries = entries, plan(now.space)[1]
         if entries > before / 2:
-            return _programmed(now, known, end)
+            return _programmed(now, known)
     return False
 
 
-def _swept(now: State, known: Known, end: float) -> bool:
+def _swept(now: State, known: Known) -> bool:
     """Sweeps at the best price for as long as they gain. False: nothing that is better is left."""
     for _ in range(SWEEPS):
         bound, entries = now.bound, plan(now.space)[1]
-        if entries <= FEW or spent_s() > end:
+        if entries <= FEW or known.late:
             break
         if by_messages(now, known, now.price) is None:
             return False
@@ -97,11 +96,11 @@ def _swept(now: State, known: Known, end: float) -> bool:
     return True
 
 
-def _programmed(now: State, known: Known, end: float) -> bool:
+def _programmed(now: State, known: Known) -> bool:
     if sum(pair.cost.size for pair in now.space.pairs) > SHARES:
         return False
     left = undominated(now.space)
-    answer = program.best(left, known.target, max(end - spent_s(), 0.01))
+    answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))
     known.steps += answer.steps
     now.bound = max(now.bound, answer.bound)
     if answer.choice is None:

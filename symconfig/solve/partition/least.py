@@ -85,8 +85,8 @@ class _Peaks:
         part = restrict(self.whole, [t <= self.values[most] for t in self.whole.transient])
         if part is None:
             return np.inf, first
-        known = Known(self.held, cost=self.peak - float(self.values[first]))
-        bound = best(opened(part), known, self.end)
+        known = Known(self.held, cost=self.peak - float(self.values[first]), end=self.end)
+        bound = best(opened(part), known)
         if known.choice is not None:
             self.offer(known.choice)
         if bound < known.target:  # out of time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,84 +35,109 @@ def transient(space: Space, choice: Sequence[int]) -> float:
 
 def descended(space: Space, choice: Sequence[int], price: float) -> tuple[int, ...]:
     """By cost + price x memory, whatever fits."""
-    now = list(choice)
+    at = _Place(space, list(choice))
     for _ in range(ROUNDS):
-        before = list(now)
-        for v in range(len(now)):
-            costs, memories = beside(space, now, v)
-            score = costs + price * memories
-            best = int(np.argmin(score))
-            if score[best] < score[now[v]]:
-                now[v] = best
-        if now == before:
+        before = list(at.now)
+        for v in range(len(at.now)):
+            at.improve(v, at.costs[v] + price * at.memories[v])
+        if at.now == before:
             break
-    return tuple(now)
+    return tuple(at.now)
 
 
 def fitted(space: Space, choice: Sequence[int]) -> tuple[int, ...] | None:
     """By cost among what fits, after moves that save most bytes for their cost. None: nothing was found to fit."""
-    now = list(choice)
-    while peak(space, now) > space.limit:
-        v, c = _saving(space, now)
+    at = _Place(space, list(choice))
+    while peak(space, at.now) > space.limit:
+        v, c = _saving(at)
         if c < 0:
             return None
-        now[v] = c
+        at.move(v, c)
     jointly = sum(pair.cost.size for pair in space.pairs) <= COMBINATIONS
     for _ in range(ROUNDS):
-        before = list(now)
-        for v in range(len(now)):
-            costs, peaks = _moves(space, now, v)
-            score = np.where(peaks <= space.limit, costs, np.inf)
-            best = int(np.argmin(score))
-            if score[best] < score[now[v]]:
-                now[v] = best
-        if now == before and jointly:
+        before = list(at.now)
+        for v in range(len(at.now)):
+            at.improve(v, np.where(at.peaks(v) <= space.limit, at.costs[v], np.inf))
+        if at.now == before and jointly:
             for pair in space.pairs:
-                _move_both(space, now, pair)
-        if now == before:
+                _move_both(at, pair)
+        if at.now == before:
             break
-    return tuple(now) if peak(space, now) <= space.limit and np.isfinite(cost(space, now)) else None
+    now = tuple(at.now)
+    return now if peak(space, now) <= space.limit and np.isfinite(cost(space, now)) else None
 
 
-def _move_both(space: Space, now: list[int], pair: Pair) -> None:
-    """The two nodes of a pair to their best fitting combination, if it costs less."""
-    u, v = pair.u, pair.v
-    (costs_u, memories_u), (costs_v, memories_v) = beside(space, now, u, v), beside(space, now, v, u)
-    costs = costs_u[:, None] + costs_v + pair.cost
-    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.memory)
-    others = [float(t[i]) for w, (t, i) in enumerate(zip(space.transient, now, strict=True)) if w not in (u, v)]
-    largest = np.maximum(np.maximum.outer(space.transient[u], space.transient[v]), max(others, default=0.0))
-    rest = held(space, now) - memories[now[u], now[v]]
-    score = np.where(rest + memories + largest <= space.limit, costs, np.inf)
-    best = np.unravel_index(int(np.argmin(score)), score.shape)
-    if score[best] < score[now[u], now[v]] - ROUNDING * abs(score[now[u], now[v]]):
-        now[u], now[v] = int(best[0]), int(best[1])
+@dataclass(slots=True)
+class _Place:
+    """An assignment that moves. costs, memories: for each node of its choices, beside the others as they are."""
+
+    space: Space
+    now: list[int]
+    held: float = 0.0
+    transients: Array = field(init=False)
+    costs: list[Array] = field(init=False)
+    memories: list[Array] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = held(self.space, self.now)
+        self.transients = np.array([float(t[i]) for t, i in zip(self.space.transient, self.now, strict=True)])
+        every = [beside(self.space, self.now, v) for v in range(len(self.now))]
+        self.costs, self.memories = [costs for costs, _ in every], [memories for _, memories in every]
+
+    def move(self, v: int, c: int) -> None:
+        self.held += float(self.memories[v][c] - self.memories[v][self.now[v]])
+        self.now[v] = c
+        self.transients[v] = self.space.transient[v][c]
+        for _, w in self.space.around[v]:
+            self.costs[w], self.memories[w] = beside(self.space, self.now, w)
+
+    def improve(self, v: int, score: Array) -> None:
+        best = int(np.argmin(score))
+        if score[best] < score[self.now[v]]:
+            self.move(v, best)
+
+    def others(self, *nodes: int) -> float:
+        """The largest transient of all other nodes."""
+        transients = self.transients.copy()
+        transients[list(nodes)] = 0.0
+        return float(transients.max())
+
+    def peaks(self, v: int) -> Array:
+        """Bytes at the peak with each choice of v."""
+        rest = self.held - self.memories[v][self.now[v]]
+        return rest + self.memories[v] + np.maximum(self.others(v), self.space.transient[v])
 
 
-def _saving(space: Space, now: Sequence[int]) -> tuple[int, int]:
+def _saving(at: _Place) -> tuple[int, int]:
     """Node and choice of the move that costs least for a byte of those in excess; choice -1: none saves any."""
     best, move = np.inf, (0, -1)
-    for v in range(len(now)):
-        costs, peaks = _moves(space, now, v)
-        excess = peaks[now[v]] - space.limit
-        saved = np.minimum(peaks[now[v]] - peaks, excess)
-        extra = costs - costs[now[v]] if np.isfinite(costs[now[v]]) else costs
+    for v, c in enumerate(at.now):
+        peaks, costs = at.peaks(v), at.costs[v]
+        saved = np.minimum(peaks[c] - peaks, peaks[c] - at.space.limit)
+        extra = costs - costs[c] if np.isfinite(costs[c]) else costs
         useful = (saved > 0) & np.isfinite(extra)
         if useful.any():
             rate = np.full(len(costs), np.inf)
             np.divide(extra, saved, out=rate, where=useful)
-            c = int(np.argmin(rate))
-            if rate[c] < best:
-                best, move = float(rate[c]), (v, c)
+            most = int(np.argmin(rate))
+            if rate[most] < best:
+                best, move = float(rate[most]), (v, most)
     return move
 
 
-def _moves(space: Space, now: Sequence[int], v: int) -> tuple[Array, Array]:
-    """Cost beside the others and bytes at the peak of each choice of v."""
-    costs, memories = beside(space, now, v)
-    others = [float(t[i]) for w, (t, i) in enumerate(zip(space.transient, now, strict=True)) if w != v]
-    rest = held(space, now) - memories[now[v]]
-    return costs, rest + memories + np.maximum(max(others, default=0.0), space.transient[v])
+def _move_both(at: _Place, pair: Pair) -> None:
+    """The two nodes of a pair to their best fitting combination, if it costs less."""
+    u, v, space, now = pair.u, pair.v, at.space, at.now
+    (costs_u, memories_u), (costs_v, memories_v) = beside(space, now, u, v), beside(space, now, v, u)
+    costs = costs_u[:, None] + costs_v + pair.cost
+    memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.memory)
+    largest = np.maximum(np.maximum.outer(space.transient[u], space.transient[v]), at.others(u, v))
+    rest = at.held - memories[now[u], now[v]]
+    score = np.where(rest + memories + largest <= space.limit, costs, np.inf)
+    best = np.unravel_index(int(np.argmin(score)), score.shape)
+    if score[best] < score[now[u], now[v]] - ROUNDING * abs(score[now[u], now[v]]):
+        at.move(u, int(best[0]))
+        at.move(v, int(best[1]))
 
 
 def beside(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple[Array, Array]:

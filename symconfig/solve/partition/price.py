@@ -12,6 +12,7 @@ from symconfig.solve.partition.bound import Messages, narrowed, priced, silent, 
 from symconfig.solve.partition.marginal import eliminated, marginals, plan
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Bools, Space
+from symconfig.solve.stages.clock import spent_s
 
 CLOSE = 5e-10  # relative: no more than this may be saved where nothing better is said to exist
 LEVEL = 1e-9  # relative: two sums are the same
@@ -19,13 +20,18 @@ LEVEL = 1e-9  # relative: two sums are the same
 
 @dataclass(slots=True)
 class Known:
-    """The best choice known, by the numbers of the problem."""
+    """The best choice known, by the numbers of the problem. end: of the search, on the processor's clock."""
 
     problem: Problem
     choice: tuple[int, ...] | None = None
     cost: float = np.inf
+    end: float = np.inf
     steps: int = 0
     tried: set[tuple[int, ...]] = field(default_factory=set)
+
+    @property
+    def late(self) -> bool:
+        return spent_s() > self.end
 
     @property
     def target(self) -> float:
@@ -177,7 +183,7 @@ def search(state: State, known: Known, ask: Ask, rounds: int) -> bool:
                     return False
         else:
             under = point
-        if price == 0 and under is point:
+        if known.late or (price == 0 and under is point):
             break
         price = _between(over, under, price)
     return True
