@@ -129,7 +129,7 @@ class Costs:
         made = node.ports[outputs:]
         bytes_held = sum(
             (held(p, rows, self.rates) for p in made if p.tensor.name in saved), np.zeros(len(rows))
-        ) * self._kept_times(node)
+        ) * self.kept_times(node)
         moved = sum((held(port, rows, self.rates) for port in node.ports), np.zeros(len(rows)))
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
@@ -140,7 +140,7 @@ class Costs:
     def _repeats(self, node: Node) -> bool:
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
-    def _kept_times(self, node: Node) -> float:
+    def kept_times(self, node: Node) -> float:
         """Of recomputed repeats one instance is alive at a time."""
         return node.times / self.net.instances[node.run] if self._repeats(node) else float(node.times)
 
@@ -246,14 +246,14 @@ class Costs:
         if self._keeps_shards(link):
             kept, same = np.where(gathered, local(a, self.rates), kept), same | gathered
         kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
-        return kept * self._link_times(link, sink) + np.zeros(pairs.shape)
+        return kept * self.link_times(link, sink) + np.zeros(pairs.shape)
 
     def _keeps_shards(self, link: Link) -> bool:
         """What is gathered for the consumer stays as its shard."""
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
-    def _link_times(self, link: Link, sink: Node) -> float:
+    def link_times(self, link: Link, sink: Node) -> float:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times)

@@ -23,7 +23,8 @@ from symconfig.solve.partition.rows import allowed
 Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
-_DOUBLINGS, _HALVINGS = 16, 8  # of the logarithm of the price
+_DOUBLINGS, _HALVINGS = 12, 8  # of the logarithm of the price
+_ANY = 40  # a price at which nothing counts but memory
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
@@ -135,17 +136,17 @@ def adaptive(
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:
     """gamma adapts: the price goes up in large steps until memory fits, then its logarithm is halved."""
-    high, low, best, found = free.cost / max(free.memory, 1.0) / 2.0**10, 0.0, None, free
+    unit = free.cost / max(free.memory, 1.0)
+    lightest = cutter.partitioned(unit * 2.0**_ANY, order)
+    if lightest.memory > limit:
+        return None
+    low, high, best = 0.0, unit / 2.0**10, lightest
     for _ in range(_DOUBLINGS):
-        found = cutter.partitioned(high, order, found.rows)
+        found = cutter.partitioned(high, order, free.rows)
         if found.memory <= limit:
-            best = found
+            best = found if found.cost < best.cost else best
             break
         low, high = high, high * 8.0
-    if best is None:
-        best = cutter.partitioned(high, order)
-        if best.memory > limit:
-            return None
     for _ in range(_HALVINGS):
         if best.cost <= free.cost * (1 + _CLOSE):
             break

@@ -1,0 +1,35 @@
+"""Bytes that no strategy can go below: everything that is kept, cut into as many parts as there are GPUs."""
+
+from __future__ import annotations
+
+from math import prod
+
+from symconfig.cost.partition.costs import Costs
+from symconfig.tensors.net import Node, Port
+
+
+def floor_bytes(costs: Costs, gpus: int) -> float:
+    """On one GPU; whether dims can be cut so often is not asked."""
+    net = costs.net
+    held = sum(_node(costs, node) for node in net.nodes)
+    for link in net.links:
+        port, sink = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer]
+        if link.saved and not link.covered:
+            held += _bytes(port) * costs.link_times(link, sink)
+    return held / gpus
+
+
+def _node(costs: Costs, node: Node) -> float:
+    if node.parameter is not None:
+        size, training = float(prod(node.ports[0].sizes)), costs.training
+        states = training.gradient_bytes + training.optimizer_bytes if node.parameter.trainable else 0.0
+        return node.times * (_bytes(node.ports[0]) + size * states)
+    if node.operator is None:
+        return 0.0
+    made = node.ports[len(node.operator.inputs) :]
+    kept = sum(_bytes(port) for port in made if port.tensor.name in node.operator.saves)
+    return kept * costs.kept_times(node)
+
+
+def _bytes(port: Port) -> float:
+    return float(prod(port.sizes)) * port.tensor.element_bytes

@@ -1,0 +1,247 @@
+"""From a program and a mesh to the best partition that was found, and what is proved about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from time import monotonic
+
+import numpy as np
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.solve.partition import brute, exact, walk
+from symconfig.solve.partition.adaptive import Found, Strategy, adaptive
+from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.problem import Problem, Solution
+from symconfig.solve.partition.rows import ROUNDING, spaces
+from symconfig.tensors.fold import fold
+from symconfig.tensors.net import Net, net
+from symconfig.tensors.program import Program
+
+FEW = 4  # axes on which every node's rows can be weighed one by one
+Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into
+
+
+class Solver(StrEnum):
+    """auto: adaptive, and then exact for as long as there is time."""
+
+    AUTO = "auto"
+    ADAPTIVE = "adaptive"
+    EXACT = "exact"
+    BRUTE = "brute"
+    MCMC = "mcmc"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is to be partitioned how.
+
+    memory_limit: bytes of tensors that a GPU may hold. gamma: of the objective symtensor; None: adapted. flat: weights
+    may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
+    stays for the backward, of which the best is taken. limit_s: for all solvers but the adaptive one. seed, steps: of
+    the random walk.
+    """
+
+    mesh: Mesh
+    cluster: ClusterDescriptor
+    memory_limit: float
+    objective: Objective = Objective.TIME
+    solver: Solver = Solver.AUTO
+    gamma: float | None = None
+    flat: bool = True
+    turns: tuple[int, ...] = (1,)
+    keeps: tuple[Keep, ...] = tuple(Keep)
+    training: Training = field(default_factory=Training)
+    precision: str = "bf16"
+    limit_s: float = 10.0
+    seed: int = 0
+    steps: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One of the ways that were tried. cost: infinite where nothing was found that fits and costs less than before.
+
+    complete: of all strategies of this training on these axes, none that fits costs less than `bound`.
+    """
+
+    solver: str
+    axes: tuple[Axis, ...]
+    training: Training
+    cost: float
+    bound: float
+    complete: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Partition:
+    """rows: the strategy of every node of the folded net. memory: bytes at the peak.
+
+    bound: no strategy of its turns and `keep` costs less; 0: not known. optimal: it is met. closed: nor does one of any
+    other turns and `keep` that were asked for.
+    """
+
+    ask: Ask
+    costs: Costs
+    axes: tuple[Axis, ...]
+    rows: Strategy
+    cost: float
+    memory: float
+    gamma: float
+    solver: str
+    bound: float = 0.0
+    optimal: bool = False
+    closed: bool = False
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def net(self) -> Net:
+        return self.costs.net
+
+    @property
+    def gap(self) -> float:
+        """(cost - bound) / cost"""
+        return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way of running the step: everything but the strategy is settled."""
+
+    net: Net
+    training: Training
+
+
+def folded(program: Program) -> Net:
+    """The network with every repeat once."""
+    folding = fold(program)
+    return net(folding.program, folding.of, folding.runs)
+
+
+def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
+    """Those in which everything, cut into as many parts as there are GPUs, would fit."""
+    for turns in ask.turns:
+        once = folded(programs(turns))
+        for keep in ask.keeps:
+            case = Case(once, replace(ask.training, turns=turns, keep=keep))
+            if keep is Keep.BORDERS and not once.instances:
+                continue  # only what repeats has borders
+            if floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit:
+                yield case
+
+
+def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
+    if ask.objective is Objective.TIME:
+        speeds = rates.seconds(axes, rates.levels(ask.mesh, ask.cluster))
+    else:
+        speeds = rates.elements(axes)
+    return Costs(case.net, speeds, machine(ask.cluster, ask.precision), case.training, ask.objective, ask.flat)
+
+
+def partition(programs: Programs, ask: Ask) -> Partition | None:
+    """The best partition that fits; None where none was found. Raises InputError where the space is too large.
+
+    The adaptive solver tries every case and every way of cutting the mesh into a few axes; one that weighs all
+    strategies then goes on with them, the cheapest first.
+    """
+    search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Found | None]]()
+    shapes = tuple(ask.mesh.shapes()) if len(ask.mesh.axes()) > FEW else (ask.mesh.axes(),)
+    for case in cases(programs, ask):
+        if ask.objective is Objective.SYMTENSOR and search.best is not None:
+            break  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
+        for axes in shapes:
+            found = search.adapted(case, axes)
+            tried.append((found.cost if found is not None else np.inf, case, axes, found))
+    if ask.solver is not Solver.ADAPTIVE:
+        tried.sort(key=lambda one: one[0])
+        for index, (_, case, axes, found) in enumerate(tried):
+            search.searched(case, axes, found, len(tried) - index)
+    return search.result(len(shapes))
+
+
+@dataclass(slots=True)
+class _Search:
+    """The best so far, and what was tried."""
+
+    ask: Ask
+    best: Partition | None = None
+    trials: list[Trial] = field(default_factory=list)
+    left_out: bool = False
+    spent_s: float = 0.0
+
+    @property
+    def ceiling(self) -> float:
+        return self.best.cost if self.best is not None else np.inf
+
+    def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Found | None:
+        started = monotonic()
+        costs = costs_of(case, self.ask, axes)
+        found = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        cost = found.cost if found is not None else np.inf
+        self.trials.append(Trial("adaptive", axes, case.training, cost, 0.0, False, monotonic() - started))
+        if found is not None:
+            self.best = Partition(self.ask, costs, axes, found.rows, found.cost, found.memory, found.gamma, "adaptive")
+        return found
+
+    def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
+        """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:
+        how many more searches share the time, this one included.
+        """
+        started, ask = monotonic(), self.ask
+        if self.best is not None and self.spent_s >= ask.limit_s:
+            self.left_out = True
+            return
+        costs = costs_of(case, ask, axes)
+        gamma = np.inf
+        if ask.objective is Objective.SYMTENSOR:
+            gamma = ask.gamma or (self.best.gamma if self.best is not None else np.inf)
+        ceiling = self.ceiling
+        rows = spaces(costs, axes, ceiling, gamma)
+        cost = bound = ceiling
+        complete = ask.solver is not Solver.MCMC
+        if rows is not None:
+            problem = assemble(costs, rows, ask.memory_limit, gamma)
+            start = _places(rows, first.rows) if first is not None else None
+            solution = self._solved(problem, start, max((ask.limit_s - self.spent_s) / left, 1.0))
+            cost, bound = solution.cost, min(solution.bound, ceiling)  # rows that cost more are not in the problem
+            if solution.choice is not None and cost < ceiling:
+                chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True))
+                memory = problem.memory(solution.choice)
+                self.best = Partition(ask, costs, axes, chosen, cost, memory, gamma, solution.solver)
+        seconds = monotonic() - started
+        self.spent_s += seconds
+        self.trials.append(Trial(str(ask.solver), axes, case.training, cost, bound, complete, seconds))
+
+    def _solved(self, problem: Problem, start: tuple[int, ...] | None, limit_s: float) -> Solution:
+        ask = self.ask
+        if ask.solver is Solver.BRUTE:
+            return brute.solve(problem)
+        if ask.solver is Solver.MCMC:
+            return walk.solve(problem, ask.seed, ask.steps, start)
+        return exact.solve(problem, start, limit_s)
+
+    def result(self, shapes: int) -> Partition | None:
+        best = self.best
+        if best is None:
+            return None
+        complete = [trial for trial in self.trials if trial.complete]
+        bounds = [trial.bound for trial in complete if trial.training == best.costs.training]
+        bound = min([best.cost, *bounds]) if bounds else 0.0
+        proved = all(trial.bound >= best.cost * (1 - ROUNDING) for trial in complete)
+        closed = bool(complete) and proved and not self.left_out
+        optimal = bound >= best.cost * (1 - ROUNDING) and len(bounds) == shapes
+        return replace(best, bound=bound, optimal=optimal, closed=closed, trials=tuple(self.trials))
+
+
+def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
+    """The strategy as choices; None where one of its rows is not in the space."""
+    found = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
+    return tuple(int(at[0]) for at in found) if all(len(at) for at in found) else None
