@@ -57,7 +57,7 @@ def weight(program: Program, node: Node) -> float:
             * op.channels
             * prod(program.sizes[loop] for loop in op.outputs[0].loops[:-1])
         )
-    return node.times * 2.0 * prod(program.sizes[loop] for loop in op.loops)
+    return node.times * 2.0 * prod(program.sizes[loop] for loop in {*op.inputs[0].loops, *op.inputs[1].loops})
 
 
 @dataclass

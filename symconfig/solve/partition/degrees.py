@@ -129,7 +129,8 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
             if not all(rows[index, axis] in options for axis in axes):
                 what = node.options[option]
                 return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
-    return "" if able else f"no operator lets {role} split it"
+    sizes = " x ".join(f"{dim} {roles.program.sizes[dim]}" for dim in sorted(wanted))
+    return "" if able else f"{sizes} cannot be cut into {parts} parts by {role}"
 
 
 _MISSING = {

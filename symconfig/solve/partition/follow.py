@@ -87,7 +87,7 @@ class Settling:
                 self.take(index, self._best(index, range(len(node.options)), axis), axis)
         for index, node in enumerate(self.net.nodes):  # after the copies: a parameter lies as its copy asks
             if node.parameter is not None:
-                self.take(index, self._parameter(index, axis, stage(index)), axis)
+                self.take(index, self.as_read(index, axis, stage(index)), axis)
 
     def _arrivals(self, index: int, axis: int, done: set[int]) -> list[Arrival]:
         """Of an operator's inputs those whose producers are settled, through copies."""
@@ -108,8 +108,8 @@ class Settling:
     def _source(self, copy: int) -> Link | None:
         return next((self.net.links[n] for n in self.net.links_of[copy] if self.net.links[n].consumer == copy), None)
 
-    def _parameter(self, index: int, axis: int, stage: int) -> int:
-        """Where it is read; flat where ranks with data of their own read all of it, in the stage asked for."""
+    def as_read(self, index: int, axis: int, stage: int) -> int:
+        """Of a parameter where it is read; where ranks with data of their own read all of it, flat in a stage."""
         options = self.net.nodes[index].options
         best = self._best(index, [option for option, what in enumerate(options) if not what.zero], axis)
         if best or not self._reduced(index, axis):
@@ -124,6 +124,10 @@ class Settling:
     def _reduced(self, index: int, axis: int) -> bool:
         """Whether ranks along the axis read all of a tensor for data of their own."""
         return any(self._other(number, index, axis).backward == PARTIAL for number in self.net.links_of[index])
+
+    def read_in_parts(self, index: int, axis: int) -> bool:
+        """Whether a reader of a parameter has a part of it only."""
+        return any(self._other(number, index, axis).forward >= 0 for number in self.net.links_of[index])
 
     def _other(self, number: int, index: int, axis: int) -> Place:
         """The place at the other end of a link."""
