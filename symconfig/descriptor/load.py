@@ -43,9 +43,14 @@ def zoo_clusters() -> list[str]:
     return _zoo("clusters")
 
 
+def zoo_programs() -> list[str]:
+    """Names of the programs of operators over named dims that come with symconfig."""
+    return _zoo("programs")
+
+
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
     """A zoo name, a descriptor, a `config.json` or a folder with one; paths start at `base`. Raises InputError."""
-    return _load_model(_find(name_or_path, "models", base), adapters=True)
+    return _load_model(find(name_or_path, "models", base), adapters=True)
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
@@ -66,7 +71,7 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
     """A zoo name or a descriptor file; paths are relative to `base`. Raises InputError."""
-    path = _find(name_or_path, "clusters", base)
+    path = find(name_or_path, "clusters", base)
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     if isinstance(document.data, dict) and isinstance(document.data.get("kernels"), str):
         document = _with_kernels(document, path)
@@ -77,7 +82,7 @@ def _with_kernels(document: Document, path: Path) -> Document:
     """The cluster with the constants of the GPU type that it names."""
     name = document.data["kernels"]
     try:
-        file = load_yaml_strict(_find(name, "kernels", path.parent))
+        file = load_yaml_strict(find(name, "kernels", path.parent))
         constants = validate(file, KernelsFile).constants
     except InputError as error:
         first = document.problem("the constants of the GPU type cannot be loaded", ("kernels",), got=shorten(name))
@@ -97,7 +102,7 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
     """The base model with this file's adapter over it."""
     added = validate(document, AdapterModel)
     try:
-        base = _load_model(_find(added.base, "models", path.parent), adapters=False)
+        base = _load_model(find(added.base, "models", path.parent), adapters=False)
     except InputError as error:
         first = document.problem("the base model cannot be loaded", ("base",), got=shorten(added.base))
         raise InputError([first, *error.problems]) from None
@@ -114,7 +119,7 @@ def _zoo(kind: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _find(name: str, kind: str, base: Path | None) -> Path:
+def find(name: str, kind: str, base: Path | None) -> Path:
     """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name."""
     zoo = _zoo(kind)
     if name in zoo:

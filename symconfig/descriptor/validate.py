@@ -136,21 +136,23 @@ def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
 def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
     """Names that the section at `path` may hold, as they are spelled in a file."""
     current: Any = model
+    key = False
     for part in path:
-        if isinstance(part, int):
+        if isinstance(part, int) or key:
+            key = False
             continue
         field = next((f for name, f in current.model_fields.items() if (f.alias or name) == part), None)
         nested = _section(field.annotation) if field else None
-        if nested is None:
+        if field is None or nested is None:
             return set()
-        current = nested
+        current, key = nested, get_origin(field.annotation) is dict
     return {field.alias or name for name, field in current.model_fields.items()}
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`."""
+    """The descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`, `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, types.UnionType, tuple, list):
+    if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict):
         return next((found for inner in get_args(annotation) if (found := _section(inner))), None)
     return None

@@ -63,6 +63,7 @@ NORMALISE = Function(data_and_scales)
 
 FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(("add", "sub", "neg", "scale", "copy", "cast"), LINEAR),
+    "bias": LINEAR,  # an addition in the kernel that makes its first operand
     "shift": Function(nothing),  # x + a constant: of parts of a sum, each would add it
     **dict.fromkeys(("gelu", "silu", "elu", "softplus", "erf", "log", "sin", "cos", "abs", "square", "pow"), OF_INPUTS),
     **dict.fromkeys(("swiglu", "geglu", "reglu", "maximum", "minimum"), OF_INPUTS),
