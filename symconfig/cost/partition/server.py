@@ -21,22 +21,30 @@ class Reach:
     latency_s: float
 
 
-def server_bytes(ranks: int, within: int, gradient_bytes: float, weight_bytes: float, servers: int = 1) -> float:
-    """What passes a server's link along one axis in a step, in and out.
+def passed_bytes(ranks: int, within: int, amount_bytes: float, servers: int = 1) -> float:
+    """What passes a server's link along one axis when every worker sends so much, or fetches it.
 
     within: workers behind each of the axis' ranks, along the axes inside of it. servers: the parameters are spread over
     so many evenly; as many as there are workers move as much as a ring all-reduce.
     """
-    return (ranks - 1) * within * (gradient_bytes + weight_bytes) / servers
+    return (ranks - 1) * within * amount_bytes / servers
+
+
+def passed_s(axes: Sequence[Reach], amount_bytes: float, servers: int = 1) -> float:
+    """Seconds in which all workers have sent, or fetched. axes: those along which ranks have data of their own,
+    innermost first.
+
+    Workers wait for each other on the server's link, and for the links of its levels, which a message passes one after
+    the other.
+    """
+    seconds, within = 0.0, 1
+    for axis in axes:
+        moved = passed_bytes(axis.ranks, within, amount_bytes, servers)
+        seconds += moved / axis.bandwidth_bytes_per_s + (axis.latency_s if axis.ranks > 1 else 0.0)
+        within *= axis.ranks
+    return seconds
 
 
 def server_s(axes: Sequence[Reach], gradient_bytes: float, weight_bytes: float, servers: int = 1) -> float:
-    """Seconds of a step. axes: those along which ranks have data of their own, innermost first; bytes: of one worker's
-    share of the model. Along the axes of one link workers wait for each other, and so for links of different levels,
-    which a rank's messages to the server pass one after the other."""
-    seconds, within = 0.0, 1
-    for axis in axes:
-        moved = server_bytes(axis.ranks, within, gradient_bytes, weight_bytes, servers)
-        seconds += moved / axis.bandwidth_bytes_per_s + (2 * axis.latency_s if axis.ranks > 1 else 0.0)
-        within *= axis.ranks
-    return seconds
+    """Seconds of a step; bytes: of one worker's share of the model."""
+    return passed_s(axes, gradient_bytes, servers) + passed_s(axes, weight_bytes, servers)
