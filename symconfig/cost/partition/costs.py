@@ -121,7 +121,7 @@ class Costs:
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None
-        again = 2.0 if self._repeats(node) else 1.0
+        again = self.forwards(node)
         own = self.passes(node, rows)
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
         cost = again * (own.forward + exchanged.forward) + own.backward + exchanged.backward
@@ -136,6 +136,10 @@ class Costs:
             shown = node.ports[outputs : outputs + len(node.operator.outputs)]
             relative = sum((self._spread(port, rows) for port in shown), relative)
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
+
+    def forwards(self, node: Node) -> float:
+        """How often an operator runs forward in a turn."""
+        return 2.0 if self._repeats(node) else 1.0
 
     def _repeats(self, node: Node) -> bool:
         return self.training.keep is Keep.BORDERS and node.run >= 0

@@ -1,0 +1,98 @@
+"""The collectives of a solved partition by name: what moves over which level, how often, what shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from symconfig.cost.partition.change import Kind, Move
+from symconfig.cost.partition.costs import Costs, Keep
+from symconfig.cost.partition.exchange import Collective, Phase, listed
+from symconfig.cost.partition.work import exchanged
+from symconfig.descriptor.mesh import Axis
+
+Rows = Sequence[Sequence[int]]  # of every node
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A collective over a level. amount: of the larger buffer on a rank, each time: bytes, or elements of the objective
+    symtensor. times, cost, shown: of a step; shown: of the cost, what no work beside it hides.
+
+    link: of the net, or -1 within the operator `producer`.
+    """
+
+    tensor: str
+    producer: str
+    consumer: str
+    link: int
+    phase: Phase
+    kind: Kind
+    level: str
+    ranks: int
+    amount: float
+    times: float
+    cost: float
+    shown: float
+
+
+def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
+    """All of them; their `shown` add up to the communication of the partition's cost."""
+    return (*_between(costs, axes, rows), *_within(costs, axes, rows))
+
+
+def _between(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+    for number, link in enumerate(costs.net.links):
+        source, sink = costs.net.nodes[link.producer], costs.net.nodes[link.consumer]
+        given, taken = (np.array([rows[end]], dtype=np.int64) for end in (link.producer, link.consumer))
+        found = listed(costs.exchanges(number, given, taken), link.times)
+        names = (source.ports[link.given].tensor.name, source.name, sink.name)
+        yield from _by_level(found, axes, names, number)
+
+
+def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+    """What operators sum and send to neighbours inside themselves."""
+    for node, row in zip(costs.net.nodes, rows, strict=True):
+        if node.operator is None:
+            continue
+        name = node.operator.outputs[0].tensor
+        phases = [Phase.FORWARD]
+        if costs.training.keep is Keep.BORDERS and node.run >= 0:
+            phases.append(Phase.AGAIN)
+        some = np.array([row], dtype=np.int64)
+        every = list(exchanged(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
+        for phase in (*phases, Phase.BACKWARD):
+            found = [
+                _inner(phase, move, float(costs.training.turns * node.times * repeats))
+                for move, repeats, again in every
+                if np.all(move.happens) and (again or phase is not Phase.BACKWARD)
+            ]
+            yield from _by_level(found, axes, (name, node.name, node.name), -1)
+
+
+def _inner(phase: Phase, move: Move, times: float) -> Collective:
+    """Nothing hides it."""
+    amount, cost = float(np.max(move.amount)), float(np.max(move.cost))
+    return Collective(phase, move.kind, move.axis, amount, times, cost, cost)
+
+
+def _by_level(
+    found: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
+) -> Iterator[Moved]:
+    """Collectives of a kind over several axes of a level, one after the other, are one over the level."""
+    for (phase, kind, level, times), same in groupby(
+        found, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times)
+    ):
+        whole = Moved(*names, link, phase, kind, level, 1, 0.0, times, 0.0, 0.0)
+        for one in same:
+            whole = replace(
+                whole,
+                ranks=whole.ranks * axes[one.axis].size,
+                amount=max(whole.amount, one.amount),
+                cost=whole.cost + times * one.cost,
+                shown=whole.shown + times * one.shown,
+            )
+        yield whole

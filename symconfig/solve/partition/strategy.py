@@ -1,0 +1,94 @@
+"""What a row of options means: into how many parts a tensor's dims are cut, and which level carries each part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from symconfig.descriptor.mesh import Axis
+from symconfig.tensors.net import FLAT, PARTIAL, Node, Port
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The axes of one level that do the same, together."""
+
+    level: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies on the ranks. parts: of each dim. partial: ranks hold sums that add up to it. flat: elements in
+    one row, cut regardless of dims. Along other axes all ranks have the same."""
+
+    tensor: str
+    dims: tuple[str, ...]
+    parts: tuple[tuple[Part, ...], ...]
+    partial: tuple[Part, ...] = ()
+    flat: tuple[Part, ...] = ()
+
+    @property
+    def strategy(self) -> tuple[int, ...]:
+        """(s_1 … s_k)"""
+        return tuple(prod(part.size for part in parts) for parts in self.parts)
+
+    def text(self, names: Mapping[str, str] | None = None) -> str:
+        """`y[b/8·rail, s, f/8·nvlink]`; names: of dims, where others than their own."""
+        dims = [
+            (names or {}).get(dim, dim) + "".join(f"/{part.size}·{part.level}" for part in parts)
+            for dim, parts in zip(self.dims, self.parts, strict=True)
+        ]
+        result = f"{self.tensor}[{', '.join(dims)}]"
+        for word, parts in (("sums over", self.partial), ("flat over", self.flat)):
+            if parts:
+                result += f" {word} " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        return result
+
+
+def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
+    """Of a node's tensor, or of its gradient."""
+
+    def place(option: int) -> int:
+        return port.places[option].backward if backward else port.places[option].forward
+
+    def parts(wanted: int) -> tuple[Part, ...]:
+        return gathered(axes, [place(option) == wanted for option in row])
+
+    dims = tuple(parts(position) for position in range(len(port.sizes)))
+    return Layout(port.tensor.name, port.tensor.dims, dims, parts(PARTIAL), parts(FLAT))
+
+
+def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
+    """Those axes as parts, one a level, innermost first."""
+    sizes: dict[str, int] = {}
+    for axis, mine in zip(axes, those, strict=True):
+        if mine:
+            sizes[axis.level] = sizes.get(axis.level, 1) * axis.size
+    return tuple(Part(level, size) for level, size in sizes.items())
+
+
+def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
+    """What a node does along the axes: the name of each option taken, with the parts that take it; whole comes last."""
+    taken = sorted(set(row), key=lambda option: (option == 0, option))
+    return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
+
+
+def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int], ...]:
+    """Equal for rows that give each option as many ranks of every level."""
+    counts: dict[tuple[str, int], int] = {}
+    for option, axis in zip(row, axes, strict=True):
+        counts[axis.level, option] = counts.get((axis.level, option), 1) * axis.size
+    return tuple(sorted((level, option, size) for (level, option), size in counts.items()))
+
+
+def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
+    """`batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
+    words = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
+    found = [
+        f"{words.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        for option, parts in does(node, row, axes)
+        if parts
+    ]
+    return ", ".join(found) or "one rank"

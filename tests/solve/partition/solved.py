@@ -1,0 +1,30 @@
+"""Partitions of small programs by the adaptive solver, for tests of what is said about them."""
+
+from __future__ import annotations
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Objective, Training
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.solve.partition.adaptive import adaptive
+from symconfig.solve.partition.reasons import Solved
+from symconfig.tensors.net import Net
+
+MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
+
+
+def solved(
+    net: Net,
+    mesh: Mesh = MESH,
+    objective: Objective = Objective.TIME,
+    training: Training | None = None,
+    memory_limit: float = float("inf"),
+) -> Solved:
+    cluster = load_cluster("h100")
+    axes = mesh.axes()
+    speeds = rates.seconds(axes, rates.levels(mesh, cluster)) if objective is Objective.TIME else rates.elements(axes)
+    costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)
+    found = adaptive(costs, axes, memory_limit)
+    assert found is not None
+    return Solved(costs, axes, found.rows, found.cost, memory_limit, found.gamma)
