@@ -165,11 +165,9 @@ class Costs:
         assert node.parameter is not None
         port, training = node.ports[0], self.training
         size = float(prod(port.sizes))
-        shares = [_flattened(local(columns(state), self.rates), len(rows)) for state in states(node, rows)]
-        memory = port.tensor.element_bytes * size * shares[0]
+        weight, gradient, state = self.stored(node, rows)
+        memory, shares = weight + gradient + state, self._shares(node, rows)
         cost = relative = np.zeros(len(rows))
-        if node.parameter.trainable:
-            memory = memory + size * (training.gradient_bytes * shares[1] + training.optimizer_bytes * shares[2])
         if not self.timed:
             relative = self._spread(port, rows)
         elif node.parameter.trainable:
@@ -177,6 +175,21 @@ class Costs:
                 size * shares[2], 1.0, training.adam_bytes, self.machine.hbm_bytes_per_s, self.machine.launch_s
             )
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
+
+    def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
+        """[rows] bytes of a parameter's weight, gradient and optimizer state."""
+        port, training = node.ports[0], self.training
+        size = float(prod(port.sizes))
+        weight, gradient, state = self._shares(node, rows)
+        trained = size if node.parameter is not None and node.parameter.trainable else 0.0
+        return (
+            port.tensor.element_bytes * size * weight,
+            training.gradient_bytes * trained * gradient,
+            training.optimizer_bytes * trained * state,
+        )
+
+    def _shares(self, node: Node, rows: Rows) -> list[Array]:
+        return [_flattened(local(columns(state), self.rates), len(rows)) for state in states(node, rows)]
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
