@@ -135,7 +135,10 @@ def _splits(op: Operator) -> Iterator[Problem]:
 
 
 def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> Iterator[Problem]:
-    """window: its dims may be longer than the loops along them, whole strides or with rows that neighbours share."""
+    """window: its dims may be longer than the loops along them, whole strides or with rows that neighbours share.
+
+    A dim that a split names with its loop is a piece of it (heads of a fused width), or shared along it.
+    """
     tensor = program.tensors.get(operand.tensor)
     if tensor is None:
         yield Problem("uses an undefined tensor", field=op.name, got=operand.tensor)
@@ -153,7 +156,9 @@ def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> 
             continue
         turns, size = program.sizes[loop], program.sizes[dim]
         halo = any(split.halo and split.loops[0] == loop for split in op.splits if split.loops)
-        if turns != size and not (window and turns > 0 and size > turns and (halo or size % turns == 0)):
+        pieces = any({loop, dim} <= set(split.loops) for split in op.splits)
+        longer = window and turns > 0 and size > turns and (halo or size % turns == 0)
+        if turns != size and not (pieces or longer):
             got = f"{turns} as {loop}, {size} as {dim} of {operand.tensor}"
             yield Problem("a dim is used with two sizes", field=op.name, got=got)
 

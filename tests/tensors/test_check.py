@@ -140,3 +140,14 @@ def test_windows_may_walk_longer_dims_in_strides() -> None:
     assert problems(strided) == []
     shorter = sizes(i=6)(strided)
     assert "a dim is used with two sizes (got 8 as j, 6 as i of x)" in str(problems(shorter)[0])
+
+
+def test_a_piece_of_a_loop_or_what_is_shared_along_it_is_named_with_it_in_a_split() -> None:
+    pieces = Use(Tensor("y", ("b", "heads")), ("b", "f"))
+    fits = replace(program(), sizes={**program().sizes, "heads": 2})
+    fits = tensor("y", dims=("b", "heads"))(fits)
+    product = replace(fits.operators[0], outputs=(pieces.operand(),))
+    named = replace(product, loops=(*product.loops, "heads"), splits=(Split(("b",)), Split(("f", "heads"))))
+    for op, count in ((product, 1), (named, 0)):
+        found = problems(replace(fits, operators=(op, *fits.operators[1:])))
+        assert len([p for p in found if p.field == "y"]) == count

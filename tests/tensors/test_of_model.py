@@ -20,6 +20,7 @@ from symconfig.graph.count import parameters
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
+from symconfig.tensors.check import problems
 from symconfig.tensors.of_model import program
 from symconfig.tensors.program import Operator, Program, Split, Work
 from tests.sample_models import sample_model
@@ -97,39 +98,8 @@ def test_whatever_frameworks_split_can_be_split(name: str) -> None:
 
 @pytest.mark.parametrize("name", zoo_models())
 @pytest.mark.parametrize("how", [None, EAGER, MASKED], ids=["fused", "eager", "masked"])
-def test_operators_come_after_what_they_read_and_keep_only_what_they_have(
-    name: str, how: Implementation | None
-) -> None:
-    found = of(name, how)
-    there = {*found.inputs, *(parameter.tensor.name for parameter in found.parameters)}
-    assert len({op.name for op in found.operators}) == len(found.operators)
-    for op in found.operators:
-        assert all(operand.tensor in there for operand in op.inputs), op.name
-        made = {operand.tensor for operand in op.outputs}
-        assert not made & there
-        there |= made
-        kept = {operand.tensor for operand in (*op.inputs, *op.outputs, *op.residues)}
-        assert set(op.saves) <= kept, op.name
-        for operand in (*op.inputs, *op.outputs, *op.residues):
-            assert len(operand.loops) == len(found.tensors[operand.tensor].dims)
-            assert set(operand.loops) <= set(op.loops)
-        assert all(set(split.loops) <= set(op.loops) for split in op.splits)
-    assert set(found.outputs) <= there
-    assert all(size > 0 for size in found.sizes.values())
-
-
-@pytest.mark.parametrize("name", zoo_models())
-@pytest.mark.parametrize("how", [None, EAGER, MASKED], ids=["fused", "eager", "masked"])
-def test_a_dim_has_another_size_than_its_loop_only_where_a_split_names_both(
-    name: str, how: Implementation | None
-) -> None:
-    found = of(name, how)
-    for op in found.operators:
-        for operand in (*op.inputs, *op.outputs, *op.residues):
-            for dim, loop in zip(found.tensors[operand.tensor].dims, operand.loops, strict=True):
-                if found.sizes[dim] != found.sizes[loop]:
-                    assert op.work is Work.MATMUL
-                    assert any({dim, loop} <= set(split.loops) for split in op.splits)
+def test_programs_have_no_problems(name: str, how: Implementation | None) -> None:
+    assert problems(of(name, how)) == []
 
 
 def test_flash_attention_is_split_by_batch_queries_and_whole_heads() -> None:
