@@ -106,9 +106,9 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
         Role.DP: roles.program.batch,
         Role.CP: roles.sequence,
         Role.ULYSSES: roles.sequence,
-        Role.TP: roles.tensor,
-        Role.TP_SP: roles.tensor,
-        Role.ETP: roles.expert_tensor,
+        Role.TP: roles.widths.outside,
+        Role.TP_SP: roles.widths.outside,
+        Role.ETP: roles.widths.inside,
         Role.EP: roles.experts,
     }.get(role)
     if wanted is None or parts == 1:
@@ -137,8 +137,8 @@ _MISSING = {
     Role.DP: "the program names no batch",
     Role.CP: "the program has no sequence",
     Role.ULYSSES: "the program has no sequence",
-    Role.TP: "the program has no heads, MLP width or vocabulary by name",
-    Role.TP_SP: "the program has no heads, MLP width or vocabulary by name",
+    Role.TP: "the program has no heads, MLP width or vocabulary",
+    Role.TP_SP: "the program has no heads, MLP width or vocabulary",
     Role.ETP: "the program has no width of experts",
     Role.EP: "the program has no experts",
 }

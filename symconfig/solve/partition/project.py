@@ -94,12 +94,13 @@ def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Ro
 
 
 def _zero(net: Net, rows: Rows) -> int:
-    """The stage in which most of the trainable parameters' elements lie."""
+    """The stage in which most of the trainable parameters' elements lie; what is split along all axes lies in none."""
     elements = [0.0] * 4
     for index, node in enumerate(net.nodes):
-        if node.parameter is not None and (node.parameter.trainable or len(node.options) == 1):
-            stage = max((node.options[option].zero for option in rows[index]), default=0)
-            elements[stage] += weight(net.program, node)
+        if node.parameter is not None and node.parameter.trainable:
+            options = [node.options[option] for option in rows[index]]
+            if any(not option.parts for option in options):
+                elements[max(option.zero for option in options)] += weight(net.program, node)
     return max(range(4), key=lambda stage: (elements[stage], -stage))
 
 

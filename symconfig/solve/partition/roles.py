@@ -14,6 +14,7 @@ from functools import cached_property
 
 from symconfig.graph import dims as d
 from symconfig.solve.partition.follow import Arrival, matching
+from symconfig.solve.partition.widths import Widths, widths
 from symconfig.tensors.net import Net, Node
 from symconfig.tensors.program import Operator, Program, Work
 
@@ -68,14 +69,15 @@ class Roles:
         return frozenset(found)
 
     @cached_property
-    def tensor(self) -> frozenset[str]:
-        """Heads, MLP width and vocabulary, by the names that descriptors give them."""
-        names = frozenset(d.TENSOR_DIMS) & frozenset(self.program.sizes)
-        return names if {d.SEQUENCE, d.HIDDEN} <= set(self.program.sizes) else frozenset()
-
-    @cached_property
-    def expert_tensor(self) -> frozenset[str]:
-        return frozenset(d.EXPERT_TENSOR_DIMS) & frozenset(self.program.sizes)
+    def widths(self) -> Widths:
+        """What tensor parallelism splits outside and inside the experts: by the names that descriptors give them, else
+        by structure. A program without a sequence has no Transformer's columns and rows."""
+        sizes = frozenset(self.program.sizes)
+        if {d.SEQUENCE, d.HIDDEN} <= sizes:
+            return Widths(sizes & frozenset(d.TENSOR_DIMS), sizes & frozenset(d.EXPERT_TENSOR_DIMS))
+        if not self.sequence:
+            return Widths(frozenset(), frozenset())
+        return widths(self.program, self.experts, self.program.batch | self.sequence)
 
     def inside(self, op: Operator) -> bool:
         """Whether the operator works on what experts have received: all its activations have their dim."""
@@ -104,13 +106,13 @@ class Roles:
                 yield from self.heads(node)
             yield from self._along(node, arrivals)
         elif role in (Role.TP, Role.TP_SP):
-            split = list(splitting(node, self.tensor))
+            split = list(splitting(node, self.widths.outside))
             yield from split
             gathers = {d.WHOLE_VOCAB, d.GATHERED} & set(node.operator.loops)
             if role is Role.TP_SP and not split and not gathers:
                 yield from self._along(node, arrivals)
         elif role is Role.ETP:
-            yield from splitting(node, self.expert_tensor)
+            yield from splitting(node, self.widths.inside)
         elif role is Role.EP:
             yield from splitting(node, self.experts)
         else:
