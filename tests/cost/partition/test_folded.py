@@ -1,0 +1,82 @@
+"""What a strategy costs that is the same for all likes: on the folded network and on the whole one, the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Keep, Training
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.blocks.common import Implementation
+from symconfig.tensors.fold import Folding, fold
+from symconfig.tensors.net import Net, net
+from symconfig.tensors.of_model import program
+
+MESH = Mesh((MeshLevel("node", 4, 450e9, 3e-6), MeshLevel("network", 2, 50e9, 8e-6)))
+AXES = MESH.axes(((2, 2), (2,)))
+CLUSTER = load_cluster("h100")
+
+
+def costs(of: Net, keep: Keep) -> Costs:
+    speeds = rates.seconds(AXES, rates.levels(MESH, CLUSTER))
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(turns=3, keep=keep))
+
+
+def likes(whole: Net, small: Net, folding: Folding) -> list[int]:
+    """For every node of the whole network its node in the folded one. A copy is known by where it comes from and who
+    reads it."""
+    found: dict[int, int] = {}
+    for index, kind in zip(whole.node_of, folding.of, strict=True):
+        found[index] = small.node_of[folding.operators[kind]]
+    found |= dict(zip(whole.parameter_of, small.parameter_of, strict=True))
+
+    def readers(of: Net, copy: int, name: dict[int, int] | None) -> tuple[object, ...]:
+        into = next(link for link in of.links if link.consumer == copy)
+        ends = {(link.consumer, link.taken) for link in of.links if link.producer == copy}
+        if name is None:
+            return into.producer, into.given, frozenset(ends)
+        return name[into.producer], into.given, frozenset((name[node], port) for node, port in ends)
+
+    copies = {readers(small, n, None): n for n, node in enumerate(small.nodes) if node.copy}
+    for index, node in enumerate(whole.nodes):
+        if node.copy:
+            found[index] = copies[readers(whole, index, found)]
+    return [found[index] for index in range(len(whole.nodes))]
+
+
+def total(of: Costs, rows: np.ndarray) -> tuple[float, float]:
+    """Cost and bytes held."""
+    nodes = [of.node(index, rows[index : index + 1]) for index in range(len(of.net.nodes))]
+    links = [
+        of.link(index, rows[link.producer : link.producer + 1], rows[link.consumer : link.consumer + 1])
+        for index, link in enumerate(of.net.links)
+    ]
+    cost = sum(float(n.cost[0]) for n in nodes) + sum(float(link.cost[0, 0]) for link in links)
+    return cost, sum(float(n.memory[0]) for n in nodes) + sum(float(link.memory[0, 0]) for link in links)
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b", "gpt-oss-120b", "qwen-7b-lora"])
+@pytest.mark.parametrize("keep", [Keep.USED, Keep.SHARDS])
+def test_a_folded_strategy_costs_what_it_costs_on_the_whole_network(name: str, keep: Keep) -> None:
+    fields = load_model(name).model_dump(by_alias=True) | {"num_hidden_layers": 6}
+    fields |= {"sliding_window_pattern": fields["sliding_window_pattern"] and fields["sliding_window_pattern"][:6]}
+    how = Implementation(attention="masked") if name == "llama2-7b" else None
+    folding = fold(program(ModelDescriptor.model_validate(fields), 8, 512, how))
+    whole, small = net(folding.program), net(folding.program, folding.of, folding.runs)
+    assert len(small.nodes) < len(whole.nodes) / 2
+    like = likes(whole, small, folding)
+    rng = np.random.default_rng(7)
+    for _ in range(3):
+        rows = np.array([[rng.integers(len(node.options)) for _ in AXES] for node in small.nodes])
+        for index, node in enumerate(small.nodes):  # flat weights go with few uses only
+            if node.parameter is not None:
+                rows[index] = 0
+        expected = total(costs(whole, keep), rows[like])
+        assert total(costs(small, keep), rows) == pytest.approx(expected, rel=1e-9)
+        changed = rows.copy()
+        changed[small.node_of[folding.operators[folding.runs[0].start + 1]]] = 0
+        assert total(costs(small, keep), changed) != pytest.approx(expected, rel=1e-9)
