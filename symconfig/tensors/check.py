@@ -164,4 +164,7 @@ def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> 
 
 
 def _twice(names: Iterable[_Name]) -> list[_Name]:
+    names = tuple(names)
+    if len(set(names)) == len(names):
+        return []
     return [name for name, count in Counter(names).items() if count > 1]

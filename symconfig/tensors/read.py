@@ -47,7 +47,7 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem
 from symconfig.tensors.check import check
-from symconfig.tensors.file_source.expand import MAX_OPERATORS, UNKNOWN, Expansion, Line, Turn, expand
+from symconfig.tensors.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
 from symconfig.tensors.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
 from symconfig.tensors.file_source.make import make
 from symconfig.tensors.file_source.site import Site, check_dims, used
@@ -140,24 +140,32 @@ class _Reader:
 
     def _declared(self) -> Iterator[Parameter]:
         """Enters inputs and parameters as tensors."""
+        read: dict[KeyPath, tuple[tuple[str, ...], float]] = {}
         for declared in self.expansion.declared:
-            text, trainable = declared.declaration.dims, declared.parameter and not declared.declaration.frozen
-            dims: tuple[str, ...] = ()
-            width = ELEMENT_BYTES[self.file.element]
-            try:
-                if declared.declaration.frozen and not declared.parameter:
-                    raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
-                element, dims = declaration(text)
-                width = _width(element, 0) or width
-                for dim in dims:
-                    self._literal(dim)
-                check_dims(dims, self.sizes, 0)
-            except Mistake as mistake:
-                self.wrong(declared.at, mistake, text)
+            if declared.at not in read:
+                read[declared.at] = self._declaration(declared)
+            dims, width = read[declared.at]
+            trainable = declared.parameter and not declared.declaration.frozen
             tensor = Tensor(declared.name, dims, width, trainable)
             self.tensors[declared.name] = tensor
             if declared.parameter:
                 yield Parameter(tensor, trainable, declared.name)
+
+    def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
+        """Dims and bytes of an element."""
+        text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
+        dims: tuple[str, ...] = ()
+        try:
+            if declared.declaration.frozen and not declared.parameter:
+                raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
+            element, dims = declaration(text)
+            width = _width(element, 0) or width
+            for dim in dims:
+                self._literal(dim)
+            check_dims(dims, self.sizes, 0)
+        except Mistake as mistake:
+            self.wrong(declared.at, mistake, text)
+        return dims, width
 
     def _targets(self) -> None:
         """Enters all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
@@ -174,14 +182,13 @@ class _Reader:
 
     def _operator(self, turn: Turn) -> None:
         line, call = turn.line, turn.line.call
-        targets = [dim for target in call.statement.targets for dim in target.dims]
         if any(at == line.at for at, *_ in self.expansion.mistakes):
             return  # one mistake of a statement is enough
         if not all(name in self.tensors for name in turn.read):
             return  # told where it should have been made
         try:
             uses = tuple(self._use(line, index, name) for index, name in enumerate(turn.read))
-            if not all(dim in self.sizes for dim in (*targets, *(dim for use in uses for dim in use.loops))):
+            if not all(dim in self.sizes for use in uses for dim in use.loops):
                 return  # told where the dim was first named
             site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
             self.operators += make(site)

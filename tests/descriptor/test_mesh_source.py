@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -114,6 +115,12 @@ def test_a_file_lists_levels_and_those_of_one_domain_vanish(written: Path) -> No
     assert load_mesh(written) == Mesh(
         (MeshLevel("inner", 8, 450e9, 3e-6, True), MeshLevel("outer", 4, 50e9, 1e-5)),
     )
+
+
+def test_the_documented_file_is_one(written: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    written.write_text(dedent(page[page.index("    schema: symconfig.mesh/1") :].split("\n\n")[0]))
+    assert sizes(load_mesh(written)) == sizes(of_cluster(load_cluster("h100"), 64))
 
 
 def test_all_that_is_wrong_in_a_file_is_said_with_its_place(written: Path) -> None:

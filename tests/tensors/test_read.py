@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from pathlib import Path
 from textwrap import dedent
@@ -11,7 +12,9 @@ import pytest
 from symconfig.descriptor.load import load_model, zoo_programs
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
+from symconfig.tensors import read as read_module
 from symconfig.tensors.check import problems
+from symconfig.tensors.file_source.calls import SIGNATURES
 from symconfig.tensors.program import Operator, Program, Split, Work
 from symconfig.tensors.read import load_program
 
@@ -256,6 +259,17 @@ def test_a_program_may_be_json(tmp_path: Path) -> None:
         load_program(file)
 
 
+def test_the_documented_program_is_one_and_every_function_is_documented(file: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+    file.write_text(page.split("```yaml\n")[1].split("```")[0])
+    documented = load_program(file)
+    assert len(documented.operators) == 1 + 2 * 5 + 4
+    file.write_text(dedent(str(read_module.__doc__).split("in short:\n\n")[1].split("\n\nA product")[0]))
+    assert len(load_program(file).operators) == 1 + 2 * 5 + 3
+    words = set(re.findall(r"[a-z_]+", page))
+    assert [name for name in SIGNATURES if name not in words | {"*"}] == []
+
+
 def test_a_name_that_is_neither_file_nor_in_the_zoo_is_refused() -> None:
     with pytest.raises(InputError, match=r"unknown program \(got gpt3-1\.3.*Try: gpt3-1\.3b"):
         load_program("gpt3-1.3")
@@ -374,6 +388,8 @@ STATEMENTS = [
     ("loss[b,s] = pool(x, over=h, window=2)", "a pool keeps the number of dims (got b, s)"),
     ("loss[b,s,f] = pool(x, over=h, window=2)", "a window makes no dim longer (got 48 of 12)"),
     ("loss[b,s,h], r[b,s,e] = route(x, over=h)", "a route makes the choices of each token (got b, s, h"),
+    ("loss[b,s,k], r[b,s,g] = route(x, over=h)", "a route makes the choices of each token"),
+    ("loss[b,s,0] = gelu(x)", "a dim has no elements (got 0)"),
     ("loss[e,u,h] = dispatch(x, ids, slots=k)", "slots have two dims of their own (got e, u"),
     ("fp33 loss[b,s,h] = gelu(x)", "there is no such element (got fp33"),
     ("loss = gelu(x)", "the dims of what is made are missing (got loss, need loss[…])"),

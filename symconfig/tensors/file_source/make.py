@@ -244,10 +244,10 @@ def _route(site: Site) -> list[Operator]:
     over = site.one("over")
     logits = site.uses[0]
     tokens = set(logits.loops) - {over}
-    for target in site.call.statement.targets:
-        if len(target.dims) != len(logits.loops) or not tokens < set(target.dims) or over in target.dims:
-            got = ", ".join(target.dims)
-            raise site.mistake("a route makes the choices of each token", got=got, need="its dims and one of choices")
+    weights, routes = (target.dims for target in site.call.statement.targets)
+    if weights != routes or len(weights) != len(logits.loops) or not tokens < set(weights) or over in weights:
+        got, need = ", ".join(weights), "its dims and one of choices, for both results"
+        raise site.mistake("a route makes the choices of each token", got=got, need=need)
     outputs = (site.target(0), site.target(1, element_bytes=INDEX_BYTES, gradient=False))
     return [build.route(site.name, logits, outputs, over, path=site.path)]
 

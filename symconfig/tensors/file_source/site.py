@@ -106,8 +106,10 @@ class Site:
 
 
 def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None:
-    """Raises Mistake: undefined, or twice."""
+    """Raises Mistake: undefined, empty, or twice."""
     for dim in dims:
+        if size_of_number(dim) == 0:
+            raise Mistake("a dim has no elements", at, got=dim)
         if dim not in sizes and size_of_number(dim) is None:
             raise Mistake("the dim is undefined", at, got=dim)
     for dim in dims:
@@ -123,7 +125,7 @@ def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int]
         raise Mistake("the rank does not match", at, got=_shown(loops), need=_shown(tensor.dims))
     check_dims(loops, sizes, at)
     for loop, dim in zip(loops, tensor.dims, strict=True):
-        if sizes[loop] != sizes[dim]:
+        if sizes[loop] != sizes.get(dim, sizes[loop]):  # an undefined one was told where it is declared
             raise Mistake("a dim is used with two sizes", at, got=f"{loop} = {sizes[loop]}, {dim} = {sizes[dim]}")
     return Use(tensor, loops)
 
