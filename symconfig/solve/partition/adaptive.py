@@ -16,27 +16,32 @@ from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.eliminate import Factor, minimum
+from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed
 
 Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
-_DOUBLINGS, _HALVINGS = 12, 8  # of the logarithm of the price
+_PRICES = 16
 _ANY = 40  # a price at which nothing counts but memory
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """memory: bytes at the peak. gamma: at which it was found. cuts: how many were solved until then."""
+    """memory: bytes at the peak. gamma: at which it was found. cuts: how many were solved until then.
+
+    moved: the cost without a price of memory. weight: what has that price, bytes or the source paper's Cost_mem.
+    """
 
     rows: Strategy
     cost: float
     memory: float
     gamma: float
     cuts: int
+    moved: float
+    weight: float
 
 
 @dataclass(slots=True)
@@ -48,7 +53,15 @@ class Cutter:
     gamma: float | None  # given, or to adapt
     nodes: dict[tuple[int, int, Row], tuple[Rows, NodeCost]] = field(default_factory=dict)
     links: dict[tuple[int, int, Row, Row], LinkCost] = field(default_factory=dict)
+    scopes: tuple[Scope, ...] = ()
+    steps: tuple[Step, ...] | None = None
     cuts: int = 0
+
+    def __post_init__(self) -> None:
+        nodes, links = self.costs.net.nodes, self.costs.net.links
+        pairs = (tuple(sorted((link.producer, link.consumer))) for link in links)
+        self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
+        self.steps = plan(self.scopes, [len(node.options) for node in nodes])
 
     def node(self, index: int, axis: int, row: Row) -> tuple[Rows, NodeCost]:
         """The rows of a node that differ from the given one in this axis only, and their costs."""
@@ -75,25 +88,27 @@ class Cutter:
         """Every node's best row among those that differ in this axis."""
         self.cuts += 1
         choices: list[Rows] = []
-        factors: list[Factor] = []
+        tables: list[Array] = []
         for index, row in enumerate(rows):
             some, costs = self.node(index, axis, row)
             choices.append(some)
-            factors.append(((index,), costs.cost + price * (costs.memory if self.costs.timed else costs.relative)))
+            tables.append(costs.cost + price * (costs.memory if self.costs.timed else costs.relative))
         for index, link in enumerate(self.costs.net.links):
-            u, v = link.producer, link.consumer
-            pair = self.link(index, axis, rows[u], rows[v])
+            pair = self.link(index, axis, rows[link.producer], rows[link.consumer])
             table = pair.cost + price * pair.memory if self.costs.timed and price else pair.cost
-            factors.append(_factor(u, v, table))
-        sizes = [len(some) for some in choices]
-        chosen = minimum(sizes, factors) or _in_turn(factors, choices, rows)
+            tables.append(table if link.producer < link.consumer else table.T)
+        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, choices, rows)
         return tuple(tuple(some[c].tolist()) for some, c in zip(choices, chosen, strict=True))
 
     def found(self, rows: Strategy, price: float) -> Found:
+        every, at = [np.array([row], dtype=np.int64) for row in rows], (0,) * len(rows)
+        whole = assemble(self.costs, every, float("inf"))
+        moved, memory = whole.cost(at), whole.memory(at)
         gamma = self.gamma or (1.0 / price if price else float("inf"))
-        every = [np.array([row], dtype=np.int64) for row in rows]
-        whole, at = assemble(self.costs, every, float("inf"), gamma), (0,) * len(rows)
-        return Found(rows, whole.cost(at), whole.memory(at), gamma, self.cuts)
+        if self.costs.timed:
+            return Found(rows, moved, memory, gamma, self.cuts, moved, memory)
+        weight = assemble(self.costs, every, float("inf"), 1.0).cost(at) - moved
+        return Found(rows, moved + weight / gamma, memory, gamma, self.cuts, moved, weight)
 
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
         """start: a partition to go on from; without one the whole mesh is cut first."""
@@ -135,46 +150,39 @@ def adaptive(
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:
-    """gamma adapts: the price goes up in large steps until memory fits, then its logarithm is halved."""
-    unit = free.cost / max(free.memory, 1.0)
-    lightest = cutter.partitioned(unit * 2.0**_ANY, order)
-    if lightest.memory > limit:
+    """gamma adapts: the next price is that at which the cheapest partition that fits and the one that does not cost the
+    same, until no other one costs less at it.
+    """
+    any_price = free.moved / max(free.weight, 1.0) * 2.0**_ANY
+    fits = best = cutter.partitioned(any_price, order)
+    if best.memory > limit:
         return None
-    low, high, best = 0.0, unit / 2.0**10, lightest
-    for _ in range(_DOUBLINGS):
-        found = cutter.partitioned(high, order, free.rows)
-        if found.memory <= limit:
-            best = found if found.cost < best.cost else best
+    over = free
+    for _ in range(_PRICES):
+        if best.cost <= free.cost * (1 + _CLOSE) or fits.weight >= over.weight or fits.moved <= over.moved:
             break
-        low, high = high, high * 8.0
-    for _ in range(_HALVINGS):
-        if best.cost <= free.cost * (1 + _CLOSE):
+        found = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
+        if found.rows in (fits.rows, over.rows):
             break
-        middle = (low * high) ** 0.5 if low else high / 8.0
-        found = cutter.partitioned(middle, order, best.rows)
         if found.memory > limit:
-            low = middle
+            over = found
             continue
-        high = middle
-        if found.cost < best.cost:
-            best = found
+        fits = found
+        if fits.moved < best.moved:
+            best = fits
     return best
 
 
-def _factor(u: int, v: int, table: Array) -> Factor:
-    if u == v:
-        return ((u,), np.diagonal(table))
-    return ((u, v), table) if u < v else ((v, u), table.T)
-
-
-def _in_turn(factors: Sequence[Factor], choices: Sequence[Rows], rows: Strategy) -> tuple[int, ...]:
+def _in_turn(
+    scopes: Sequence[Scope], tables: Sequence[Array], choices: Sequence[Rows], rows: Strategy
+) -> tuple[int, ...]:
     """Where a network is too tangled for the exact way: the heaviest nodes choose first, until none would change."""
-    around: list[list[Factor]] = [[] for _ in rows]
-    for factor in factors:
-        for v in factor[0]:
-            around[v].append(factor)
+    around: list[list[tuple[Scope, Array]]] = [[] for _ in rows]
+    for scope, table in zip(scopes, tables, strict=True):
+        for v in scope:
+            around[v].append((scope, table))
     chosen = [int(np.flatnonzero((some == row).all(axis=1))[0]) for some, row in zip(choices, rows, strict=True)]
-    alone = [next(table for nodes, table in mine if len(nodes) == 1) for mine in around]
+    alone = tables[: len(rows)]
     for _ in rows:
         changed = False
         for v in sorted(range(len(rows)), key=lambda v: (-float(np.max(alone[v])), v)):

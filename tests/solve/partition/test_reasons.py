@@ -10,7 +10,7 @@ import pytest
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.eliminate import minimum
+from symconfig.solve.partition.eliminate import least, plan
 from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reasons import Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed
@@ -42,8 +42,9 @@ def cheapest(problem: Problem) -> float:
             factors.append(((edge.u,), np.diagonal(edge.cost)))
         else:
             factors.append(((edge.u, edge.v), edge.cost) if edge.u < edge.v else ((edge.v, edge.u), edge.cost.T))
-    choice = minimum([len(node.cost) for node in problem.nodes], list(factors))
-    assert choice is not None
+    steps = plan([scope for scope, _ in factors], [len(node.cost) for node in problem.nodes])
+    assert steps is not None
+    choice = least(steps, [table for _, table in factors])
     return problem.cost(choice)
 
 
