@@ -39,12 +39,14 @@ class Chain:
     Of every input, [operators, inputs]: the tensor's number; the operator that made it, `_NOBODY` for what is fed or a
     parameter; and how far back that operator is, with the place of the tensor there. What nobody made counts as if it
     were made where it is first read, so that a piece's own tensors are alike in every instance.
+    crossing: bytes of what is made before an operator and read by it or later, [operators + 1].
     """
 
     kinds: Numbers
     tensors: Numbers
     makers: Numbers
     distance: Numbers
+    crossing: NDArray[np.float64]
 
     @staticmethod
     def of(program: Program, kinds: Sequence[int]) -> Chain:
@@ -66,7 +68,7 @@ class Chain:
                 distance[index, place] = (index - maker) * stride + at
             for place, operand in enumerate(op.outputs):
                 made[operand.tensor] = (index, place)
-        return Chain(np.array(kinds, np.int64), tensors, makers, distance)
+        return Chain(np.array(kinds, np.int64), tensors, makers, distance, _crossing(program))
 
     def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
         """[high - low - period]: of an operator and the one a period later, whether their structure is the same; and
@@ -82,10 +84,22 @@ class Chain:
         return same, after.max(axis=1, initial=0)
 
 
+def _crossing(program: Program) -> NDArray[np.float64]:
+    made = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.outputs}
+    last = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.inputs}
+    change = np.zeros(len(program.operators) + 2)
+    for name, index in made.items():
+        if name in last:
+            amount = program.elements(name) * program.tensors[name].element_bytes
+            change[index + 1] += amount
+            change[last[name] + 1] -= amount
+    return change.cumsum()[:-1]
+
+
 def runs(chain: Chain) -> tuple[Run, ...]:
     """The run that covers most first, then what is left on both sides of it; in order.
 
-    Of equals the one with the shortest period, with the fewest inputs that enter it otherwise, the earliest.
+    Of equals the one with the shortest period; it begins where the least goes from one instance to the next.
     """
     found: list[Run] = []
     left = [(0, len(chain.kinds))]
@@ -93,13 +107,13 @@ def runs(chain: Chain) -> tuple[Run, ...]:
         low, high = left.pop()
         best = max(_candidates(chain, low, high), key=lambda pair: pair[0], default=None)
         if best is not None:
-            run = best[1]
+            run = _shifted(chain, best[1], high)
             found.append(run)
             left += [(low, run.start), (run.end, high)]
     return tuple(sorted(found))
 
 
-def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int, int], Run]]:
+def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
     for period in _periods(chain.kinds[low:high]):
         same, after = chain.alike(low, high, period)
         for start, stop in _stretches(same, period):
@@ -130,7 +144,7 @@ def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]
 
 def _in_stretch(
     chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
-) -> Iterator[tuple[tuple[int, int, int, int], Run]]:
+) -> Iterator[tuple[tuple[int, int, int], Run]]:
     """Runs where operators start … stop have likes a period later. odd: those of them that do not read from as far back
     as these, and from where on a run may start all the same; only the first instance may have others."""
     never = [position for position, after in odd.items() if after == NEVER]
@@ -143,7 +157,27 @@ def _in_stretch(
         run = Run(first, period, _steady(chain, Run(first, period, 1 + (later - first) // period)))
         entering = [position for position in wrong if position < first + period]
         if _enters(chain, run, entering) and _follows(chain, run):
-            yield (run.period * run.times, -period, -len(entering), -first), run
+            yield (run.period * run.times, -period, -first), run
+
+
+def _shifted(chain: Chain, run: Run, high: int) -> Run:
+    """The same run begun where least crosses, the earliest of equals, as far as there is room for it before `high`."""
+    firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
+    others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
+    return next(other for other in others if other == run or _holds(chain, other))
+
+
+def _holds(chain: Chain, run: Run) -> bool:
+    same, after = chain.alike(run.start, run.end, run.period)
+    odd = (np.flatnonzero(after > run.start) + run.start).tolist()
+    first = all(position < run.start + run.period for position in odd)
+    return (
+        bool(same.all())
+        and first
+        and _enters(chain, run, odd)
+        and _follows(chain, run)
+        and (_steady(chain, run) == run.times)
+    )
 
 
 def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:

@@ -227,6 +227,18 @@ def test_kinds_that_take_turns_with_a_rest() -> None:
     assert [(run.times, run.period) for run in folding.runs] == [(3, 15), (2, 5)]
 
 
+def test_a_run_begins_where_the_least_goes_from_one_instance_to_the_next() -> None:
+    """The first layer begins otherwise than all others, so that most of it could be half of an instance, too."""
+    w = Writer()
+    x = w.point("sqrt", w.fed(16))
+    y = w.point("add", x, w.linear(w.point("gelu", w.linear(w.point("tanh", x), 64)), 16))
+    begins = len(w.operators)
+    for _ in range(4):
+        y = layer(w, y)
+    (run,) = fold(w.done(w.point("sqrt", y))).runs
+    assert run == (begins, 5, 4)
+
+
 def test_a_weight_that_all_layers_share_stays_one() -> None:
     w = Writer()
     x = w.point("tanh", w.fed(16))
