@@ -44,11 +44,14 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
 
 
 def _weighted(program: Program) -> Iterator[tuple[Operator, Operand]]:
-    """Products with a weight, and look-ups of one."""
+    """Products with a weight, and look-ups of one by examples' ids: not by positions, which all of them share."""
     weights = {parameter.tensor.name for parameter in program.parameters}
     for op in program.operators:
         weight = next((operand for operand in op.inputs if operand.tensor in weights), None)
-        if weight is not None and (op.work is Work.MATMUL or set(op.contracted) & set(weight.loops)):
+        if weight is None:
+            continue
+        looks_up = set(op.contracted) & set(weight.loops) and program.batch & set(op.loops)
+        if op.work is Work.MATMUL or looks_up:
             yield op, weight
 
 
@@ -82,19 +85,24 @@ def _given(op: Operator, weight: Operand) -> list[str]:
 def _made_and_summed(
     weighted: Iterable[tuple[Operator, Operand]], stream: str, together: Mapping[str, str]
 ) -> set[str]:
-    """Outermost dims only: channels go with their head."""
+    """Of what is summed away the outermost dims only: channels go with their head."""
     made: set[str] = set()
     summed: set[str] = set()
     for op, weight in weighted:
         given, gone = _given(op, weight), [loop for loop in weight.loops if loop in op.contracted][:1]
         product = op.work is Work.MATMUL
-        made.update(together[dim] for dim in (given[:1] if product else gone))
+        made.update(together[dim] for dim in (given if product else gone))
         if stream in given:
             summed.update(together[dim] for dim in gone)
     return made & summed
 
 
 def _ends(program: Program, weighted: Iterable[tuple[Operator, Operand]], stream: str) -> set[str]:
-    """Dims made of the stream that an operator without a weight sums away, as a loss does its logits'."""
+    """Dims made of the stream that are summed away beside something without a gradient, as a loss does with labels."""
     made = {dim for op, weight in weighted if stream in op.contracted for dim in _given(op, weight)[:1]}
-    return {loop for op in program.operators if op.work is Work.MEMORY for loop in op.contracted if loop in made}
+    losses = (op for op in program.operators if op.work is Work.MEMORY and _told(program, op))
+    return {loop for op in losses for loop in op.contracted if loop in made}
+
+
+def _told(program: Program, op: Operator) -> bool:
+    return any(not program.tensors[operand.tensor].gradient for operand in op.inputs)
