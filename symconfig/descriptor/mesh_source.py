@@ -8,7 +8,8 @@
         latency_s: 3.4e-6              # of one message
         mesh: false                    # true: links between all pairs and no switch
 
-A file's levels stand for the cluster's; what the device itself can do still comes from the cluster.
+A file's levels stand for the cluster's; what the device itself can do still comes from the cluster, and so does the
+share of the wire that collectives reach: that of the network on levels called rail or spine, that of links on others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LevelOfFile(Strict):
 
 class MeshFile(Strict):
     schema_: Literal["symconfig.mesh/1"] = Field(alias="schema")
-    levels: tuple[LevelOfFile, ...] = Field(min_length=1, max_length=8)
+    levels: tuple[LevelOfFile, ...] = Field(min_length=1, max_length=4)  # as a cluster's
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

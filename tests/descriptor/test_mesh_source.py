@@ -135,6 +135,13 @@ def test_all_that_is_wrong_in_a_file_is_said_with_its_place(written: Path) -> No
     assert any("mesh.yaml:4:" in line and "levels[1].bandwidth_bytes_per_s" in line for line in problems)
 
 
+def test_a_file_has_no_more_levels_than_a_cluster(written: Path) -> None:
+    level = "  - {name: x%d, size: 2, bandwidth_bytes_per_s: 1}\n"
+    written.write_text(MESH.split("  -")[0] + "".join(level % index for index in range(5)))
+    with pytest.raises(InputError, match="levels: wrong length"):
+        load_mesh(written)
+
+
 def test_levels_have_names_of_their_own(written: Path) -> None:
     written.write_text(MESH.replace("outer", "inner"))
     with pytest.raises(InputError, match="name inner twice"):
