@@ -64,7 +64,8 @@ class TensorPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ModulePlacement:
-    """Modules that do alike. inputs: as the module wants what others made; outputs: as it makes what others read."""
+    """Modules that do alike. path: as of parameters, and the tensors' names have * with it. inputs: as the module wants
+    what others made; outputs: as it makes what others read."""
 
     path: str
     paths: tuple[str, ...]
@@ -104,7 +105,7 @@ def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
         net.program.name,
         table.mesh,
         _grouped(_parameters(table), lambda found: (found.dims, found.shape, found.placements, found.note)),
-        _grouped(_modules(table), lambda found: tuple(tuple(map(_nameless, x)) for x in (found.inputs, found.outputs))),
+        tuple(map(_patterned, _grouped(_modules(table), _layouts))),
     )
 
 
@@ -222,8 +223,19 @@ def _general(path: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))
 
 
-def _nameless(found: TensorPlacement) -> object:
-    return (_general(found.name), found.dims, found.placements)
+def _layouts(module: ModulePlacement) -> object:
+    """All but the names of tensors: the first of many layers reads what another kind of module made."""
+    return tuple(tuple((found.dims, found.placements) for found in side) for side in (module.inputs, module.outputs))
+
+
+def _patterned(module: ModulePlacement) -> ModulePlacement:
+    """Names of tensors with * where the entry stands for several modules."""
+    if len(module.paths) == 1:
+        return module
+    inputs, outputs = (
+        tuple(replace(found, name=_general(found.name)) for found in side) for side in (module.inputs, module.outputs)
+    )
+    return replace(module, inputs=inputs, outputs=outputs)
 
 
 def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
@@ -233,7 +245,7 @@ def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tupl
         by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)
     return tuple(
         replace(
-            found[0],
+            found[-1],  # what comes first is often read from elsewhere
             path=pattern if len(groups) == 1 and len(found) > 1 else found[0].path,
             paths=tuple(entry.path for entry in found),
         )

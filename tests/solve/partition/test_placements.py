@@ -50,6 +50,14 @@ def test_modules_say_how_they_want_inputs_and_leave_outputs() -> None:
     assert list(map(str, norm.outputs[0].placements)) == ["Shard(0)", "Shard(1)"]
 
 
+def test_layers_that_do_alike_are_one_entry_whatever_comes_before_them() -> None:
+    found = {entry.path: entry for entry in table(DENSE, "zero3").modules}
+    first = found["layers.*.attention_norm"]
+    assert len(first.paths) == 3
+    assert [tensor.name for tensor in first.inputs] == ["layers.*.mlp_residual"]
+    assert found["lm_head"].paths == ("lm_head",)
+
+
 def test_flat_parameters_are_cut_along_their_first_dim_with_a_note() -> None:
     found = table(DENSE, "zero3")
     assert [dim.size for dim in found.mesh] == [2, 4]
