@@ -8,7 +8,7 @@ adapts until memory fits. The choices of one cut are few, so that a cut is solve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import allowed, shared_out
 
 Row = tuple[int, ...]
 Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _PRICES = 16
-_ANY = 40  # a price at which nothing counts but memory
+_ANY = 20  # a price at which little counts but memory; what is equal in it is chosen by its cost still
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
@@ -53,6 +53,7 @@ class Cutter:
     gamma: float | None  # given, or to adapt
     nodes: dict[tuple[int, int, Row], tuple[Rows, NodeCost]] = field(default_factory=dict)
     links: dict[tuple[int, int, Row, Row], LinkCost] = field(default_factory=dict)
+    by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
     cuts: int = 0
@@ -72,7 +73,7 @@ class Cutter:
             some[:, axis] = np.arange(len(node.options))
             if not self.costs.flat:
                 some = some[[not node.options[option].zero for option in some[:, axis]]]
-            some = some[allowed(self.costs.net, node, some, self.axes)]
+            some = shared_out(self.costs, node, some[allowed(self.costs.net, node, some, self.axes)])
             self.nodes[key] = some, self.costs.node(index, some)
         return self.nodes[key]
 
@@ -92,10 +93,10 @@ class Cutter:
         for index, row in enumerate(rows):
             some, costs = self.node(index, axis, row)
             choices.append(some)
-            tables.append(costs.cost + price * (costs.memory if self.costs.timed else costs.relative))
+            tables.append(costs.cost + price * (costs.memory if self.by_bytes else costs.relative))
         for index, link in enumerate(self.costs.net.links):
             pair = self.link(index, axis, rows[link.producer], rows[link.consumer])
-            table = pair.cost + price * pair.memory if self.costs.timed and price else pair.cost
+            table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
             tables.append(table if link.producer < link.consumer else table.T)
         chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, choices, rows)
         return tuple(tuple(some[c].tolist()) for some, c in zip(choices, chosen, strict=True))
@@ -105,7 +106,8 @@ class Cutter:
         whole = assemble(self.costs, every, float("inf"))
         moved, memory = whole.cost(at), whole.memory(at)
         gamma = self.gamma or (1.0 / price if price else float("inf"))
-        if self.costs.timed:
+        if self.by_bytes:
+            gamma = gamma if self.costs.timed else float("inf")
             return Found(rows, moved, memory, gamma, self.cuts, moved, memory)
         weight = assemble(self.costs, every, float("inf"), 1.0).cost(at) - moved
         return Found(rows, moved + weight / gamma, memory, gamma, self.cuts, moved, weight)
@@ -133,9 +135,10 @@ def adaptive(
 
     Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
-    the source paper's Cost_mem instead, for the objective symtensor. ceiling: dearer ones are not wanted.
+    the source paper's Cost_mem instead, for the objective symtensor. Where no gamma makes it fit, bytes have the price,
+    and Cost_mem has none. ceiling: dearer ones are not wanted.
     """
-    cutter = Cutter(costs, axes, gamma)
+    cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
     first = 1.0 / gamma if gamma else 0.0
     free = [cutter.partitioned(first, order) for order in orders]
@@ -144,6 +147,8 @@ def adaptive(
         if found.cost >= (best.cost if best is not None else ceiling):
             continue  # memory can only make it dearer
         fits = found if found.memory <= memory_limit else _fitted(cutter, order, found, memory_limit)
+        if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
+            fits = _fitted(replace(cutter, by_bytes=True), order, replace(found, weight=found.memory), memory_limit)
         if fits is not None and fits.cost < (best.cost if best is not None else ceiling):
             best = fits
     return best

@@ -105,7 +105,8 @@ class _Place:
     def peaks(self, v: int) -> Array:
         """Bytes at the peak with each choice of v."""
         rest = self.held - self.memories[v][self.now[v]]
-        return rest + self.memories[v] + np.maximum(self.others(v), self.space.transient[v])
+        result: Array = rest + self.memories[v] + np.maximum(self.others(v), self.space.transient[v])
+        return result
 
 
 def _saving(at: _Place) -> tuple[int, int]:

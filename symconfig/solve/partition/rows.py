@@ -8,10 +8,11 @@ from itertools import product
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs
-from symconfig.cost.partition.work import Rows
+from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
 from symconfig.tensors.net import FLAT, Net, Node
+from symconfig.tensors.program import Work
 
 ROUNDING = 1e-9
 MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory
@@ -28,7 +29,7 @@ def spaces(
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
     for index in operators:
-        result[index] = _operator_rows(nodes[index], costs.net, axes)
+        result[index] = shared_out(costs, nodes[index], _operator_rows(nodes[index], costs.net, axes))
     if not _within(costs, result, operators, upper, gamma):
         return None
     parameters = [index for index, node in enumerate(nodes) if node.parameter is not None]
@@ -66,6 +67,18 @@ def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarra
         those[mine] = True
         fits &= sizes[loop] % np.where(those[rows], parts, 1).prod(axis=1) == 0
     return fits
+
+
+def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
+    """Without those that leave products to several ranks alike where others do not, for an objective that does not see
+    it: the source paper's leaves computation out, since a partition does not change it.
+    """
+    if costs.timed or node.operator is None or node.operator.work is Work.MEMORY:
+        return rows
+    splits = np.array([option.split is not None for option in node.options])
+    parts = counted(splits, rows, costs.rates)
+    fewest: Rows = rows[parts == parts.max()]
+    return fewest
 
 
 def _operator_rows(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
