@@ -93,7 +93,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Net:
-    """node_of: for each operator of the program its node; parameter_of: for each parameter. instances: of each repeat."""
+    """node_of, parameter_of: for each operator and parameter of the program its node. instances: of each repeat."""
 
     program: Program
     nodes: tuple[Node, ...]

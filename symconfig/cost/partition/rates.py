@@ -53,6 +53,8 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
     """Arguments of the collectives' formulas for a mesh, with the cluster's share of the wires' bandwidth."""
     kernels = cluster.kernels
     result: dict[str, Number] = {}
+    if not mesh.levels:  # one GPU: there is nothing between which anything could move
+        return result
     reach = [1]
     for level in mesh.levels:
         reach.append(reach[-1] * level.size)
