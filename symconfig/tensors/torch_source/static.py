@@ -1,0 +1,121 @@
+"""Modules whose work depends on the data, and what stands for them: experts that all get equally many tokens.
+
+A kind of module is known by its parameters, not by its class. `KINDS` is the list; each says what is put in the place
+of the module's `forward` while it is traced, and why, as a sentence for `Program.notes`. Modules of other kinds can
+call `torch.ops.symconfig.dispatch` and `combine` themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+
+@torch.library.custom_op("symconfig::dispatch", mutates_args=())  # type: ignore[untyped-decorator]
+def dispatch(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
+    """tokens[T, H], routes[T, K] -> [E, U, H]: U = T * K / E slots of every expert, rounded up."""
+    raise NotImplementedError("symconfig::dispatch has shapes only: it is for tracing")
+
+
+@dispatch.register_fake  # type: ignore[untyped-decorator]
+def _(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
+    return tokens.new_empty(experts, ceil(routes.numel() / experts), tokens.shape[-1])
+
+
+@torch.library.custom_op("symconfig::combine", mutates_args=())  # type: ignore[untyped-decorator]
+def combine(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
+    """done[E, U, H], weights[T, K], routes[T, K] -> [T, H]: each token's slots, summed by its weights."""
+    raise NotImplementedError("symconfig::combine has shapes only: it is for tracing")
+
+
+@combine.register_fake  # type: ignore[untyped-decorator]
+def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
+    return done.new_empty(weights.shape[0], done.shape[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """matches: a module of this kind. forward: what it does instead, as a function of the module and its arguments."""
+
+    matches: Callable[[Module], bool]
+    forward: Callable[..., Tensor]
+    reason: str
+
+
+def _stacked(module: Module) -> bool:
+    """Experts' weights in one tensor each: up[E, ...] and down[E, ...] (transformers from version 5 on)."""
+    up, down = _up(module), getattr(module, "down_proj", None)
+    return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
+
+
+def _up(module: Module) -> Tensor | None:
+    up = getattr(module, "gate_up_proj", None)
+    return up if up is not None else getattr(module, "up_proj", None)
+
+
+def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
+    """What each expert does, on its slots."""
+    up, down = _up(module), module.down_proj
+    assert isinstance(up, Tensor)
+    assert isinstance(down, Tensor)
+    given = dispatch(tokens, routes, up.shape[0])
+    if not _transposed(module, up, down):
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
+    hidden = _biased(torch.bmm(given, up), module, "gate_up_proj_bias", "up_proj_bias")
+    hidden = _gated(module, hidden) if hasattr(module, "gate_up_proj") else module.act_fn(hidden)
+    done = _biased(torch.bmm(hidden, down), module, "down_proj_bias")
+    return combine(done, weights, routes)
+
+
+def _gated(module: Module, hidden: Tensor) -> Tensor:
+    if hasattr(module, "_apply_gate"):
+        return module._apply_gate(hidden)
+    gate, up = hidden.chunk(2, dim=-1)
+    return module.act_fn(gate) * up
+
+
+def _transposed(module: Module, up: Tensor, down: Tensor) -> bool:
+    """Whether weights are [E, in, out]; by shape where the module does not say."""
+    said = getattr(module, "is_transposed", None)
+    return bool(said) if said is not None else up.shape[1] == down.shape[2]
+
+
+def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
+    bias = next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)
+    return values if bias is None else values + bias.unsqueeze(1)
+
+
+KINDS: Sequence[Kind] = (
+    Kind(
+        _stacked,
+        _balanced,
+        "Routing that depends on the data is replaced: in {count} modules of kind {name} every expert gets equally "
+        "many tokens, rounded up, so an uneven router takes longer and needs more memory.",
+    ),
+)
+
+
+@contextmanager
+def static(module: Module) -> Iterator[list[str]]:
+    """The module with its dynamic parts replaced, and what was replaced. As it was on leaving."""
+    replaced: list[tuple[Module, Kind]] = []
+    for part in module.modules():
+        kind = next((kind for kind in KINDS if kind.matches(part)), None)
+        if kind is not None and "forward" not in vars(part):
+            part.forward = partial(kind.forward, part)
+            replaced.append((part, kind))
+    try:
+        yield [
+            kind.reason.format(count=sum(type(part).__name__ == name for part, _ in replaced), name=name)
+            for name, kind in {type(part).__name__: kind for part, kind in replaced}.items()
+        ]
+    finally:
+        for part, _ in replaced:
+            del part.forward
