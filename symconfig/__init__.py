@@ -9,8 +9,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from symconfig.api import PlanResult as PlanResult
     from symconfig.api import plan as plan
+    from symconfig.api_partition import PartitionResult as PartitionResult
+    from symconfig.api_partition import partition as partition
 
-_LAZY = {"plan": "symconfig.plan", "PlanResult": "symconfig.api"}
+_LAZY = {"plan": "symconfig.plan", "PlanResult": "symconfig.api",
+         "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,18 +9,15 @@ from math import prod
 
 import numpy as np
 
-from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Objective
-from symconfig.cost.partition.exchange import Phase
-from symconfig.cost.partition.server import Reach, server_s
-from symconfig.cost.partition.work import Rows
+from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline
 from symconfig.solve.partition.collectives import collectives
 from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.priced import of_baseline
 from symconfig.solve.partition.run import Ask, Case, costs_of
-from symconfig.tensors.net import Net, Node
+from symconfig.tensors.net import Net
 
 MEGATRON = "megatron"
 Made = Callable[[Net], list[Baseline]]
@@ -156,35 +153,9 @@ def _standing(one: Compared) -> tuple[bool, float]:
 
 
 def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str, strategy: Baseline) -> Compared:
-    """The cost of a strategy's rows in one way of running the step."""
-    assert strategy.rows is not None
-    costs = costs_of(case, ask, axes)
-    problem = assemble(costs, [row[None] for row in strategy.rows], ask.memory_limit, gamma)
-    at = (0,) * len(strategy.rows)
-    cost, memory = problem.cost(at), problem.memory(at)
-    if strategy.server and ask.objective is Objective.TIME:
-        cost += _served(costs, ask, axes, strategy.rows)
-    fits = bool(memory <= ask.memory_limit and np.isfinite(cost))
-    training = case.training
-    return Compared(name, cost, memory, fits, "", training.turns, training.keep.value, strategy.degrees)
-
-
-def _served(costs: Costs, ask: Ask, axes: Sequence[Axis], rows: Rows) -> float:
-    """By how much a parameter server is slower than the all-reduces of gradients in its place."""
-    reduced = sum(
-        one.shown for one in collectives(costs, axes, rows.tolist()) if one.phase in (Phase.REDUCTION, Phase.UPDATE)
+    """A strategy in one way of running the step."""
+    found, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
+    fits = bool(found.memory <= ask.memory_limit and np.isfinite(found.cost))
+    return Compared(
+        name, found.cost, found.memory, fits, found.why, training.turns, training.keep.value, strategy.degrees
     )
-    numbers, names = rates.levels(ask.mesh, ask.cluster), [level.name for level in ask.mesh.levels]
-    reach = []
-    for axis in axes:
-        at = names.index(axis.level)
-        speed, latency = numbers[f"level{at}_bytes_per_s"], numbers[f"level{at}_latency_s"]
-        reach.append(Reach(axis.size, float(speed), float(latency)))
-    elements = [(node, node.times * prod(node.ports[0].sizes)) for node in costs.net.nodes if _trained(node)]
-    gradients = sum(costs.training.gradient_bytes * size for _, size in elements)
-    weights = sum(node.ports[0].tensor.element_bytes * size for node, size in elements)
-    return server_s(reach, gradients, weights) - reduced
-
-
-def _trained(node: Node) -> bool:
-    return node.parameter is not None and node.parameter.trainable

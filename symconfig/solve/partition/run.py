@@ -128,14 +128,18 @@ def folded(program: Program) -> Net:
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
     """Those in which everything, cut into as many parts as there are GPUs, would fit."""
+    for case in all_cases(programs, ask):
+        if floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit:
+            yield case
+
+
+def all_cases(programs: Programs, ask: Ask) -> Iterator[Case]:
+    """Every way of running the step that was asked for."""
     for turns in ask.turns:
         once = folded(programs(turns))
         for keep in ask.keeps:
-            case = Case(once, replace(ask.training, turns=turns, keep=keep))
-            if keep is Keep.BORDERS and not once.instances:
-                continue  # only what repeats has borders
-            if floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit:
-                yield case
+            if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
+                yield Case(once, replace(ask.training, turns=turns, keep=keep))
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:

@@ -1,0 +1,177 @@
+"""The tensor solver as a Python function: `symconfig.partition(model=…, cluster=…, gpus=…, global_batch_size=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from symconfig.api import PlanResult, plan
+from symconfig.errors import InputError, Problem
+from symconfig.report.partition_json import to_dict
+from symconfig.report.partition_said import Said
+from symconfig.solve.partition.account import Compared, Spent, compared, spent
+from symconfig.solve.partition.collectives import Moved, collectives
+from symconfig.solve.partition.infeasible import infeasible
+from symconfig.solve.partition.placements import Placements, placements
+from symconfig.solve.partition.priced import price
+from symconfig.solve.partition.project import Projection, pins, project
+from symconfig.solve.partition.reasons import Reason, Solved, reasons
+from symconfig.solve.partition.run import Partition, all_cases
+from symconfig.solve.partition.run import partition as solve
+
+if TYPE_CHECKING:
+    from symconfig.api_asked import Asked
+
+PLANNED = "a model of the zoo, or of a descriptor"
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """A solved partition, and what is said and done with it."""
+
+    asked: Asked
+    found: Partition
+
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        """For every folded operator, parameter and copy what it does along the levels, in words."""
+        from symconfig.solve.partition.strategy import worded
+
+        nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
+        return {node.name: worded(node, row, self.found.axes) for node, row in nodes}
+
+    @cached_property
+    def solved(self) -> Solved:
+        found = self.found
+        return Solved(found.costs, found.axes, found.rows, found.cost, found.ask.memory_limit, found.gamma)
+
+    def reasons(self, top: int = 1) -> tuple[Reason, ...]:
+        """For every operator the next best ways of splitting it."""
+        return reasons(self.solved, top)
+
+    @cached_property
+    def collectives(self) -> tuple[Moved, ...]:
+        return collectives(self.found.costs, self.found.axes, self.found.rows)
+
+    @cached_property
+    def spent(self) -> Spent:
+        return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The nearest of Megatron's and DeepSpeed's degrees."""
+        return project(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
+
+    @cached_property
+    def projected(self) -> tuple[float, float]:
+        """Cost and bytes at the peak of those degrees on the same graph."""
+        return price(self.found.costs, self.projection.rows, self.found.gamma)
+
+    def baselines(self) -> list[Compared]:
+        """Strategies with names on the same graph, each with the best number of microbatches and what is kept."""
+        cases = tuple(all_cases(self.asked.source.programs, self.found.ask))
+        return compared(cases, self.found.ask, self.found.axes, self.found.gamma)
+
+    def placements(self) -> Placements:
+        """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""
+        return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
+
+    def pins(self) -> dict[str, str]:
+        """What makes the planner choose the degrees of the projection."""
+        return pins(self.projection.degrees, (self.asked.source.batch or 1) // self.found.costs.training.turns)
+
+    def plan(self, **options: Any) -> PlanResult:
+        """The planner's plan with these degrees; options: of `symconfig.plan`. Raises InputError where the partition is
+        not one of Megatron's and DeepSpeed's, or of no model, InfeasibleError where the planner finds no room."""
+        asked, given = self.asked, self.asked.source.model
+        if given is None:
+            raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))
+        if not self.projection.exact:
+            what = "the partition is not one that Megatron-LM or DeepSpeed can be told"
+            raise InputError(Problem(what, got=str(next(iter(self.projection.differences), self.projection.refused))))
+        assert asked.source.batch is not None
+        chosen = self.pins() | {"recompute": "full" if self.found.costs.training.keep.value == "borders" else "none"}
+        return plan(
+            given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, pins=chosen, **options
+        )
+
+    def placements_file(self) -> str:
+        """The same as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
+        from symconfig.solve.partition.placements_file import python
+
+        return python(self.placements())
+
+    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
+        """Everything that the report shows. top: other ways of each operator."""
+        asked, found = self.asked, self.found
+        source, projection = asked.source, self.projection
+        sizes = [
+            f"global batch {source.batch:,}" if source.batch is not None else "",
+            f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
+        ]
+        told = projection.exact and source.model is not None
+        return Said(
+            f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
+            ", ".join(size for size in sizes if size),
+            found,
+            self.reasons(top),
+            self.collectives,
+            self.spent,
+            projection,
+            self.projected,
+            self.pins() if told else {},
+            tuple(self.baselines()) if baselines else (),
+            explained,
+            found.net.program.notes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
+        return to_dict(self.said())
+
+
+def partition(
+    model: Any = None,
+    cluster: Any = None,
+    gpus: int | None = None,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    *,
+    program: str | Path | None = None,
+    module: str | None = None,
+    mesh: str | Path | None = None,
+    solver: str = "auto",
+    objective: str = "time",
+    memory_limit: str | float | None = None,
+    flat: bool = True,
+    num_microbatches: int | None = None,
+    recompute: str = "auto",
+    limit_s: float | None = None,
+) -> PartitionResult:
+    """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+
+    memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
+    InfeasibleError when nothing fits.
+    """
+    from symconfig.api_asked import asked
+
+    given: Mapping[str, Any] = {
+        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
+        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
+        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
+        "limit_s": limit_s,
+    }  # fmt: skip
+    return answered(asked(given))
+
+
+def answered(asked: Asked) -> PartitionResult:
+    """Raises InfeasibleError when nothing fits, and says what would."""
+    found = solve(asked.source.programs, asked.ask)
+    if found is None:
+        raise infeasible(asked.source.programs, asked.ask, asked.grown)
+    return PartitionResult(asked, found)

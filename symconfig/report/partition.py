@@ -1,0 +1,185 @@
+"""The answer of `symconfig partition`: how operators are split and why, what moves, what is held, what others cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, prod
+from textwrap import fill
+
+from symconfig.cost.partition.costs import Keep
+from symconfig.format import count, gib, percent, seconds
+from symconfig.report.grid import Block, Grid
+from symconfig.report.partition_moves import moves
+from symconfig.report.partition_others import baselines, explained, meeting
+from symconfig.report.partition_said import LETTERS, Said, general, letter, short
+from symconfig.solve.partition.run import Partition
+from symconfig.solve.partition.strategy import Part, does, layout, worded
+from symconfig.tensors.net import Node
+
+KEPT = {
+    Keep.USED: "activations kept as they are used",
+    Keep.SHARDS: "activations kept as shards and gathered again",
+    Keep.BORDERS: "repeated parts run forward again",
+}
+WIDTH = 118
+_NAME, _WORDS = 40, 36  # letters of a cell
+
+
+def blocks(said: Said) -> list[Block]:
+    """Everything, in order; of an explained operator that alone, after the headline."""
+    if said.explained:
+        return [headline(said), *(block for v in said.explained for block in explained(said, v))]
+    shown: list[Block] = [headline(said), strategies(said), *legend(said), stored(said)]
+    if said.moved:
+        shown.append(moves(said, said.moved))
+    shown.append(totals(said))
+    if said.compared:
+        shown += baselines(said)
+    shown.append(meeting(said))
+    notes = "\n".join(fill(f"Note: {note}", WIDTH, subsequent_indent="  ") for note in said.notes)
+    return [*shown, notes] if notes else shown
+
+
+def headline(said: Said) -> str:
+    found, net = said.found, said.found.net
+    operators = sum(node.operator is not None for node in net.nodes)
+    parameters = sum(node.parameter is not None for node in net.nodes)
+    turns, keep = found.costs.training.turns, found.costs.training.keep
+    what = (
+        f"{seconds(found.cost)} s a step"
+        if said.timed
+        else f"relative cost {found.cost:,.6g} (gamma {found.gamma:.3g})"
+    )
+    mesh = " x ".join(
+        f"{level.size}·{level.name} ({level.bandwidth_bytes_per_s / 1e9:,.0f} GB/s)" for level in found.ask.mesh.levels
+    )
+    return "\n".join(
+        (
+            f"{said.subject}, {said.job}".rstrip(", "),
+            f"mesh: {mesh or 'one GPU'}, {count(found.ask.mesh.gpus)} GPUs, cut into axes of "
+            + (" x ".join(str(axis.size) for axis in found.axes) or "1"),
+            f"{count(len(net.program.operators))} operators and {count(len(net.program.parameters))} parameters, "
+            f"folded into {operators} and {parameters}",
+            "",
+            f"{what}, {gib(found.memory)} of {gib(found.ask.memory_limit)} GiB; {proof(found)}",
+            f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
+        )
+    )
+
+
+def proof(found: Partition) -> str:
+    """What is known about others."""
+    how = f"by the {found.solver} solver"
+    if found.closed:
+        return f"the optimum, proved, {how}"
+    if found.optimal:
+        return f"{how}, the optimum with these microbatches and what is kept"
+    if found.bound > 0:
+        return f"{how}, at most {percent(found.gap)} above the optimum with these microbatches and what is kept"
+    return f"{how}, no bound known"
+
+
+def strategies(said: Said) -> Grid:
+    """One row for operators alike, below what they do."""
+    rows, groups = [], _groups(said)
+    for words, members in groups.items():
+        rows.append((words, "", "", "", ""))
+        for (name, output, other), (times, more) in members.items():
+            cost = f"+{said.amount(more)}" if isfinite(more) else ""
+            rows.append((f"  {short(name, _NAME)}", count(times), output, short(other, _WORDS), cost))
+    headers = ("operator", "times", "output: dim/parts·level", "next best", said.unit)
+    return Grid(headers, tuple(rows), left=(0, 2, 3), title="How operators are split")
+
+
+Member = tuple[str, str, str]
+
+
+def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
+    """By what they do, in the order of the program: name, output and next best -> times, and what that would cost."""
+    found, groups = said.found, dict[str, dict[Member, tuple[int, float]]]()
+    for reason in said.reasons:
+        node, row = found.net.nodes[reason.node], found.rows[reason.node]
+        assert node.operator is not None
+        output = layout(node.ports[len(node.operator.inputs)], row, found.axes).text(LETTERS)
+        other = worded(node, reason.others[0].row, found.axes, letter) if reason.others else "none fits"
+        more = reason.others[0].cost - found.cost if reason.others else float("inf")
+        members = groups.setdefault(worded(node, row, found.axes, letter), {})
+        key = (general(node.name), output[output.index("[") :], other)
+        times, before = members.get(key, (0, float("inf")))
+        members[key] = (times + node.times, min(before, more))
+    return groups
+
+
+def stored(said: Said) -> Grid:
+    """Parameters by how they are kept."""
+    found = said.found
+    groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
+    for node, row in zip(found.net.nodes, found.rows, strict=True):
+        if node.parameter is not None:
+            names, elements, times = groups.setdefault(_storage(node, row, said), ([], 0.0, 0))
+            names.append(general(node.name))
+            size = elements + node.times * prod(node.ports[0].sizes)
+            groups[_storage(node, row, said)] = (names, size, times + node.times)
+    rows = tuple(
+        (_listed(names), count(times), f"{size / 1e9:.3f}", *how)
+        for how, (names, size, times) in sorted(groups.items(), key=lambda item: -item[1][1])
+    )
+    headers = ("parameters", "times", "10^9", "weight", "gradient", "optimizer state")
+    return Grid(headers, rows, left=(0, 3, 4, 5), title="How parameters are kept")
+
+
+def _listed(names: Sequence[str]) -> str:
+    every = list(dict.fromkeys(names))
+    text = ", ".join(every[:2])
+    return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
+
+
+def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]:
+    """Of the weight, its gradient and the optimizer state."""
+    cut = [(name, parts) for name, parts in does(node, row, said.found.axes) if name != "whole" and parts]
+
+    def words(least: int) -> str:
+        kept = [
+            f"{'flat' if name.startswith('zero') else letter(name)}/{_over(parts)}"
+            for name, parts in cut
+            if not name.startswith("zero") or int(name[4:]) >= least
+        ]
+        return ", ".join(kept) or "whole"
+
+    assert node.parameter is not None
+    return (words(3), words(2), words(1)) if node.parameter.trainable else (words(3), "none", "none")
+
+
+def legend(said: Said) -> list[Block]:
+    """What the letters of dims stand for."""
+    used = [f"{sign} {dim}" for dim, sign in LETTERS.items() if dim in said.found.net.program.sizes]
+    return [fill("Dims: " + ", ".join(used), WIDTH, subsequent_indent="  ")] if used else []
+
+
+def _over(parts: Sequence[Part]) -> str:
+    return "/".join(f"{part.size}·{part.level}" for part in parts)
+
+
+def totals(said: Said) -> Grid:
+    """The step and the memory by kind, side by side."""
+    spent = said.spent
+    left = [
+        ("computation", spent.computation), ("optimizer", spent.optimizer),
+        ("communication that shows", spent.communication), ("kept, over gamma", spent.relative),
+    ]  # fmt: skip
+    right = [
+        ("weights", spent.weights_bytes), ("gradients", spent.gradients_bytes),
+        ("optimizer state", spent.optimizer_bytes), ("activations", spent.activations_bytes),
+        ("while an operator runs", spent.transient_bytes),
+    ]  # fmt: skip
+    one = [(name, said.amount(value), percent(value / spent.cost)) for name, value in left if value]
+    one += [("step", said.amount(spent.cost), "")]
+    if spent.hidden:
+        one += [("communication that work hides", said.amount(spent.hidden), "")]
+    two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
+    two += [("held at the peak", gib(spent.memory), "")]
+    height = max(len(one), len(two))
+    empty = ("", "", "")
+    one, two = one + [empty] * (height - len(one)), two + [empty] * (height - len(two))
+    rows = tuple((*a, "", *b) for a, b in zip(one, two, strict=True))
+    return Grid(("of a step", said.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total")

@@ -1,0 +1,187 @@
+"""The JSON of `symconfig partition`, schema `symconfig.partition/1`.
+
+    {"schema", "name", "job", "objective", "unit": "seconds" | "elements",
+     "mesh": {"gpus", "levels": [{"name", "size", "bandwidth_bytes_per_s", "latency_s"}], "axes": [{"level", "size"}]},
+     "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
+                  "microbatches", "keep", "operators", "parameters"},
+     "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
+     "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…],
+                    "others": [ALTERNATIVE…], "unfit": ALTERNATIVE | null}],
+     "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
+     "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
+                      "shown"}],
+     "projection": {"exact", "degrees", "agreement", "refused", "cost", "memory_bytes", "pins", "differences": [text]},
+     "baselines": [{"name", "cost", "memory_bytes", "fits", "why", "microbatches", "keep", "degrees"}],
+     "notes": [text]}
+    LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
+              "strategy": [s_1 … s_k], "partial", "flat": [{"level", "size"}], "gradient": the same without role | null}
+    ALTERNATIVE = {"does", "cost", "computation", "communication", "relative", "memory_bytes", "fits"}
+
+Operators and parameters are those of the folded program; `times` says for how many each stands. `optimal`: no strategy
+with these microbatches and what is kept costs less; `closed`: nor with any other that was asked for. An infinite cost
+is null. Equal inputs give equal bytes where no solver ran into its limit of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from symconfig.descriptor.mesh import Axis
+from symconfig.report.partition_said import Said
+from symconfig.solve.partition.account import Compared
+from symconfig.solve.partition.reasons import Alternative, Reason
+from symconfig.solve.partition.strategy import Layout, Part, does, layout
+from symconfig.tensors.net import Node, Port
+
+SCHEMA = "symconfig.partition/1"
+
+
+def to_dict(said: Said) -> dict[str, Any]:
+    found = said.found
+    reasons = {reason.node: reason for reason in said.reasons}
+    nodes = list(zip(found.net.nodes, found.rows, strict=True))
+    return {
+        "schema": SCHEMA,
+        "name": found.net.program.name,
+        "job": said.job,
+        "objective": found.ask.objective.value,
+        "unit": "seconds" if said.timed else "elements",
+        "mesh": {
+            "gpus": found.ask.mesh.gpus,
+            "levels": [asdict(level) for level in found.ask.mesh.levels],
+            "axes": [{"level": axis.level, "size": axis.size} for axis in found.axes],
+        },
+        "solution": _solution(said),
+        "spent": asdict(said.spent),
+        "operators": [
+            _operator(node, row, found.axes, reasons.get(v))
+            for v, (node, row) in enumerate(nodes)
+            if node.operator is not None
+        ],
+        "parameters": [_parameter(node, row, found.axes) for node, row in nodes if node.parameter is not None],
+        "collectives": [
+            {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
+             if name != "link"} for one in said.moved
+        ],
+        "projection": _projection(said),
+        "baselines": [_compared(one) for one in said.compared],
+        "notes": list(said.notes),
+    }  # fmt: skip
+
+
+def _solution(said: Said) -> dict[str, Any]:
+    found, net = said.found, said.found.net
+    return {
+        "cost": found.cost,
+        "memory_bytes": found.memory,
+        "memory_limit_bytes": found.ask.memory_limit,
+        "gamma": _finite(found.gamma),
+        "solver": found.solver,
+        "optimal": found.optimal,
+        "closed": found.closed,
+        "bound": found.bound,
+        "gap": found.gap,
+        "microbatches": found.costs.training.turns,
+        "keep": found.costs.training.keep.value,
+        "operators": {"program": len(net.program.operators), "folded": sum(n.operator is not None for n in net.nodes)},
+        "parameters": {
+            "program": len(net.program.parameters),
+            "folded": sum(n.parameter is not None for n in net.nodes),
+        },
+    }
+
+
+def _does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    return [{"option": name, "parts": _parts(parts)} for name, parts in does(node, row, axes)]
+
+
+def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    return [asdict(part) for part in parts]
+
+
+def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reason | None) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "times": node.times,
+        "does": _does(node, row, axes),
+        "tensors": [_tensor(port, row, axes) for port in node.ports],
+        "others": [_other(node, one, axes) for one in reason.others] if reason is not None else [],
+        "unfit": _other(node, reason.unfit, axes) if reason is not None and reason.unfit is not None else None,
+    }
+
+
+def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
+    gradient = _layout(port, layout(port, row, axes, backward=True)) if port.tensor.gradient else None
+    role = "output" if port.output else "input"
+    return {"tensor": port.tensor.name, "role": role, **_layout(port, layout(port, row, axes)), "gradient": gradient}
+
+
+def _layout(port: Port, found: Layout) -> dict[str, Any]:
+    dims = zip(found.dims, port.sizes, found.parts, strict=True)
+    return {
+        "dims": [{"dim": dim, "size": size, "parts": _parts(parts)} for dim, size, parts in dims],
+        "strategy": list(found.strategy),
+        "partial": _parts(found.partial),
+        "flat": _parts(found.flat),
+    }
+
+
+def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
+    assert node.parameter is not None
+    zero: dict[str, int] = {}
+    for option, axis in zip(row, axes, strict=True):
+        zero[axis.level] = max(zero.get(axis.level, 0), node.options[option].zero)
+    return {
+        "name": node.name,
+        "path": node.parameter.path,
+        "times": node.times,
+        "does": _does(node, row, axes),
+        "layout": _tensor(node.ports[0], row, axes),
+        "zero": zero,
+    }
+
+
+def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]:
+    return {
+        "does": _does(node, one.row, axes),
+        "cost": one.cost,
+        "computation": one.computation,
+        "communication": one.communication,
+        "relative": one.relative,
+        "memory_bytes": one.memory,
+        "fits": one.fits,
+    }
+
+
+def _projection(said: Said) -> dict[str, Any]:
+    found, (cost, memory) = said.projection, said.projected
+    return {
+        "exact": found.exact,
+        "degrees": asdict(found.degrees),
+        "agreement": found.agreement,
+        "refused": found.refused,
+        "cost": _finite(cost),
+        "memory_bytes": memory,
+        "pins": said.pins,
+        "differences": [str(difference) for difference in found.differences],
+    }
+
+
+def _compared(one: Compared) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "cost": _finite(one.cost) if one.cost is not None else None,
+        "memory_bytes": one.memory,
+        "fits": one.fits,
+        "why": one.why,
+        "microbatches": one.turns,
+        "keep": one.keep,
+        "degrees": asdict(one.degrees) if one.degrees is not None else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if isfinite(value) else None

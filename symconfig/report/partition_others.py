@@ -1,0 +1,109 @@
+"""One operator of a partition in full, strategies with names beside it, and what frameworks can be told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+from symconfig.format import count, gib
+from symconfig.report.grid import Block, Grid
+from symconfig.report.partition_moves import moves
+from symconfig.report.partition_said import LETTERS, Said, general, letter, short
+from symconfig.solve.partition.account import Compared
+from symconfig.solve.partition.reasons import Reason
+from symconfig.solve.partition.strategy import layout, worded
+from symconfig.tensors.net import Node
+
+
+def baselines(said: Said) -> list[Block]:
+    """Strategies with names, the cheapest that fits first, and why others cannot be had."""
+    own, training = said.found, said.found.costs.training
+    rows = [
+        ("this partition", said.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
+    ]
+    missing = []
+    for one in sorted(said.compared, key=_standing):
+        if one.cost is None or one.memory is None or not isfinite(one.cost):
+            missing.append(f"{one.name}: {one.why}")
+            continue
+        more = f"{100 * (one.cost / own.cost - 1):+.1f} %"
+        how = (str(one.turns), one.keep, _degrees(one, "" if one.fits else "does not fit"))
+        rows.append((one.name, said.amount(one.cost), more, gib(one.memory), *how))
+    headers = ("strategy", said.unit, "more", "GiB", "microbatches", "keeps", "")
+    title = "Strategies with names on the same graph"
+    grid = Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0)
+    return [grid, "\n".join(missing)] if missing else [grid]
+
+
+def _standing(one: Compared) -> tuple[bool, bool, float]:
+    return one.cost is None, not one.fits, one.cost if one.cost is not None else 0.0
+
+
+def _degrees(one: Compared, why: str) -> str:
+    found = one.degrees
+    if found is None:
+        return why
+    words = [f"{name} {value}" for name in ("tp", "cp", "ep", "dp") if (value := getattr(found, name)) > 1]
+    return ", ".join([*words, *([f"zero {found.zero}"] if found.zero else []), *([why] if why else [])])
+
+
+def meeting(said: Said) -> str:
+    """Whether Megatron-LM or DeepSpeed can be told, and what is lost where not."""
+    projection, found = said.projection, said.found
+    degrees = projection.degrees
+    names = [(name, getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")]
+    words = ", ".join(f"{name} {value}" for name, value in names if value > 1) or "one GPU"
+    words += (", sequence parallel" if degrees.sequence_parallel else "") + f", ZeRO {degrees.zero}"
+    if projection.exact:
+        told = " ".join(f"--pin {name}={value}" for name, value in said.pins.items())
+        return f"This is {words}: symconfig plan … {told}"
+    cost, memory = said.projected
+    nearest = f"The nearest that Megatron-LM or DeepSpeed can be told: {words}"
+    if projection.refused:
+        return f"{nearest}; but {projection.refused}."
+    saved = (
+        f"{said.amount(cost)} {said.unit} ({100 * (cost / found.cost - 1):+.1f} %)" if isfinite(cost) else "ruled out"
+    )
+    over = "" if memory <= found.ask.memory_limit else ", which does not fit"
+    lines = [f"{nearest}: {saved}, {gib(memory)} GiB{over}. What departs from it:"]
+    lines += [f"  {short(str(difference), 116)}" for difference in projection.differences[:6]]
+    if len(projection.differences) > 6:
+        lines.append(f"  and {len(projection.differences) - 6} others")
+    return "\n".join(lines)
+
+
+def explained(said: Said, v: int) -> Iterator[Block]:
+    """One operator: its tensors, its collectives, and what else it could do."""
+    found = said.found
+    node, row = found.net.nodes[v], found.rows[v]
+    rows = [
+        (
+            "output" if port.output else "input",
+            layout(port, row, found.axes).text(LETTERS),
+            layout(port, row, found.axes, backward=True).text(LETTERS) if port.tensor.gradient else "none",
+        )
+        for port in node.ports
+    ]
+    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, found.axes, letter)}"
+    yield Grid(("", "tensor", "gradient"), tuple(rows), left=(0, 1, 2), title=title)
+    links = set(found.net.links_of[v])
+    near = tuple(one for one in said.moved if one.link in links or (one.link < 0 and one.producer == node.name))
+    if near:
+        yield moves(said, near)
+    reason = next((reason for reason in said.reasons if reason.node == v), None)
+    if reason is not None:
+        yield _others(said, node, reason)
+
+
+def _others(said: Said, node: Node, reason: Reason) -> Grid:
+    found = said.found
+    rows = [
+        (
+            worded(node, one.row, found.axes, letter), f"{'' if one.cost < found.cost else '+'}"
+            f"{said.amount(one.cost - found.cost)}", said.amount(one.computation), said.amount(one.communication),
+            gib(one.memory), "" if one.fits else "does not fit",
+        )
+        for one in (*([reason.unfit] if reason.unfit is not None else []), *reason.others)
+    ]  # fmt: skip
+    headers = ("instead", said.unit, "computation", "communication", "GiB", "")
+    return Grid(headers, tuple(rows), left=(0, 5), title="What else it could do, and what the step would take more")

@@ -1,0 +1,98 @@
+"""What a fixed strategy costs under the same rules as a solved one, so that they can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.exchange import Exchange
+from symconfig.cost.partition.layouts import backward_places, forward_places
+from symconfig.cost.partition.server import Reach, passed_s
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.baselines import Baseline, baseline
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.tensors.net import PARTIAL, Link
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """cost: of the objective, infinite where the strategy cannot be had, `why`, or where the costs rule it out. memory:
+    bytes at the peak."""
+
+    name: str
+    cost: float
+    memory: float
+    why: str = ""
+    degrees: Degrees | None = None
+    rows: Rows | None = None
+
+
+def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
+    """Cost and bytes at the peak of rows [nodes, axes]."""
+    problem = assemble(costs, [row[None] for row in rows], float("inf"), gamma)
+    only = (0,) * len(rows)
+    return problem.cost(only), problem.memory(only)
+
+
+def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: float = float("inf")) -> tuple[Priced, ...]:
+    """The strategies of these names, in their order."""
+    return tuple(of_baseline(costs, baseline(costs.net, axes, name), gamma) for name in names)
+
+
+def of_baseline(costs: Costs, found: Baseline, gamma: float) -> Priced:
+    """One strategy, with its parameter server where it has one."""
+    if found.rows is None:
+        return Priced(found.name, float("inf"), float("inf"), found.why, found.degrees)
+    cost, memory = price(costs, found.rows, gamma)
+    if found.server:
+        cost += sum(_at_server(costs, index, found.rows) for index in range(len(costs.net.links)))
+    why = "" if np.isfinite(cost) else "it keeps weights in smaller parts than they are used in, which is ruled out"
+    return Priced(found.name, cost, memory, why, found.degrees, found.rows)
+
+
+def _at_server(costs: Costs, index: int, rows: Rows) -> float:
+    """What a link costs more with a parameter server than with an all-reduce of its weight's gradient.
+
+    The same work hides the gradients on their way to the server; the weights come back when all of them are there.
+    """
+    link = costs.net.links[index]
+    parameter = costs.net.nodes[link.producer].parameter
+    if parameter is None or not parameter.trainable:
+        return 0.0
+    exchanges = costs.exchanges(index, rows[link.producer][None], rows[link.consumer][None])
+    reductions = [exchange for exchange in exchanges if exchange.phase.once]
+    instead, share = _reach(costs, link, rows)
+    elements = prod(costs.net.nodes[link.producer].ports[0].sizes) * share
+    wide = costs.training.gradient_bytes, parameter.tensor.element_bytes
+    gradient, weight = (elements * (bytes_ if costs.timed else 1.0) for bytes_ in wide)
+    hidden = sum(_number(exchange.hidden) for exchange in reductions[:1] if exchange.hidden is not None)
+    shown = max(passed_s(instead, gradient) - hidden, 0.0) + passed_s(instead, weight)
+    return link.times * (shown - sum(_cost(exchange) for exchange in reductions))
+
+
+def _reach(costs: Costs, link: Link, rows: Rows) -> tuple[list[Reach], float]:
+    """The axes along which ranks have data of their own, and the share of the weight that each of them has."""
+    port = costs.net.nodes[link.consumer].ports[link.taken]
+    row = rows[link.consumer]
+    forward, backward = forward_places(port)[row], backward_places(port)[row]
+    share = prod(1.0 / rate.size for rate, place in zip(costs.rates, forward, strict=True) if place >= 0)
+    reach = [
+        Reach(rate.size, 1.0 / rate.send.each, rate.send.fixed)
+        for rate, place in zip(costs.rates, backward, strict=True)
+        if place == PARTIAL
+    ]
+    return reach, share
+
+
+def _cost(exchange: Exchange) -> float:
+    return _number(exchange.cost)
+
+
+def _number(value: object) -> float:
+    return float(np.asarray(value, dtype=float).reshape(-1)[0])
