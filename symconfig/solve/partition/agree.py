@@ -35,14 +35,6 @@ class Scored:
     work: float
 
 
-def counts(node: Node, row: NDArray[np.int64], axes: Sequence[Axis]) -> dict[Kind, Counter[int]]:
-    """How many axes of each kind take each option."""
-    result: dict[Kind, Counter[int]] = {}
-    for option, axis in zip(row, axes, strict=True):
-        result.setdefault((axis.level, axis.size), Counter())[int(option)] += 1
-    return result
-
-
 def weight(program: Program, node: Node) -> float:
     """FLOPs of all that an operator's node stands for, or the elements that it moves, or those of a parameter."""
     op = node.operator

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.agree import Agreement, Scored, counts, weight
+from symconfig.solve.partition.agree import Agreement, Scored, weight
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
 from symconfig.tensors.net import Net, Node
 
@@ -45,8 +45,9 @@ class Difference:
 class Projection:
     """The nearest degrees. axes: in the order in which the framework's ranks have them, innermost first.
 
-    rows: [nodes, axes] of these degrees, on the axes as they were given. differences: none where the plan is exactly
-    this. refused: why the framework's own strategy does not go with the program, where it does not.
+    rows: [nodes, axes] of these degrees, on the axes as they were given, equal ones as the plan has them. differences:
+    none where the plan is exactly this. refused: why the framework's own strategy does not go with the program, where
+    it does not.
     """
 
     degrees: Degrees
@@ -72,14 +73,11 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
         if not why:
             chosen, found, refused = scored, other, ""
             break
-    degrees = _with_zero(chosen.degrees, zero)
+    found = _aligned(net, axes, found, rows)
+    degrees = replace(chosen.degrees, zero=zero)
     order = tuple(axes[index] for index in chosen.order)
     share = chosen.work / total if total else 1.0
     return Projection(degrees, order, found, tuple(_differences(net, axes, rows, found)), share, refused)
-
-
-def _with_zero(d: Degrees, zero: int) -> Degrees:
-    return Degrees(d.tp, d.cp, d.dp, d.ep, d.etp, d.sequence_parallel, d.cp_comm, zero)
 
 
 def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
@@ -91,6 +89,23 @@ def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Ro
     result = np.empty_like(made)
     result[:, list(scored.order)] = made
     return result, lacking(net, order, along, made)
+
+
+def _aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
+    """The same with equal axes of one level in the order that agrees with `rows` on most: all nodes in the same."""
+    weights = np.array([0.0 if node.copy else weight(net.program, node) for node in net.nodes])
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for index, axis in enumerate(axes):
+        kinds.setdefault((axis.level, axis.size), []).append(index)
+    result = made.copy()
+    for mine in kinds.values():
+        left = list(mine)
+        for place in mine:
+            alike = {other: float(weights @ (made[:, other] == rows[:, place])) for other in left}
+            best = max(left, key=alike.__getitem__)
+            result[:, place] = made[:, best]
+            left.remove(best)
+    return result
 
 
 def _zero(net: Net, rows: Rows) -> int:
@@ -113,7 +128,7 @@ def _differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> lis
             continue
         parameter, amount = node.parameter is not None, weight(net.program, node)
         totals[parameter] += amount
-        if counts(node, rows[index], axes) == counts(node, other[index], axes):
+        if np.array_equal(rows[index], other[index]):
             continue
         key = (_general(node.name), parameter, tuple(_departures(node, axes, rows[index], other[index])))
         sums = found.setdefault(key, [0, 0.0])
@@ -130,9 +145,9 @@ def _departures(node: Node, axes: Sequence[Axis], row: Rows, other: Rows) -> lis
     result = []
     for level in dict.fromkeys(axis.level for axis in axes):
         mine = [index for index, axis in enumerate(axes) if axis.level == level]
-        level_axes = [axes[index] for index in mine]
-        if counts(node, row[mine], level_axes) != counts(node, other[mine], level_axes):
-            result.append(Departure(level, told(node, row[mine], level_axes), told(node, other[mine], level_axes)))
+        if not np.array_equal(row[mine], other[mine]):
+            does, would = (told(node, some[mine], [axes[index] for index in mine]) for some in (row, other))
+            result.append(Departure(level, does, would if would != does else f"{would} along other axes"))
     return result
 
 
@@ -141,7 +156,7 @@ def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
     parts: dict[int, int] = {}
     for option, axis in zip(row, axes, strict=True):
         parts[int(option)] = parts.get(int(option), 1) * axis.size
-    return ", ".join(f"{node.options[option].name}/{size}" for option, size in parts.items() if option) or "whole"
+    return ", ".join(f"{node.options[option].name}/{parts[option]}" for option in sorted(parts) if option) or "whole"
 
 
 def _general(name: str) -> str:

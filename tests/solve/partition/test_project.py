@@ -58,6 +58,17 @@ def test_which_of_equal_axes_carries_what_makes_no_difference() -> None:
     assert found.degrees == degrees
 
 
+def test_one_operator_on_other_axes_than_the_rest_is_a_difference() -> None:
+    rows = made(DENSE, Degrees(tp=2, dp=4, sequence_parallel=True))
+    index = next(i for i, node in enumerate(DENSE.nodes) if node.name == "layers.0.gelu" and node.operator)
+    rows[index] = rows[index][[1, 0, 2]]
+    found = project(DENSE, AXES, rows)
+    both = "batch/2, intermediate_size/2"
+    assert [str(what) for what in found.differences] == [
+        f"layers.*.gelu: {both} instead of {both} along other axes over nvlink"
+    ]
+
+
 def test_axes_of_one_level_may_be_taken_in_another_order() -> None:
     axes = Mesh((MeshLevel("nvlink", 6, 1e11, 1e-6),)).axes(((2, 3),))
     of = net(
