@@ -104,9 +104,9 @@ class _Place:
 
     def peaks(self, v: int) -> Array:
         """Bytes at the peak with each choice of v."""
-        rest = self.held - self.memories[v][self.now[v]]
-        result: Array = rest + self.memories[v] + np.maximum(self.others(v), self.space.transient[v])
-        return result
+        rest = self.held - float(self.memories[v][self.now[v]])
+        largest: Array = np.maximum(self.others(v), self.space.transient[v])
+        return rest + self.memories[v] + largest
 
 
 def _saving(at: _Place) -> tuple[int, int]:
