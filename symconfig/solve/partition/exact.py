@@ -2,7 +2,8 @@
 
 A price on every byte takes the place of the limit (Lagrange), which leaves a sum over nodes and pairs. Its least is
 bounded by messages, and found by elimination once few choices are left; a choice whose bound is above the best cost
-known goes for good. What the price cannot settle goes to an integer program, and what is too large for that is split.
+known goes for good. What the price cannot settle is settled by labels of cost and bytes; where these are too many, by
+an integer program; and what is too large for that is split.
 The same input gives the same answer; which of equal ones depends on `start` only.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from symconfig.solve.partition import program
+from symconfig.solve.partition.labels import cheapest
 from symconfig.solve.partition.marginal import plan
 from symconfig.solve.partition.price import Known, State, by_elimination, by_messages, opened, part, search
 from symconfig.solve.partition.problem import Problem, Solution
@@ -23,6 +25,7 @@ ENTRIES = 20_000_000  # of all tables of an elimination: 0.3 s and, the largest 
 FEW = 200_000  # entries, that cost less than messages do
 SHARES = 30_000  # of an integer program: above, CBC takes seconds for its first relaxation
 GAIN = 0.02  # of the gap: less than that, and more sweeps are not worth their time
+LOOK = 0.02  # of the bound: how far above it to look where nothing is known
 SWEEPS = 12
 PRICES = 12
 
@@ -79,7 +82,7 @@ def _settled(now: State, known: Known) -> bool:
             return True
         before, entries = entries, plan(now.space)[1]
         if entries > before / 2:
-            return _programmed(now, known)
+            return _labelled(now, known) or _programmed(now, known)
     return False
 
 
@@ -94,6 +97,26 @@ def _swept(now: State, known: Known) -> bool:
         if now.bound - bound < GAIN * (known.cost - bound) and plan(now.space)[1] > entries / 2:
             break
     return True
+
+
+def _labelled(now: State, known: Known) -> bool:
+    """Looks below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
+    width = known.cost - now.bound if known.cost < np.inf else LOOK * abs(now.bound)
+    base, share = now.bound, 1 / 16
+    while not known.late:
+        ceiling = min(known.target, base + share * width)
+        front = cheapest(now.space, now.price, ceiling)
+        known.steps += 1
+        if not front.complete:
+            return False
+        if front.choice is not None:
+            known.offer(now.space.original(front.choice))
+            return known.cost <= ceiling  # else it does not fit after all, for rounding
+        now.bound = max(now.bound, ceiling)
+        if now.bound >= known.target:
+            return True
+        share *= 4
+    return False
 
 
 def _programmed(now: State, known: Known) -> bool:

@@ -5,7 +5,7 @@ Time and memory go with the largest table: choices ^ (treewidth + 1). Chains wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -80,27 +80,26 @@ def eliminated(of: Priced, steps: tuple[Step, ...]) -> Eliminated:
 
 def marginals(of: Eliminated) -> tuple[Array, ...]:
     """For each node the least sum with each of its choices."""
-    least: dict[int, Array] = {}
+    least = {of.steps[n].v: belief.min(axis=tuple(range(1, belief.ndim))) for n, belief in beliefs(of)}
+    return tuple(least[v] for v in range(len(of.steps)))
+
+
+def beliefs(of: Eliminated) -> Iterator[tuple[int, Array]]:
+    """Of each step, last to first, the least sum with each combination of its node and its scope."""
     above: dict[int, Array] = {}  # step -> the least of all that its table lacks, over its scope
     for number in range(len(of.steps) - 1, -1, -1):
         step, mine = of.steps[number], of.parts[number]
         nodes = (step.v, *step.scope)
-        rest = (
-            Factor(step.scope, above[number])
-            if step.scope
-            else Factor((), np.asarray(of.least - float(of.made[number].table)))
-        )
-        belief = _sum((*mine, rest), nodes)
-        least[step.v] = belief.min(axis=tuple(range(1, len(nodes))))
+        rest = above.pop(number) if step.scope else np.asarray(of.least - float(of.made[number].table))
+        belief = _sum((*mine, Factor(step.scope, rest)), nodes)
         for factor in mine:
             if factor.source >= 0:
-                other = tuple(axis for axis, node in enumerate(nodes) if node not in factor.scope)
-                there = belief.min(axis=other)
-                here = _axes(factor, tuple(node for node in nodes if node in factor.scope))
-                lacking = np.where(np.isfinite(here), there - np.where(np.isfinite(here), here, 0.0), np.inf)
+                there = belief.min(axis=tuple(axis for axis, node in enumerate(nodes) if node not in factor.scope))
                 order = tuple(node for node in nodes if node in factor.scope)
+                here = _axes(factor, order)
+                lacking = np.where(np.isfinite(here), there - np.where(np.isfinite(here), here, 0.0), np.inf)
                 above[factor.source] = lacking.transpose([order.index(node) for node in factor.scope])
-    return tuple(least[v] for v in range(len(of.steps)))
+        yield number, belief
 
 
 def _traced(steps: Sequence[Step], parts: Sequence[tuple[Factor, ...]], count: int) -> tuple[int, ...]:
