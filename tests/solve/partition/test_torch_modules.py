@@ -1,0 +1,63 @@
+"""Strategies with names on graphs of PyTorch modules, whose dims have no names that mean anything."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.project import project
+from symconfig.solve.partition.run import folded
+from symconfig.tensors.net import Net
+from symconfig.tensors.torch_source.factory import load_module
+
+AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6),)).axes()
+
+
+@cache
+def module(name: str) -> Net:
+    return folded(load_module(f"tests.tensors.modules:{name}"))
+
+
+def columns(name: str, strategy: str, degrees: Degrees) -> dict[str, str]:
+    """What every node does along the innermost axis."""
+    of = module(name)
+    found = baseline(of, AXES, strategy, degrees)
+    assert found.rows is not None, found.why
+    back = project(of, AXES, found.rows)
+    assert back.exact
+    assert back.degrees == degrees
+    return {node.name: node.options[row[0]].name for node, row in zip(of.nodes, found.rows, strict=True)}
+
+
+def test_gpt2_is_split_by_heads_that_its_fused_projection_holds() -> None:
+    found = columns("gpt2", "megatron-tp-sp", Degrees(2, 1, 2, sequence_parallel=True, zero=1))
+    heads = found["transformer.h.0.attn.c_attn.weight"]
+    assert found["transformer.h.0.attn.c_proj.weight"] == heads == found["scaled_dot_product_attention"]
+    assert found["transformer.h.0.mlp.c_fc.weight"] == found["transformer.h.0.mlp.c_proj.weight"] != "whole"
+    assert found["transformer.wte.weight"] == found["embedding"] == found["linear"]  # the tied vocabulary
+    assert found["transformer.wpe.weight"] == "whole"  # positions are no vocabulary
+    assert found["layer_norm"] == "input_ids:1"
+
+
+def test_t5_is_split_in_both_its_stacks() -> None:
+    found = columns("t5", "megatron-tp", Degrees(2, 1, 2))
+    for stack, sublayers in (("encoder", 2), ("decoder", 3)):
+        weights = {name: option for name, option in found.items() if name.startswith(f"{stack}.block.")}
+        split = {name for name, option in weights.items() if option != "whole"}
+        assert {name for name in weights if "layer_norm" not in name} == split
+        assert len({name.split(".layer.")[1][0] for name in split}) == sublayers
+
+
+def test_mixtrals_experts_go_to_ranks_and_its_router_does_not() -> None:
+    found = columns("mixtral", "gshard", Degrees(1, 1, 4, ep=2))
+    experts = {name: option for name, option in found.items() if ".experts." in name}
+    assert experts
+    assert all("experts" in option for option in experts.values())
+    assert {option for name, option in found.items() if name.endswith("mlp.gate.weight")} == {"whole"}
