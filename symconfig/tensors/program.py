@@ -38,11 +38,16 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight; `tensor.element_bytes` while it is used. path: as its source has it, `layers.0.mlp.up_proj.weight`."""
+    """A weight; `tensor.element_bytes` while it is used. path: as its source has it, `layers.0.mlp.up_proj.weight`.
+
+    shape: as its source stores it, in the order of the tensor's dims, which may be factors or products of these; empty:
+    as the tensor's dims say.
+    """
 
     tensor: Tensor
     trainable: bool = True
     path: str = ""
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.tensors.net import FLAT, PARTIAL, Net
 from symconfig.tensors.program import Operator
 
+WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
 STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
 _WHAT = {1: "optimizer state is", 2: "gradient and optimizer state are"}
@@ -44,7 +45,7 @@ class MeshDim:
 @dataclass(frozen=True, slots=True)
 class ParameterPlacement:
     """Parameters that lie alike. path: with * for numbers where all paths that differ in those only are `paths`, else
-    the first of them. local: shape on the first rank, which has most where parts are uneven."""
+    the first of them. shape: as its source stores it; local: on the first rank, which has most if parts are uneven."""
 
     path: str
     paths: tuple[str, ...]
@@ -166,22 +167,54 @@ def _local(shape: tuple[int, ...], found: Sequence[Placement], mesh: Sequence[Me
 def _parameters(table: _Table) -> Iterator[ParameterPlacement]:
     net, mesh = table.net, table.mesh
     for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
-        node, found = net.nodes[index], table.at(index, 0)
-        shape = tuple(net.program.sizes[dim] for dim in parameter.tensor.dims)
-        path = parameter.path or parameter.tensor.name
+        node, wanted = net.nodes[index], table.at(index, 0)
+        dims = parameter.tensor.dims
+        sizes = tuple(net.program.sizes[dim] for dim in dims)
+        shape = parameter.shape or sizes
+        at = stored(sizes, shape)
         zero = [node.options[int(table.rows[index, run[0]])].zero for run in table.runs]
+        found = tuple(p if p.dim is None or flat else _moved(at[p.dim]) for p, flat in zip(wanted, zero, strict=True))
+        within = [dims[p.dim] for p, now in zip(wanted, found, strict=True) if p.dim is not None and now.dim is None]
+        notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
+        path = parameter.path or parameter.tensor.name
         yield ParameterPlacement(
-            path, (path,), parameter.tensor.dims, shape, found, _local(shape, found, mesh), _note(zero, mesh)
+            path, (path,), dims, shape, found, _local(shape, found, mesh), "; ".join([*notes, *_notes(zero, mesh)])
         )
 
 
-def _note(zero: Sequence[int], mesh: Sequence[MeshDim]) -> str:
+def _moved(dim: int | None) -> Placement:
+    return Placement("Replicate") if dim is None else Placement("Shard", dim)
+
+
+def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
+    """For each dim the stored dim of which it is the outermost part, or None where it lies within one.
+
+    Runs of dims are matched with runs of stored dims that have as many elements.
+    """
+    if tuple(sizes) == tuple(shape):
+        return tuple(range(len(sizes)))
+    result: list[int | None] = [None] * len(sizes)
+    mine = [dim for dim, size in enumerate(sizes) if size > 1]
+    theirs = [dim for dim, size in enumerate(shape) if size > 1]
+    while mine and theirs:
+        first, dim = mine.pop(0), theirs.pop(0)
+        left, right = sizes[first], shape[dim]
+        result[first] = dim if right % left == 0 else None
+        while left != right and (mine if left < right else theirs):
+            if left < right:
+                left *= sizes[mine.pop(0)]
+            else:
+                right *= shape[theirs.pop(0)]
+    return tuple(result)
+
+
+def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():
         dims = [dim.name for dim, at in zip(mesh, zero, strict=True) if at == stage]
         if dims:
             notes.append(STATE_NOTE.format(stage=stage, what=what, dims=" and ".join(dims)))
-    return "; ".join(notes)
+    return notes
 
 
 def _modules(table: _Table) -> Iterator[ModulePlacement]:

@@ -15,7 +15,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.solve.partition.baselines import baseline, random_rows
 from symconfig.solve.partition.degrees import Degrees
-from symconfig.solve.partition.placements import Placement, Placements, placements
+from symconfig.solve.partition.placements import Placement, Placements, placements, stored
 from symconfig.solve.partition.placements_file import python
 from symconfig.tensors.net import FLAT, Net, net
 from tests.solve.partition.programs import convolutions, transformer
@@ -136,3 +136,18 @@ def test_pytorch_has_what_the_plan_counts_with(ranks: Any, of: Net, rows: Rows) 
             bytes_here = held(port, rows[index][None], elements(AXES))[0]
             assert prod(local[parameter.path]) * parameter.tensor.element_bytes == bytes_here
     assert names["placements"](of.program.operators[0].name, names["MODULES"])["outputs"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "expected"),
+    [
+        ((64, 128), (64, 128), (0, 1)),
+        ((4, 16, 64), (64, 64), (0, None, 1)),  # heads and their channels are rows
+        ((64, 3, 4, 16), (64, 192), (0, 1, None, None)),  # queries, keys and values beside one another
+        ((64, 3, 49), (64, 3, 7, 7), (0, 1, None)),  # a window's rows and columns
+        ((128, 64), (128, 64, 1, 1), (0, 1)),
+        ((8, 160, 64), (8, 1, 160, 64), (0, 2, 3)),
+    ],
+)
+def test_dims_are_found_in_the_stored_shape(sizes: Any, shape: Any, expected: Any) -> None:
+    assert stored(sizes, shape) == expected

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.placements import placements
+from symconfig.solve.partition.placements_file import python
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.run import folded
 from symconfig.tensors.net import Net
 from symconfig.tensors.torch_source.factory import load_module
+
+torch = pytest.importorskip("torch", reason="graphs of modules need torch")
+pytest.importorskip("transformers", reason="the modules of these tests come from transformers")
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6),)).axes()
 
@@ -61,3 +65,32 @@ def test_mixtrals_experts_go_to_ranks_and_its_router_does_not() -> None:
     assert experts
     assert all("experts" in option for option in experts.values())
     assert {option for name, option in found.items() if name.endswith("mlp.gate.weight")} == {"whole"}
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[Any]:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield torch.distributed.init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "mixtral"])
+def test_a_real_module_is_distributed_by_its_plan(mesh: Any, name: str) -> None:
+    from tests.tensors import modules
+
+    of = module(name)
+    rows = baseline(of, AXES, "megatron-tp", Degrees(2, 1, 2, zero=3)).rows
+    assert rows is not None
+    found = placements(of, AXES, rows)
+    names: dict[str, Any] = {}
+    exec(compile(python(found), "placements.py", "exec"), names)
+    with torch.device("meta"):
+        made, _ = getattr(modules, name)()
+    names["distribute"](made, mesh)
+    local = {path: tuple(parameter.to_local().shape) for path, parameter in made.named_parameters()}
+    assert local == {path: entry.local for entry in found.parameters for path in entry.paths if path in local}
+    fused = {entry.path for entry in found.parameters if "within a stored dim" in entry.note}
+    assert all("c_attn" in path for path in fused)
+    assert bool(fused) == (name == "gpt2")
