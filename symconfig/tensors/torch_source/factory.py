@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from symconfig import install
 from symconfig.errors import InputError, Problem
 from symconfig.tensors.program import Program
 
@@ -65,7 +66,7 @@ def _torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as error:
         raise InputError(
-            Problem("a PyTorch module needs PyTorch, which is not installed", hint="pip install 'symconfig[module]'")
+            Problem("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH)
         ) from error
 
 

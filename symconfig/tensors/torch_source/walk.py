@@ -68,6 +68,8 @@ class _Walk:
         if rule is not None and node.all_input_nodes:
             return rule(self._call(node))
         made = node.meta["val"]
+        if not made.numel():
+            return None
         strides = made.stride()
         shape = [size if stride else 1 for size, stride in zip(made.shape, strides, strict=True)]
         value = self.recorder.fed(self.constants[node], shape, float(made.dtype.itemsize))

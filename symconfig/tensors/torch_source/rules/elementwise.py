@@ -74,6 +74,21 @@ def _cast(call: Call) -> Answer:
     return pointwise(call, LINEAR, [given])
 
 
+def _glu(call: Call) -> Answer:
+    """One half of a dim times the sigmoid of the other."""
+    x: Value = call["self"]
+    dim = call["dim"] % x.rank
+    shape = call.shape(x)
+    halves = call.viewed(x, [*shape[:dim], 2, shape[dim] // 2, *shape[dim + 1 :]])
+    labels = [f"d{n}" for n in range(x.rank)]
+
+    def make(nest: Nest) -> Operator:
+        half = nest.loops_of(["half"])
+        return build.elementwise(nest.name, nest.inputs, nest.output, OF_INPUTS, whole=half, path=nest.path)
+
+    return call.emit(make, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels)
+
+
 def _dropout(call: Call) -> Answer:
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
@@ -110,5 +125,6 @@ RULES: Mapping[str, Rule] = {
     **{name: partial(_plain, function, name.removeprefix("aten.")) for name, function in KEPT.items()},
     **dict.fromkeys(("aten._to_copy", "aten.to", "aten.type_as"), _cast),
     **dict.fromkeys(("aten.native_dropout", "aten.dropout"), _dropout),
+    "aten.glu": _glu,
     **dict.fromkeys(("aten.cumsum", "aten.cumprod", "aten.diff", "aten.flip"), _along),
 }

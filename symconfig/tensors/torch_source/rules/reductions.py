@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import prod
 
 from symconfig.tensors import build
-from symconfig.tensors.functions import LINEAR, NORMALISE, OF_INPUTS, OF_OUTPUT, Function
+from symconfig.tensors.functions import LINEAR, MASKED, NORMALISE, OF_INPUTS, OF_OUTPUT, Function
 from symconfig.tensors.program import Operator
 from symconfig.tensors.torch_source.call import Answer, Call, Result, Rule
 from symconfig.tensors.torch_source.recorder import Labels, Nest, Value
+from symconfig.tensors.torch_source.rules.elementwise import pointwise
 
+LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy_with_logits")
 STATISTIC = 4.0  # bytes of a mean, a deviation, the logarithm of a sum: kept in fp32 whatever the data
 
 
@@ -120,7 +121,35 @@ def _cross_entropy(call: Call) -> Answer:
 
     inputs: list[tuple[Value, Labels]] = [(logits, labels), (call["target"], labels if soft else rows)]
     losses = call.emit(make, inputs, rows, part="rows", result=Result(tuple(shape), width, True))
-    if not call.args.get("reduction", 1) or prod(shape) == 1:
+    return _averaged(call, losses)
+
+
+def _loss(call: Call) -> Answer:
+    """A function of each element, and their mean."""
+    values = call.tensors
+    shape = tuple(call.shape(max(values, key=lambda value: value.rank)))
+    result = Result(shape, call.result.element_bytes, True)
+    return _averaged(call, pointwise(call, OF_INPUTS, values, part="each", result=result))
+
+
+def _chosen(call: Call) -> Answer:
+    """Of logarithms of probabilities those of the right classes: all classes of a row are in one place."""
+    x, target = call["self"], call["target"]
+    at = min(1, x.rank - 1)
+    labels = [f"d{n}" for n in range(x.rank)]
+    rows = [label for n, label in enumerate(labels) if n != at]
+    shape = [size for n, size in enumerate(call.shape(x)) if n != at]
+
+    def make(nest: Nest) -> Operator:
+        whole = nest.loops_of([labels[at]])
+        return build.elementwise(nest.name, nest.inputs, nest.output, MASKED, whole=whole, path=nest.path)
+
+    result = Result(tuple(shape), call.result.element_bytes, True)
+    return _averaged(call, call.emit(make, [(x, labels), (target, rows)], rows, part="rows", result=result))
+
+
+def _averaged(call: Call, losses: Value) -> Value:
+    if not call.args.get("reduction", 1) or not any(losses.dims):
         return call.viewed(losses, call.result.shape)
     return reduced(call, losses, range(losses.rank), LINEAR)
 
@@ -142,4 +171,6 @@ RULES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("aten.group_norm", "aten.native_group_norm"), _group_norm),
     "aten.cross_entropy_loss": _cross_entropy,
+    **dict.fromkeys(("aten.nll_loss", "aten.nll_loss_nd"), _chosen),
+    **dict.fromkeys((f"aten.{name}" for name in LOSSES), _loss),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from symconfig.tensors import build
@@ -27,6 +28,10 @@ def _view(call: Call) -> Answer:
 
 def _expand(call: Call) -> Answer:
     return call.repeated(call["self"], call.result.shape)
+
+
+def _broadcast(call: Call) -> Answer:
+    return [call.repeated(value, call.result.shape) for value in call["tensors"]]
 
 
 def _repeat(call: Call) -> Answer:
@@ -189,8 +194,7 @@ def _joined(
 
 def _changed(call: Call) -> Answer:
     """Padded, rolled, or written into: dims that change their size, or of which a part is written, are whole."""
-    x: Value = call["self"]
-    values = [x, *(value for value in call.tensors if value is not x)]
+    values = call.tensors
     shape = call.result.shape
     inputs, moved = [], set[str]()
     for number, value in enumerate(values):
@@ -222,6 +226,28 @@ def _row_written(call: Call) -> Answer:
     return call.emit(make, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
 
 
+def _detach(call: Call) -> Answer:
+    """The same numbers where they are, with no way back."""
+    x: Value = call["self"]
+    if not x.gradient:
+        return x
+    labels = [f"d{n}" for n in range(x.rank)]
+
+    def make(nest: Nest) -> Operator:
+        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, traffic=(0.0, 0.0), path=nest.path)
+
+    return call.emit(make, [(x, labels)], labels, result=replace(call.result, floating=False))
+
+
+def _pixel_shuffle(call: Call) -> Answer:
+    """[…, c * r * r, h, w] -> […, c, h * r, w * r]: another order of dims."""
+    x, times = call["self"], call["upscale_factor"]
+    *outer, channels, height, width = call.shape(x)
+    dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
+    *front, c, one, other, h, w = dims.dims
+    return Value(dims.made, (*front, c, h + one, w + other))
+
+
 def _named(dims: Any) -> Sequence[int]:
     return dims if isinstance(dims, (list, tuple)) else ()
 
@@ -232,8 +258,9 @@ def _bound(given: int | None, default: int, size: int) -> int:
     return min(max(given + size if given < 0 else given, 0), size)
 
 
-SAME = ("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "detach_")
+SAME = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
 VIEWS = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as", "view_copy")
+UPSAMPLED = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
 
 # Rules that read nothing: a constant seen otherwise is still that constant.
 IN_PLACE: Mapping[str, Rule] = {
@@ -257,5 +284,9 @@ RULES: Mapping[str, Rule] = {
     "aten.stack": _stack,
     **dict.fromkeys(("aten.pad", "aten.constant_pad_nd", "aten.roll"), _changed),
     **dict.fromkeys(("aten.slice_scatter", "aten.copy"), _changed),
+    **dict.fromkeys((f"aten.upsample_{name}" for name in UPSAMPLED), _changed),
     "aten.select_scatter": _row_written,
+    "aten.detach": _detach,
+    "aten.pixel_shuffle": _pixel_shuffle,
+    "aten.broadcast_tensors": _broadcast,
 }

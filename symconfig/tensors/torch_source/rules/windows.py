@@ -49,9 +49,38 @@ def _convolution(call: Call) -> Answer:
         windows=space,
     )
     y = call.viewed(y, out)
-    if call["bias"] is None:
-        return y
-    bias = call.viewed(call["bias"], [out[1], *(1 for _ in kernel)])
+    return y if call["bias"] is None else _biased(call, y, len(kernel))
+
+
+def _transposed(call: Call) -> Answer:
+    """Windows side by side: each element makes one, so that the output's rows are (element, place within)."""
+    x, weight = call["input"], call["weight"]
+    shape, kernel = call.shape(x), call.shape(weight)[2:]
+    side = list(call["stride"]) == kernel and not any((*call["padding"], *call["output_padding"]))
+    if not side or call["groups"] != 1:
+        raise NotImplementedError("windows that overlap, or groups")
+    space = [f"d{n}" for n in range(len(kernel))]
+    inner = [f"k{n}" for n in range(len(kernel))]
+    out = ["n", "out", *(label for pair in zip(space, inner, strict=True) for label in pair)]
+    size = [size for pair in zip(shape[2:], kernel, strict=True) for size in pair]
+
+    def make(nest: Nest) -> Operator:
+        given, kernels = nest.inputs
+        return build.product(nest.name, given, kernels, nest.output, path=nest.path)
+
+    y = call.emit(
+        make,
+        [(x, ["n", "in", *space]), (weight, ["in", "out", *inner])],
+        out,
+        part="product" if call["bias"] else "",
+        result=replace(call.result, shape=(shape[0], call.result.shape[1], *size)),
+    )
+    y = call.viewed(y, call.result.shape)
+    return y if call["bias"] is None else _biased(call, y, len(kernel))
+
+
+def _biased(call: Call, y: Value, space: int) -> Value:
+    bias = call.viewed(call["bias"], [call.result.shape[1], *(1 for _ in range(space))])
     return pointwise(call, LINEAR, [y, bias], traffic=BIAS)
 
 
@@ -119,6 +148,7 @@ def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[in
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("aten.convolution", *(f"aten.conv{n}d" for n in (1, 2, 3))), _convolution),
+    **dict.fromkeys((f"aten.conv_transpose{n}d" for n in (1, 2, 3)), _transposed),
     **dict.fromkeys((f"aten.max_pool{n}d" for n in (1, 2, 3)), partial(_pool, True)),
     **dict.fromkeys((f"aten.max_pool{n}d_with_indices" for n in (1, 2, 3)), partial(_pool, True)),
     **dict.fromkeys((f"aten.avg_pool{n}d" for n in (1, 2, 3)), partial(_pool, False)),
