@@ -39,11 +39,14 @@ class PartitionResult:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """For every folded operator, parameter and copy what it does along the levels, in words."""
+        """For every folded operator what it does along the levels, in words; parameters as `weight of …`."""
         from symconfig.solve.partition.strategy import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
-        return {node.name: worded(node, row, self.found.axes) for node, row in nodes}
+        return {
+            ("weight of " if node.parameter is not None else "") + node.name: worded(node, row, self.found.axes)
+            for node, row in nodes
+        }
 
     @cached_property
     def solved(self) -> Solved:

@@ -13,7 +13,7 @@ from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained, meeting
 from symconfig.report.partition_said import LETTERS, Said, general, letter, short
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import Part, does, layout, worded
+from symconfig.solve.partition.strategy import Part, does, gains, layout, worded
 from symconfig.tensors.net import Node
 
 KEPT = {
@@ -87,7 +87,7 @@ def strategies(said: Said) -> Grid:
         for (name, output, other), (times, more) in members.items():
             cost = f"+{said.amount(more)}" if isfinite(more) else ""
             rows.append((f"  {short(name, _NAME)}", count(times), output, short(other, _WORDS), cost))
-    headers = ("operator", "times", "output: dim/parts·level", "next best", said.unit)
+    headers = ("operator", "times", "output: dim/parts·level", "or rather", said.unit)
     return Grid(headers, tuple(rows), left=(0, 2, 3), title="How operators are split")
 
 
@@ -101,7 +101,7 @@ def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
         node, row = found.net.nodes[reason.node], found.rows[reason.node]
         assert node.operator is not None
         output = layout(node.ports[len(node.operator.inputs)], row, found.axes).text(LETTERS)
-        other = worded(node, reason.others[0].row, found.axes, letter) if reason.others else "none fits"
+        other = gains(node, row, reason.others[0].row, found.axes, letter) if reason.others else "none fits"
         more = reason.others[0].cost - found.cost if reason.others else float("inf")
         members = groups.setdefault(worded(node, row, found.axes, letter), {})
         key = (general(node.name), output[output.index("[") :], other)
@@ -147,7 +147,11 @@ def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]
         return ", ".join(kept) or "whole"
 
     assert node.parameter is not None
-    return (words(3), words(2), words(1)) if node.parameter.trainable else (words(3), "none", "none")
+    weight, gradient, state = words(3), words(2), words(1)
+    if not node.parameter.trainable:
+        return weight, "none", "none"
+    same = "as the weight"
+    return weight, same if gradient == weight else gradient, same if state == weight else state
 
 
 def legend(said: Said) -> list[Block]:

@@ -65,7 +65,7 @@ def meeting(said: Said) -> str:
         f"{said.amount(cost)} {said.unit} ({100 * (cost / found.cost - 1):+.1f} %)" if isfinite(cost) else "ruled out"
     )
     over = "" if memory <= found.ask.memory_limit else ", which does not fit"
-    lines = [f"{nearest}: {saved}, {gib(memory)} GiB{over}. What departs from it:"]
+    lines = [f"{nearest}.", f"It takes {saved}, {gib(memory)} GiB{over}. What departs from it:"]
     lines += [f"  {short(str(difference), 116)}" for difference in projection.differences[:6]]
     if len(projection.differences) > 6:
         lines.append(f"  and {len(projection.differences) - 6} others")
@@ -101,9 +101,9 @@ def _others(said: Said, node: Node, reason: Reason) -> Grid:
         (
             worded(node, one.row, found.axes, letter), f"{'' if one.cost < found.cost else '+'}"
             f"{said.amount(one.cost - found.cost)}", said.amount(one.computation), said.amount(one.communication),
-            gib(one.memory), "" if one.fits else "does not fit",
+            gib(one.memory), "yes" if one.fits else "no",
         )
         for one in (*([reason.unfit] if reason.unfit is not None else []), *reason.others)
     ]  # fmt: skip
-    headers = ("instead", said.unit, "computation", "communication", "GiB", "")
+    headers = ("instead", said.unit, "computation", "communication", "GiB", "fits")
     return Grid(headers, tuple(rows), left=(0, 5), title="What else it could do, and what the step would take more")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,33 +51,36 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:
-    """Over everything that was asked for."""
-    return min((_lightest(case, ask) for case in _leanest(programs, ask)), key=lambda found: found.memory)
+    """With most microbatches and what stays for the backward least."""
+    case = _leanest(programs, ask)
+    found, axes = _found(case, ask), ask.mesh.axes()
+    if len(axes) > FEW:
+        return found
+    costs = costs_of(case, ask, axes)
+    rows = spaces(costs, axes)
+    assert rows is not None
+    problem = assemble(costs, rows, float("inf"))
+    least = least_memory(problem, None, _PROOF_S)
+    bound = max(found.bound, least.bound)
+    if least.choice is not None and problem.memory(least.choice) < found.memory:
+        chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
+        found = replace(found, rows=chosen, memory=problem.memory(least.choice))
+    return replace(found, bound=min(bound, found.memory))
 
 
-def _leanest(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """With most microbatches; what stays for the backward least."""
+def _leanest(programs: Programs, ask: Ask) -> Case:
     every = list(all_cases(programs, replace(ask, turns=ask.turns[-1:])))
-    floors = [floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) for case in every]
-    yield every[int(np.argmin(floors))]
+    return min(every, key=lambda case: floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus))
 
 
-def _lightest(case: Case, ask: Ask) -> Lightest:
+def _found(case: Case, ask: Ask) -> Lightest:
+    """By the adaptive solver, where nothing but memory counts."""
     axes = ask.mesh.axes()
     costs = costs_of(case, ask, axes)
     cutter = Cutter(costs, axes, ask.gamma)
     inward, outward = tuple(reversed(range(len(axes)))), tuple(range(len(axes)))
     found = min((cutter.partitioned(_NOTHING_ELSE, order) for order in (inward, outward)), key=lambda one: one.memory)
     bound = floor_bytes(costs, ask.mesh.gpus)
-    if len(axes) <= FEW and (rows := spaces(costs, axes)) is not None:
-        problem = assemble(costs, rows, float("inf"))
-        least = least_memory(problem, None, _PROOF_S)
-        bound = max(bound, least.bound)
-        if least.choice is not None:
-            chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
-            peak = problem.memory(least.choice)
-            if peak < found.memory:
-                return Lightest(case, axes, chosen, peak, min(bound, peak))
     return Lightest(case, axes, found.rows, found.memory, min(bound, found.memory))
 
 
@@ -109,40 +112,33 @@ def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
 
 def _nearest(programs: Programs, ask: Ask, grown: Grown) -> str:
     """The fewest GPUs, in steps of doubled and half-way counts, on which the lightest partition fits."""
-    few, many = 1, 0
-    for power in range(1, _DOUBLINGS + 1):
-        if _fits(programs, ask, grown, 2**power):
-            few, many = 2 ** (power - 1), 2**power
-            break
+    tried: dict[int, float] = {}
+
+    def fits(times: int) -> bool:
+        tried[times] = _held(programs, ask, grown, times)
+        return tried[times] <= ask.memory_limit
+
+    many = next((2**power for power in range(1, _DOUBLINGS + 1) if fits(2**power)), 0)
     if not many:
         return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"
-    steps: Sequence[int] = range(few + max(few // 4, 1), many, max(few // 4, 1))
-    times = next((times for times in steps if _fits(programs, ask, grown, times)), many)
-    return f"{times * ask.mesh.gpus:,} GPUs, on which {_held(programs, ask, grown, times)} GiB would be held"
+    step = max(many // 8, 1)
+    times = next((times for times in range(many // 2 + step, many, step) if fits(times)), many)
+    return f"{times * ask.mesh.gpus:,} GPUs, on which {_gib(tried[times])} GiB would be held"
 
 
-def _on(ask: Ask, grown: Grown, times: int) -> Ask | None:
+def _held(programs: Programs, ask: Ask, grown: Grown, times: int) -> float:
+    """Bytes that were found to do on so many times as many GPUs; infinite where there are none, or too few."""
     try:
         mesh = grown(times)
     except InputError:
-        return None
-    return replace(ask, mesh=mesh) if mesh is not None else None
-
-
-def _fits(programs: Programs, ask: Ask, grown: Grown, times: int) -> bool:
-    on = _on(ask, grown, times)
-    if on is None:
-        return False
-    case = next(_leanest(programs, on))
-    if floor_bytes(costs_of(case, on, ()), on.mesh.gpus) > on.memory_limit:
-        return False
-    return lightest(programs, on).memory <= on.memory_limit
-
-
-def _held(programs: Programs, ask: Ask, grown: Grown, times: int) -> str:
-    on = _on(ask, grown, times)
-    assert on is not None
-    return _gib(lightest(programs, on).memory)
+        return np.inf
+    if mesh is None:
+        return np.inf
+    on = replace(ask, mesh=mesh)
+    case = _leanest(programs, on)
+    if floor_bytes(costs_of(case, on, ()), mesh.gpus) > on.memory_limit:
+        return np.inf
+    return _found(case, on).memory
 
 
 def _gib(amount: float) -> str:

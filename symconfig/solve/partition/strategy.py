@@ -9,6 +9,8 @@ from math import prod
 from symconfig.descriptor.mesh import Axis
 from symconfig.tensors.net import FLAT, PARTIAL, Node, Port
 
+_WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -85,10 +87,23 @@ def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
     """`batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
-    words = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
     found = [
-        f"{words.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
+        f"{_WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
         for option, parts in does(node, row, axes)
         if parts
     ]
     return ", ".join(found) or "one rank"
+
+
+def gains(
+    node: Node, row: Sequence[int], other: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str
+) -> str:
+    """What the other row does along more ranks than the first: `heads over 2·nvlink`."""
+    before = {(level, option): size for level, option, size in alike(row, axes)}
+    found = []
+    for level, option, size in alike(other, axes):
+        more = size // before.get((level, option), 1)
+        if more > 1:
+            option_name = node.options[option].name
+            found.append(f"{_WORDS.get(option_name, name(option_name))} over {more}·{level}")
+    return ", ".join(found)
