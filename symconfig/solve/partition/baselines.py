@@ -41,7 +41,7 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, degrees: Degrees | None 
     the batch over all. ulysses: the sequence over as many axes as divide the heads, the batch over the others. context:
     the sequence over all axes. matmul-2d: of the axes the inner half for the
     width that products give, the outer half for the other of a weight's dims. spatial: what a window slides over, then
-    the batch. random: anything that can be cut, seeded by the mesh. Raises KeyError for another name.
+    the batch. random: anything that can be cut, of seed 0. Raises KeyError for another name.
     """
     if name in _OTHERS:
         return _OTHERS[name](net, axes)
