@@ -103,9 +103,10 @@ def _labelled(now: State, known: Known) -> bool:
     """Looks below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
     width = known.cost - now.bound if known.cost < np.inf else LOOK * abs(now.bound)
     base, share = now.bound, 1 / 16
+    prices = (now.price, now.price / 2, now.price * 2, 0.0, None) if now.price else (0.0, None)
     while not known.late:
         ceiling = min(known.target, base + share * width)
-        front = cheapest(now.space, now.price, ceiling)
+        front = cheapest(now.space, prices, ceiling)
         known.steps += 1
         if not front.complete:
             return False
@@ -115,7 +116,7 @@ def _labelled(now: State, known: Known) -> bool:
         now.bound = max(now.bound, ceiling)
         if now.bound >= known.target:
             return True
-        share *= 4
+        share *= 2
     return False
 
 
@@ -143,7 +144,9 @@ def _split(now: State) -> list[State]:
         low = part(now, [t <= most for t in space.transient], space.raised)
         high = part(now, whole, float(values[np.searchsorted(values, most, side="right")]))
         return [child for child in (low, high) if child is not None]
-    v = max(range(len(whole)), key=lambda node: (space.sizes[node] > 1) * (1 + len(space.around[node])))
+    v = max(
+        range(len(whole)), key=lambda node: (space.sizes[node] > 1) * space.sizes[node] * (1 + len(space.around[node]))
+    )
     order = np.argsort(now.bounds[v], kind="stable")
     first = np.zeros(len(order), dtype=bool)
     first[order[: (len(order) + 1) // 2]] = True

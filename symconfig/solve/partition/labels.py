@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from symconfig.solve.partition.bound import priced
+from symconfig.solve.partition.bound import priced, weighed
 from symconfig.solve.partition.marginal import Eliminated, Factor, beliefs, eliminated, plan
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.reduce import Bools, Ints, Space
 
-MOST = 1_500_000  # labels of one step, before it is given up: some 100 MB
+MOST = 500_000  # labels of one step, before it is given up: some 50 MB
+TRIED = 10_000_000  # combinations of labels of one step, before it is given up: some 2 s
+AT_ONCE = 500_000  # of them
 ROUNDING = 1e-12  # relative: sums of the same bytes in another order
 ALIKE = 5e-12  # of the ceiling: costs that differ by less are taken for the same
 
@@ -47,42 +50,67 @@ class Front:
     complete: bool
 
 
-def cheapest(space: Space, price: float, ceiling: float) -> Front:
-    """price: at which the bound is good; it decides how many labels there are, not the answer."""
-    found = eliminated(priced(space, price), plan(space)[0])
-    alive = {n: _alive(space, belief, price, ceiling) for n, belief in beliefs(found)}
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A bound of cost + price x bytes (price None: of bytes alone), which a part of a choice has to stay below."""
+
+    space: Space
+    price: float | None
+    ceiling: float
+    found: Eliminated
+
+    def sum(self, cost: Array, memory: Array) -> Array:
+        return memory if self.price is None else cost + self.price * memory
+
+    def allows(self, bound: Array, transient: Array) -> Bools:
+        """bound: of all held, and the largest transient known."""
+        limit = self.space.limit + ROUNDING * abs(self.space.limit)
+        room = limit - np.maximum(self.space.floor, transient)
+        below: Bools = bound < room if self.price is None else bound - self.price * room < self.ceiling
+        return below
+
+
+def cheapest(space: Space, prices: Sequence[float | None], ceiling: float) -> Front:
+    """prices: of bounds, None for that of bytes alone. They decide how many labels there are, not the answer."""
+    steps = plan(space)[0]
+    rules = [
+        _Rule(space, price, ceiling, eliminated(weighed(space) if price is None else priced(space, price), steps))
+        for price in prices
+    ]
+    alive: dict[int, _Alive] = {}
+    for every in zip(*(beliefs(rule.found) for rule in rules), strict=True):
+        number = every[0][0]
+        alive[number] = _alive(space, rules, steps[number].v, [belief for _, belief in every])
     made: list[Labels] = []
-    for number in range(len(found.steps)):
-        labels = _step(space, found, number, alive.pop(number), made, price, ceiling)
+    for number in range(len(steps)):
+        labels = _step(space, rules, number, alive.pop(number), made)
         if labels is None:
             return Front(None, False)
         made.append(labels)
-    return Front(_traced(found, made, space, ceiling), True)
+    return Front(_traced(rules[0].found, made, space, ceiling), True)
 
 
-def _alive(space: Space, belief: Array, price: float, ceiling: float) -> tuple[tuple[Ints, ...], Array]:
-    """Combinations of a step's node and scope that may be part of something below the ceiling, and their bounds."""
-    at = np.nonzero(belief - price * space.room < ceiling)
-    return at, belief[at]
+_Alive = tuple[tuple[Ints, ...], list[Array]]
 
 
-def _step(
-    space: Space,
-    found: Eliminated,
-    number: int,
-    alive: tuple[tuple[Ints, ...], Array],
-    made: Sequence[Labels],
-    price: float,
-    ceiling: float,
-) -> Labels | None:
+def _alive(space: Space, rules: Sequence[_Rule], v: int, every: Sequence[Array]) -> _Alive:
+    """Combinations of a step's node and scope that all rules allow, and their bounds by each."""
+    transient = space.transient[v].reshape((-1,) + (1,) * (every[0].ndim - 1))
+    allowed = [rule.allows(belief, transient) for rule, belief in zip(rules, every, strict=True)]
+    at = np.nonzero(np.logical_and.reduce(allowed))
+    return at, [belief[at] for belief in every]
+
+
+def _step(space: Space, rules: Sequence[_Rule], number: int, alive: _Alive, made: Sequence[Labels]) -> Labels | None:
     """The labels of a step. None: there would be too many."""
-    step = found.steps[number]
-    places, bound = alive
+    step = rules[0].found.steps[number]
+    places, bounds = alive
     columns = dict(zip((step.v, *step.scope), places, strict=True))
-    rows = _Rows(columns, *_own(space, step.v, columns), space.transient[step.v][columns[step.v]], bound, {})
-    for factor in found.parts[number]:
+    rows = _Rows(columns, *_own(space, step.v, columns), space.transient[step.v][columns[step.v]], bounds, {})
+    for place, factor in enumerate(rules[0].found.parts[number]):
         if factor.source >= 0:
-            joined = _joined(rows, factor, made[factor.source], space, price, ceiling)
+            factors = [rule.found.parts[number][place] for rule in rules]
+            joined = _joined(rows, factors, made[factor.source], rules)
             if joined is None:
                 return None
             rows = joined
@@ -90,9 +118,8 @@ def _step(
     key = np.zeros(len(rows.cost), dtype=np.int64)
     for w, size in zip(step.scope, sizes, strict=True):
         key = key * size + rows.columns[w]
-    kept = _front(key, rows, space.floor, ALIKE * abs(ceiling))
-    count = int(np.prod(sizes)) if sizes else 1
-    starts = np.searchsorted(key[kept], np.arange(count + 1))
+    kept = _front(key, rows, space.floor, ALIKE * abs(rules[0].ceiling))
+    starts = np.searchsorted(key[kept], np.arange(prod(sizes) + 1))
     below = tuple((source, labels[kept]) for source, labels in rows.below.items())
     return Labels(
         starts, rows.cost[kept], rows.memory[kept], rows.transient[kept], rows.columns[step.v][kept], below
@@ -101,13 +128,13 @@ def _step(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Labels in the making: what the nodes of the step take, sums so far, and a bound of all together at the price."""
+    """Labels in the making: what the nodes of the step take, sums so far, and bounds of all together by each rule."""
 
     columns: dict[int, Ints]
     cost: Array
     memory: Array
     transient: Array
-    bound: Array
+    bounds: list[Array]
     below: dict[int, Ints]
 
 
@@ -124,30 +151,50 @@ def _own(space: Space, v: int, columns: dict[int, Ints]) -> tuple[Array, Array]:
     return cost, memory
 
 
-def _joined(rows: _Rows, factor: Factor, labels: Labels, space: Space, price: float, ceiling: float) -> _Rows | None:
-    """Every row with every label of its combination."""
-    at = tuple(rows.columns[w] for w in factor.scope)
-    key = np.ravel_multi_index(at, factor.table.shape)
-    first = labels.starts[key]
-    counts = labels.starts[key + 1] - first
-    total = int(counts.sum())
-    if total > MOST:
+def _joined(rows: _Rows, factors: Sequence[Factor], labels: Labels, rules: Sequence[_Rule]) -> _Rows | None:
+    """Every row with every label of its combination, as far as the rules allow. None: there would be too many.
+
+    factors: the tables of the labels' step by each rule.
+    """
+    at = tuple(rows.columns[w] for w in factors[0].scope)
+    key = np.ravel_multi_index(at, factors[0].table.shape)
+    counts = labels.starts[key + 1] - labels.starts[key]
+    ends = np.cumsum(counts)
+    if len(ends) and ends[-1] > TRIED:
         return None
-    row = np.repeat(np.arange(len(key)), counts)
-    label = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
-    cost, memory = labels.cost[label], labels.memory[label]
-    bound = rows.bound[row] + (cost + price * memory - factor.table[at][row])
-    transient = np.maximum(rows.transient[row], labels.transient[label])
-    keep: Bools = bound - price * (space.limit - np.maximum(space.floor, transient)) < ceiling
-    row, label = row[keep], label[keep]
+    spare = [bound - factor.table[at] for bound, factor in zip(rows.bounds, factors, strict=True)]
+    parts: list[tuple[Ints, Ints, list[Array]]] = []
+    first = found = 0
+    while first < len(counts):
+        past = max(first + 1, int(np.searchsorted(ends, ends[first] - counts[first] + AT_ONCE, side="right")))
+        row = np.repeat(np.arange(first, past), counts[first:past])
+        label = np.arange(len(row)) - (ends - counts)[row] + (ends - counts)[first] + labels.starts[key[row]]
+        parts.append(_allowed(rows, labels, rules, spare, row, label))
+        first, found = past, found + len(parts[-1][0])
+        if found > MOST:
+            return None
+    if not parts:
+        return rows
+    row, label = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     return _Rows(
         {w: column[row] for w, column in rows.columns.items()},
-        rows.cost[row] + cost[keep],
-        rows.memory[row] + memory[keep],
-        transient[keep],
-        bound[keep],
-        {**{source: below[row] for source, below in rows.below.items()}, factor.source: label},
+        rows.cost[row] + labels.cost[label],
+        rows.memory[row] + labels.memory[label],
+        np.maximum(rows.transient[row], labels.transient[label]),
+        [np.concatenate([part[2][n] for part in parts]) for n in range(len(rules))],
+        {**{source: below[row] for source, below in rows.below.items()}, factors[0].source: label},
     )
+
+
+def _allowed(
+    rows: _Rows, labels: Labels, rules: Sequence[_Rule], spare: Sequence[Array], row: Ints, label: Ints
+) -> tuple[Ints, Ints, list[Array]]:
+    """Those of the rows and labels, put together, that all rules allow, and their bounds."""
+    cost, memory = labels.cost[label], labels.memory[label]
+    transient = np.maximum(rows.transient[row], labels.transient[label])
+    bounds = [of[row] + rule.sum(cost, memory) for rule, of in zip(rules, spare, strict=True)]
+    keep = np.logical_and.reduce([rule.allows(b, transient) for rule, b in zip(rules, bounds, strict=True)])
+    return row[keep], label[keep], [bound[keep] for bound in bounds]
 
 
 def _front(key: Ints, rows: _Rows, floor: float, alike: float) -> Ints:
@@ -194,7 +241,7 @@ def _together(roots: Sequence[Labels], space: Space, ceiling: float) -> tuple[in
         shape = (len(cost), len(root.cost))
         row, label = (axis.ravel() for axis in np.indices(shape))
         sums = _Rows({}, cost[row] + root.cost[label], memory[row] + root.memory[label],
-                     np.maximum(transient[row], root.transient[label]), np.zeros(0), {})  # fmt: skip
+                     np.maximum(transient[row], root.transient[label]), [], {})  # fmt: skip
         kept = _front(np.zeros(len(row), dtype=np.int64), sums, space.floor, ALIKE * abs(ceiling))
         cost, memory, transient = sums.cost[kept], sums.memory[kept], sums.transient[kept]
         taken = [of[row[kept]] for of in taken] + [label[kept]]
