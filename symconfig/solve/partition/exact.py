@@ -102,22 +102,21 @@ def _swept(now: State, known: Known) -> bool:
 def _labelled(now: State, known: Known) -> bool:
     """Looks below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
     width = known.cost - now.bound if known.cost < np.inf else LOOK * abs(now.bound)
-    base, share = now.bound, 1 / 16
     prices = (now.price, now.price / 2, now.price * 2, 0.0, None) if now.price else (0.0, None)
-    while not known.late:
-        ceiling = min(known.target, base + share * width)
+    for most in (*(now.bound + width / share for share in (16, 8, 4, 2)), np.inf):
+        if known.late:
+            return False
+        ceiling = min(known.target, most)
         front = cheapest(now.space, prices, ceiling)
         known.steps += 1
         if not front.complete:
             return False
         if front.choice is not None:
+            before = known.cost
             known.offer(now.space.original(front.choice))
-            return known.cost <= ceiling  # else it does not fit after all, for rounding
+            return known.cost < before  # else it does not fit after all, for rounding
         now.bound = max(now.bound, ceiling)
-        if now.bound >= known.target:
-            return True
-        share *= 2
-    return False
+    return True
 
 
 def _programmed(now: State, known: Known) -> bool:

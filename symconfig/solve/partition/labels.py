@@ -206,7 +206,9 @@ def _front(key: Ints, rows: _Rows, floor: float, alike: float) -> Ints:
     key, transient = key[order], transient[order]
     new = np.ones(len(order), dtype=bool)
     new[1:] = (key[1:] != key[:-1]) | (transient[1:] != transient[:-1])
-    grade = np.floor((rows.cost[order] - rows.cost.min()) / (alike or 1.0))
+    grade = rows.cost[order] - rows.cost.min()
+    if 0 < alike < np.inf:
+        grade = np.floor(grade / alike)
     # by bytes each row must be of a lower grade than all before it; ranks of (group, grade), falling by group
     _, rank = np.unique(grade, return_inverse=True)
     falling = rank - np.cumsum(new) * (int(rank.max()) + 1)
