@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
+from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError, Problem
 from symconfig.units import MIB
 
@@ -63,7 +64,6 @@ class Machine:
     engine_workspace_bytes: float  # the same of Transformer Engine
 
 
-_NETWORK = ("rail", "spine")  # levels of switches and cables, which libraries fill otherwise than a node's own links
 
 
 def constants(kernels: Kernels) -> dict[str, Number]:
@@ -122,7 +122,7 @@ def _levels(cluster: ClusterDescriptor, link: Number, network: Number) -> dict[s
     levels = list(cluster.levels)
     for index in range(4):
         level = levels[min(index, len(levels) - 1)]
-        efficiency = network if level.name in _NETWORK else link
+        efficiency = network if level.name in NETWORK else link
         thin = level.oversubscription.value if level.oversubscription else 1.0
         result[f"level{index}_size"] = float(level.size) if level.size is not None else 1e12
         result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s.value * efficiency / thin

@@ -44,8 +44,14 @@ class Precisions(Strict):
 
 
 # Constants of kernels that are shares of a peak: nothing runs faster than that, and a plan from more would be a dream.
-SHARES = ("gemm_efficiency", "gemm_efficiency_low", "hbm_efficiency", "attention_efficiency", "link_efficiency",
-          "network_efficiency")
+SHARES = (
+    "gemm_efficiency",
+    "gemm_efficiency_low",
+    "hbm_efficiency",
+    "attention_efficiency",
+    "link_efficiency",
+    "network_efficiency",
+)
 
 
 class Kernels(Strict):
@@ -64,11 +70,15 @@ class Kernels(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         stated = ((name, getattr(self, name)) for name in SHARES)
-        wrong = [f"{name}.value is a share of the peak, above 0 and at most 1, got {quantity.value:g}"
-                 for name, quantity in stated if quantity is not None and not 0 < quantity.value <= 1]
+        wrong = [
+            f"{name}.value is a share of the peak, above 0 and at most 1, got {quantity.value:g}"
+            for name, quantity in stated
+            if quantity is not None and not 0 < quantity.value <= 1
+        ]
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
+
 
 class KernelsFile(Kernels):
     """A GPU type's constants in a file of their own, for all clusters that have it. A cluster names the file."""

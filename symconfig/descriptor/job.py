@@ -11,8 +11,25 @@ from symconfig.descriptor.model import Count, PositiveInt, Strict
 
 Backend = Literal["megatron", "deepspeed"]
 Task = Literal["pretrain", "sft", "lora"]
-PIN_NAMES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "sp", "recompute", "precision",
-             "optimizer_offload", "activation_offload", "cp_comm", "layout", "moe_overlap")
+PIN_NAMES = (
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "mbs",
+    "zero",
+    "sp",
+    "recompute",
+    "precision",
+    "optimizer_offload",
+    "activation_offload",
+    "cp_comm",
+    "layout",
+    "moe_overlap",
+)
 
 
 def _pins(value: Any) -> Any:
@@ -23,9 +40,7 @@ def _pins(value: Any) -> Any:
     if unknown:
         close = {name: difflib.get_close_matches(str(name), PIN_NAMES, n=1) for name in unknown}
         raise ValueError(
-            "; ".join(
-                f"{name} cannot be pinned, need one of {', '.join(close[name] or PIN_NAMES)}" for name in unknown
-            )
+            "; ".join(f"{name} cannot be pinned, need one of {', '.join(close[name] or PIN_NAMES)}" for name in unknown)
         )
     return {name: str(item).lower() if isinstance(item, int) else item for name, item in value.items()}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+
+# Levels of switches and cables between nodes, which libraries fill otherwise than a node's own links.
+NETWORK = frozenset({"rail", "spine"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,16 @@ class Mesh:
                 stride *= size
         return tuple(result)
 
-    def shapes(self, per_level: int = 2) -> Iterator[tuple[Axis, ...]]:
-        """Every way of cutting each level into `per_level` factors, smaller first; fewer where it has fewer primes."""
-        choices = [_cuts(level.size, per_level) for level in self.levels]
-        for factors in product(*choices):
-            yield self.axes(factors)
+    def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
+        """Every way of cutting the levels into at most so many axes together: each into its primes where that is
+        possible, else into two factors at most (smaller first), and as many levels as may be into two.
+        """
+        if len(self.axes()) <= most:
+            return (self.axes(),)
+        ways = [[cut for parts in (1, 2) for cut in _cuts(level.size, parts)] for level in self.levels]
+        every = [cut for cut in product(*map(dict.fromkeys, ways)) if sum(map(len, cut)) <= most]
+        finest = max(sum(map(len, cut)) for cut in every)
+        return tuple(self.axes(cut) for cut in every if sum(map(len, cut)) == finest)
 
 
 def primes(number: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ share of the wire that collectives reach: that of the network on levels called r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -22,7 +23,7 @@ from pydantic import Field, model_validator
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.descriptor.mesh import NETWORK, Mesh, MeshLevel
 from symconfig.descriptor.model import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -63,7 +64,8 @@ def load_mesh(path: str | Path) -> Mesh:
 
 
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
-    """The levels that so many GPUs span, each with more than one domain of the level inside it.
+    """The levels that so many GPUs span, each with more than one domain of the level inside it; one that is as fast as
+    that inside is a part of it, with its longer latency.
 
     They fill whole domains of every level, or lie in one of them and divide it. Raises InputError.
     """
@@ -73,8 +75,16 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
         domain = gpus if level.size is None else min(level.size, gpus)
         if domain > inside:
             levels.append(_level(level, domain, inside))
+            if len(levels) > 1 and _alike(levels[-2], levels[-1]):
+                inner, outer = levels[-2:]
+                levels[-2:] = [replace(inner, size=inner.size * outer.size, latency_s=outer.latency_s)]
         inside = domain
     return Mesh(tuple(levels))
+
+
+def _alike(inner: MeshLevel, outer: MeshLevel) -> bool:
+    switched = not (inner.mesh or outer.mesh) and {inner.name, outer.name} <= NETWORK
+    return switched and inner.bandwidth_bytes_per_s == outer.bandwidth_bytes_per_s
 
 
 def _level(level: Level, domain: int, inside: int) -> MeshLevel:

@@ -251,8 +251,10 @@ class ModelDescriptor(Strict):
         if self.experts is None:
             return (False,) * self.num_hidden_layers
         first, every = self.experts.first_k_dense_replace, self.experts.moe_layer_freq
-        return tuple(i >= first and (i - first) % every == every - 1 if every > 1 else i >= first
-                     for i in range(self.num_hidden_layers))
+        return tuple(
+            i >= first and (i - first) % every == every - 1 if every > 1 else i >= first
+            for i in range(self.num_hidden_layers)
+        )
 
     @cached_property
     def sliding_layers(self) -> tuple[bool, ...]:

@@ -13,7 +13,7 @@ from symconfig.cost import compiled
 from symconfig.cost.formulas import LL128_BANDWIDTH, LL128_LATENCY
 from symconfig.cost.machine import Number
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
 
 Array = NDArray[np.float64]
 _MANY = 1e18  # bytes of which the latency is no part
@@ -62,7 +62,7 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
         at = min(index, len(mesh.levels) - 1)
         level = mesh.levels[at]
         network = kernels.network_efficiency or kernels.link_efficiency
-        share = network if level.name in ("rail", "spine") else kernels.link_efficiency
+        share = network if level.name in NETWORK else kernels.link_efficiency
         result[f"level{index}_size"] = float(reach[at + 1])
         result[f"level{index}_bytes_per_s"] = level.bandwidth_bytes_per_s * share.value
         result[f"level{index}_latency_s"] = level.latency_s

@@ -157,7 +157,7 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     strategies then goes on with them, the cheapest first.
     """
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Found | None]]()
-    shapes = tuple(ask.mesh.shapes()) if len(ask.mesh.axes()) > FEW else (ask.mesh.axes(),)
+    shapes = ask.mesh.shapes(FEW)
     for case in cases(programs, ask):
         if ask.objective is Objective.SYMTENSOR and search.best is not None:
             break  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
