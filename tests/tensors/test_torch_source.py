@@ -148,6 +148,6 @@ def test_convolutions_split_in_space_with_their_neighbours_rows() -> None:
 
 def test_a_batch_norm_reduces_over_the_batch_and_space_inside() -> None:
     made = program("wide_resnet")
-    norm = next(op for op in made.operators if op.inputs[0].tensor == "conv2d" and op.work is Work.MEMORY)
+    norm = next(op for op in made.operators if op.inputs[0].tensor == "stem.conv2d" and op.work is Work.MEMORY)
     channels = made.sizes["stem:0"]
     assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {8: 1, 32: 1, channels: 0}

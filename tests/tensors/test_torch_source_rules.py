@@ -132,7 +132,7 @@ def test_a_residual_addition_stays_alone_since_it_may_run_on_partial_sums() -> N
     made = program(block, (4, 8), a=lambda: nn.Linear(8, 8), b=wide, c=narrow, norm=lambda: nn.LayerNorm(8))
     addition, norm = made.operators[-2:]
     assert addition.linear
-    assert [operand.tensor for operand in addition.inputs] == ["linear_2.product", "c.bias", "linear"]
+    assert [operand.tensor for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
     assert not norm.linear
     assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {4: 0, 8: 3}  # two of the norm, its sum
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import getitem
@@ -36,6 +37,7 @@ class _Walk:
     recorder: Recorder
     values: dict[Node, Any] = field(default_factory=dict)
     constants: dict[Node, str] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
 
     def value(self, arg: Any) -> Any:
         """An argument with values in place of nodes."""
@@ -102,11 +104,19 @@ class _Walk:
         given = [value for value in inputs if isinstance(value, Value)]
         flows = any(value.gradient for value in given)
         outs = [Out([], made.shape, made.element_bytes, flows and made.floating) for made in results_of(node)]
-        values = self.recorder.missing(node.name, path_of(node), operator, given, outs)
+        values = self.recorder.missing(self._named(node), path_of(node), operator, given, outs)
         return values if isinstance(node.meta["val"], (list, tuple)) else values[0]
 
     def _call(self, node: Node) -> Call:
-        return Call(self.recorder, name_of(node), node.name, path_of(node), self._bound(node), results_of(node))
+        bound, name = self._bound(node), self._named(node)
+        return Call(self.recorder, name_of(node), name, path_of(node), bound, results_of(node))
+
+    def _named(self, node: Node) -> str:
+        """`layers.0.mlp.silu`: by the module that calls it, and numbered within that."""
+        names = [path_of(node), name_of(node).partition(".")[2].strip("_")]
+        name = ".".join(filter(None, names))
+        self.times[name] += 1
+        return name if self.times[name] == 1 else f"{name}_{self.times[name]}"
 
     def _bound(self, node: Node) -> dict[str, Any]:
         bound: dict[str, Any] = {}
