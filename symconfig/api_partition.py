@@ -13,7 +13,7 @@ import numpy as np
 from symconfig.api import PlanResult, plan
 from symconfig.errors import InputError, Problem
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Said, names
 from symconfig.solve.partition.account import Compared, Spent, compared, spent
 from symconfig.solve.partition.collectives import Moved, collectives
 from symconfig.solve.partition.infeasible import infeasible
@@ -118,6 +118,8 @@ class PartitionResult:
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
         ]
         told = projection.exact and source.model is not None
+        ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
+        dims = {dim for some in ports for dim in some}
         return Said(
             f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
             ", ".join(size for size in sizes if size),
@@ -131,6 +133,7 @@ class PartitionResult:
             tuple(self.baselines()) if baselines else (),
             explained,
             found.net.program.notes,
+            names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import symconfig
+from symconfig.api_partition import PartitionResult
 from symconfig.errors import InputError
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import Degrees
 from tests.cli_support import Run, run
 
 __all__ = ["run"]
@@ -191,3 +195,15 @@ def test_what_is_no_strategy_of_a_framework_is_not_planned() -> None:
     if not result.projection.exact:
         with pytest.raises(InputError, match="not one that Megatron-LM or DeepSpeed can be told"):
             result.plan()
+
+
+def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:
+    result = symconfig.partition("llama2-7b", "h100", 8, 64, solver="adaptive", num_microbatches=4)
+    degrees = Degrees(tp=4, dp=2, sequence_parallel=True, zero=1)
+    rows = baseline(result.found.net, result.found.axes, "megatron-tp-sp", degrees).rows
+    assert rows is not None
+    other = PartitionResult(result.asked, replace(result.found, rows=tuple(map(tuple, rows.tolist()))))
+    assert other.projection.exact
+    best = other.plan().best
+    assert (best.parallel.tp, best.parallel.dp, best.parallel.pp) == (4, 2, 1)
+    assert (best.options.sequence_parallel, best.options.zero_stage, best.batch.num_microbatches) == (True, 1, 4)

@@ -11,7 +11,7 @@ from symconfig.format import count, gib, percent, seconds
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained, meeting
-from symconfig.report.partition_said import LETTERS, Said, general, letter, short
+from symconfig.report.partition_said import Said, general, short
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, layout, worded
 from symconfig.tensors.net import Node
@@ -100,10 +100,10 @@ def _groups(said: Said) -> dict[str, dict[Member, tuple[int, float]]]:
     for reason in said.reasons:
         node, row = found.net.nodes[reason.node], found.rows[reason.node]
         assert node.operator is not None
-        output = layout(node.ports[len(node.operator.inputs)], row, found.axes).text(LETTERS)
-        other = gains(node, row, reason.others[0].row, found.axes, letter) if reason.others else "none fits"
+        output = layout(node.ports[len(node.operator.inputs)], row, found.axes).text(said.names)
+        other = gains(node, row, reason.others[0].row, found.axes, said.named) if reason.others else "none fits"
         more = reason.others[0].cost - found.cost if reason.others else float("inf")
-        members = groups.setdefault(worded(node, row, found.axes, letter), {})
+        members = groups.setdefault(worded(node, row, found.axes, said.named), {})
         key = (general(node.name), output[output.index("[") :], other)
         times, before = members.get(key, (0, float("inf")))
         members[key] = (times + node.times, min(before, more))
@@ -140,7 +140,7 @@ def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]
 
     def words(least: int) -> str:
         kept = [
-            f"{'flat' if name.startswith('zero') else letter(name)}/{_over(parts)}"
+            f"{'flat' if name.startswith('zero') else said.named(name)}/{_over(parts)}"
             for name, parts in cut
             if not name.startswith("zero") or int(name[4:]) >= least
         ]
@@ -156,7 +156,7 @@ def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]
 
 def legend(said: Said) -> list[Block]:
     """What the letters of dims stand for."""
-    used = [f"{sign} {dim}" for dim, sign in LETTERS.items() if dim in said.found.net.program.sizes]
+    used = [f"{sign} {dim}" for dim, sign in said.names.items()]
     return [fill("Dims: " + ", ".join(used), WIDTH, subsequent_indent="  ")] if used else []
 
 

@@ -8,7 +8,7 @@ from math import isfinite
 from symconfig.format import count, gib
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_said import LETTERS, Said, general, letter, short
+from symconfig.report.partition_said import Said, general, short
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.strategy import layout, worded
@@ -79,12 +79,12 @@ def explained(said: Said, v: int) -> Iterator[Block]:
     rows = [
         (
             "output" if port.output else "input",
-            layout(port, row, found.axes).text(LETTERS),
-            layout(port, row, found.axes, backward=True).text(LETTERS) if port.tensor.gradient else "none",
+            layout(port, row, found.axes).text(said.names),
+            layout(port, row, found.axes, backward=True).text(said.names) if port.tensor.gradient else "none",
         )
         for port in node.ports
     ]
-    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, found.axes, letter)}"
+    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, found.axes, said.named)}"
     yield Grid(("", "tensor", "gradient"), tuple(rows), left=(0, 1, 2), title=title)
     links = set(found.net.links_of[v])
     near = tuple(one for one in said.moved if one.link in links or (one.link < 0 and one.producer == node.name))
@@ -99,7 +99,7 @@ def _others(said: Said, node: Node, reason: Reason) -> Grid:
     found = said.found
     rows = [
         (
-            worded(node, one.row, found.axes, letter), f"{'' if one.cost < found.cost else '+'}"
+            worded(node, one.row, found.axes, said.named), f"{'' if one.cost < found.cost else '+'}"
             f"{said.amount(one.cost - found.cost)}", said.amount(one.computation), said.amount(one.communication),
             gib(one.memory), "yes" if one.fits else "no",
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from string import ascii_lowercase
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
@@ -13,6 +15,7 @@ from symconfig.solve.partition.project import Projection
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
 
+_LONG = 12  # letters of a dim that are too many for a table
 LETTERS = {
     d.BATCH: "B", d.SEQUENCE: "S", d.KEYS: "T", d.HIDDEN: "D", d.VOCAB: "V", d.HEADS: "A", d.KV_HEADS: "KV",
     d.HEAD_DIM: "C", d.FFN: "F", d.EXPERTS: "E", d.EXPERT_FFN: "G", d.SLOTS: "U", d.RANK: "R",
@@ -37,6 +40,7 @@ class Said:
     compared: tuple[Compared, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # of dims, as they are written
 
     @property
     def timed(self) -> bool:
@@ -45,6 +49,9 @@ class Said:
     def amount(self, cost: float) -> str:
         """A cost in milliseconds, or relative."""
         return f"{1e3 * cost:,.3f}" if self.timed else f"{cost:,.4g}"
+
+    def named(self, dim: str) -> str:
+        return self.names.get(dim, dim)
 
     @property
     def unit(self) -> str:
@@ -56,8 +63,15 @@ def general(name: str) -> str:
     return re.sub(r"(?<![^._])\d+(?![^._])", "*", name)
 
 
-def letter(dim: str) -> str:
-    return LETTERS.get(dim, dim)
+def names(dims: Iterable[str]) -> dict[str, str]:
+    """Letters for dims: those of models' dims, and for others whose names are long those that are left."""
+    result = {dim: LETTERS[dim] for dim in dims if dim in LETTERS}
+    taken = {*result.values(), *dims}
+    free = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)
+    for dim in dims:
+        if dim not in result and len(dim) > _LONG:
+            result[dim] = next(sign for sign in free if sign not in taken)
+    return result
 
 
 def short(text: str, most: int) -> str:

@@ -308,14 +308,14 @@ class Costs:
         ]
 
     def _senseless(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> NDArray[np.bool_]:
-        """What is used in parts is not kept in others across them; nor in smaller ones where that is ruled out."""
+        """What is used in parts is not kept flat across them; and where that is ruled out, in no other parts at all."""
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         stored = columns(states(source, given)[2], pairs.down)
         uses = columns(forward_places(sink.ports[link.taken])[taken], pairs.across)
         result = np.zeros(pairs.shape, dtype=bool)
         for state, used in zip(stored, uses, strict=True):
             split = np.asarray(cut(used))
-            result = result | ((state == FLAT) & split) | ((not self.flat) & cut(state) & ~split)
+            result = result | ((state == FLAT) & split) | ((not self.flat) & cut(state) & (state != used))
         return result
 
 

@@ -73,7 +73,8 @@ class Exchange(NamedTuple):
 class Collective:
     """One collective of a step, along one axis. amount: of the larger buffer on a rank, in bytes or elements.
 
-    times: in a step; cost: of one time; shown: of one time, what no work beside it hides.
+    times: in a step; cost: of one time; shown: of one time, what no work beside it hides. transfer: those of one number
+    bring one tensor from one layout into another.
     """
 
     phase: Phase
@@ -83,6 +84,7 @@ class Collective:
     times: float
     cost: float
     shown: float
+    transfer: int = 0
 
 
 def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
@@ -94,13 +96,12 @@ def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
         often = times * _number(exchange.times)
         whole = _number(total(move for transfer in exchange.transfers for move in transfer.moves()))
         share = _number(exchange.shown) / whole if whole else 0.0
-        for transfer in exchange.transfers:
+        for number, transfer in enumerate(exchange.transfers):
             for move in transfer.moves():
                 if often and np.all(move.happens):
                     cost = _number(move.cost)
-                    yield Collective(
-                        exchange.phase, move.kind, move.axis, _number(move.amount), often, cost, share * cost
-                    )
+                    amount, shown = _number(move.amount), share * cost
+                    yield Collective(exchange.phase, move.kind, move.axis, amount, often, cost, shown, number)
 
 
 def _number(value: Array | float) -> float:

@@ -83,8 +83,8 @@ def _by_level(
     found: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
 ) -> Iterator[Moved]:
     """Collectives of a kind over several axes of a level, one after the other, are one over the level."""
-    for (phase, kind, level, times), same in groupby(
-        found, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times)
+    for (phase, kind, level, times, _), same in groupby(
+        found, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times, one.transfer)
     ):
         whole = Moved(*names, link, phase, kind, level, 1, 0.0, times, 0.0, 0.0)
         for one in same:
