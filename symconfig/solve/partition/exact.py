@@ -138,7 +138,7 @@ def _split(now: State) -> list[State]:
     values = np.unique(np.concatenate([t[t > space.floor] for t in space.transient]))
     most, between = now.largest, values[values < now.largest]
     whole = [np.ones(size, dtype=bool) for size in space.sizes]
-    if now.price and most > space.floor:
+    if space.limit < np.inf and most > space.floor:
         most = float(between[len(between) // 2]) if len(between) else space.floor
         low = part(now, [t <= most for t in space.transient], space.raised)
         high = part(now, whole, float(values[np.searchsorted(values, most, side="right")]))

@@ -12,6 +12,7 @@ from symconfig.solve.partition.reduce import Pair, Space, side
 
 ROUNDS = 50  # of all nodes; a descent ends long before
 ROUNDING = 1e-12  # relative: sums of the same costs in another order
+SHARE = 0.01  # of a node's own transient that counts where another one is as large: else neither would move
 COMBINATIONS = 50_000  # of all pairs: up to there, both nodes of a pair move at once
 
 
@@ -114,7 +115,8 @@ def _saving(at: _Place) -> tuple[int, int]:
     best, move = np.inf, (0, -1)
     for v, c in enumerate(at.now):
         peaks, costs = at.peaks(v), at.costs[v]
-        saved = np.minimum(peaks[c] - peaks, peaks[c] - at.space.limit)
+        excess, weighed = peaks[c] - at.space.limit, peaks + SHARE * at.space.transient[v]
+        saved = np.minimum(weighed[c] - weighed, excess)
         extra = costs - costs[c] if np.isfinite(costs[c]) else costs
         useful = (saved > 0) & np.isfinite(extra)
         if useful.any():
