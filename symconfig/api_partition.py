@@ -21,7 +21,7 @@ from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.priced import price
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Partition, all_cases
+from symconfig.solve.partition.run import Partition, cases
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class PartitionResult:
 
     def baselines(self) -> list[Compared]:
         """Strategies with names on the same graph, each with the best number of microbatches and what is kept."""
-        cases = tuple(all_cases(self.asked.source.programs, self.found.ask))
-        return compared(cases, self.found.ask, self.found.axes, self.found.gamma)
+        every = tuple(cases(self.asked.source.programs, self.found.ask))
+        return compared(every, self.found.ask, self.found.axes, self.found.gamma)
 
     def placements(self) -> Placements:
         """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""

@@ -130,8 +130,8 @@ def adaptive(
     memory_limit: float,
     gamma: float | None = None,
     ceiling: float = float("inf"),
-) -> Found | None:
-    """The cheapest partition that was found to fit; None where none was.
+) -> tuple[Found | None, bool]:
+    """The cheapest partition that was found to fit, or None; and whether memory was what ruled one out that costs less.
 
     Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
@@ -141,17 +141,19 @@ def adaptive(
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
     first = 1.0 / gamma if gamma else 0.0
-    free = [cutter.partitioned(first, order) for order in orders]
     best: Found | None = None
-    for found, order in sorted(zip(free, orders, strict=True), key=lambda pair: pair[0].cost):
+    tight = False
+    for order in orders:
+        found = cutter.partitioned(first, order)
         if found.cost >= (best.cost if best is not None else ceiling):
-            continue  # memory can only make it dearer
+            break  # memory can only make it dearer, and the other way round is hardly cheaper
+        tight = tight or found.memory > memory_limit
         fits = found if found.memory <= memory_limit else _fitted(cutter, order, found, memory_limit)
         if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
             fits = _fitted(replace(cutter, by_bytes=True), order, replace(found, weight=found.memory), memory_limit)
         if fits is not None and fits.cost < (best.cost if best is not None else ceiling):
             best = fits
-    return best
+    return best, tight
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:

@@ -15,7 +15,7 @@ from symconfig.solve.partition.adaptive import Cutter
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.rows import spaces
-from symconfig.solve.partition.run import FEW, Ask, Case, Programs, all_cases, costs_of
+from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
 from symconfig.units import GIB
 
 _NOTHING_ELSE = 1e30  # a price of memory at which nothing else counts
@@ -69,7 +69,7 @@ def lightest(programs: Programs, ask: Ask) -> Lightest:
 
 
 def _leanest(programs: Programs, ask: Ask) -> Case:
-    every = list(all_cases(programs, replace(ask, turns=ask.turns[-1:])))
+    every = list(cases(programs, replace(ask, turns=ask.turns[-1:])))
     return min(every, key=lambda case: floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus))
 
 

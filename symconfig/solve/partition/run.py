@@ -127,19 +127,17 @@ def folded(program: Program) -> Net:
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Those in which everything, cut into as many parts as there are GPUs, would fit."""
-    for case in all_cases(programs, ask):
-        if floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit:
-            yield case
-
-
-def all_cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Every way of running the step that was asked for."""
+    """Every way of running the step that was asked for, in rising order of turns."""
     for turns in ask.turns:
         once = folded(programs(turns))
         for keep in ask.keeps:
             if keep is not Keep.BORDERS or once.instances:  # only what repeats has borders
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))
+
+
+def may_fit(case: Case, ask: Ask) -> bool:
+    """Whether everything, cut into as many parts as there are GPUs, would fit."""
+    return floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
@@ -158,12 +156,20 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     """
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Found | None]]()
     shapes = ask.mesh.shapes(FEW)
+    turns, tight = 0, True
     for case in cases(programs, ask):
         if ask.objective is Objective.SYMTENSOR and search.best is not None:
             break  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
-        for axes in shapes:
-            found = search.adapted(case, axes)
+        if case.training.turns > turns:
+            if not tight:  # more turns save memory only, and that was no hindrance
+                break
+            turns, tight = case.training.turns, False
+        fits = may_fit(case, ask)
+        for axes in shapes if fits else ():
+            found, hindered = search.adapted(case, axes)
+            tight = tight or hindered
             tried.append((found.cost if found is not None else np.inf, case, axes, found))
+        tight = tight or not fits
     if ask.solver is not Solver.ADAPTIVE:
         tried.sort(key=lambda one: one[0])
         for index, (_, case, axes, found) in enumerate(tried):
@@ -185,15 +191,15 @@ class _Search:
     def ceiling(self) -> float:
         return self.best.cost if self.best is not None else np.inf
 
-    def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Found | None:
+    def adapted(self, case: Case, axes: tuple[Axis, ...]) -> tuple[Found | None, bool]:
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
-        found = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        found, tight = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
         cost = found.cost if found is not None else np.inf
         self.trials.append(Trial("adaptive", axes, case.training, cost, 0.0, False, monotonic() - started))
         if found is not None:
             self.best = Partition(self.ask, costs, axes, found.rows, found.cost, found.memory, found.gamma, "adaptive")
-        return found
+        return found, tight
 
     def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
         """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:
