@@ -13,7 +13,7 @@ from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained, meeting
 from symconfig.report.partition_said import Said, general, short
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import Part, does, gains, layout, worded
+from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
 from symconfig.tensors.net import Node
 
 KEPT = {
@@ -85,7 +85,7 @@ def strategies(said: Said) -> Grid:
     for words, members in groups.items():
         rows.append((words, "", "", "", ""))
         for (name, output, other), (times, more) in members.items():
-            cost = f"+{said.amount(more)}" if isfinite(more) else ""
+            cost = said.signed(more) if isfinite(more) else ""
             rows.append((f"  {short(name, _NAME)}", count(times), output, short(other, _WORDS), cost))
     headers = ("operator", "times", "output: dim/parts·level", "or rather", said.unit)
     return Grid(headers, tuple(rows), left=(0, 2, 3), title="How operators are split")
@@ -136,15 +136,12 @@ def _listed(names: Sequence[str]) -> str:
 
 def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]:
     """Of the weight, its gradient and the optimizer state."""
-    cut = [(name, parts) for name, parts in does(node, row, said.found.axes) if name != "whole" and parts]
+    axes = said.found.axes
 
     def words(least: int) -> str:
-        kept = [
-            f"{'flat' if name.startswith('zero') else said.named(name)}/{_over(parts)}"
-            for name, parts in cut
-            if not name.startswith("zero") or int(name[4:]) >= least
-        ]
-        return ", ".join(kept) or "whole"
+        kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
+        kept += [(said.named(name), parts) for name, parts in does(node, row, axes) if _is_dim(node, name)]
+        return ", ".join(f"{name}/{_over(parts)}" for name, parts in kept if parts) or "whole"
 
     assert node.parameter is not None
     weight, gradient, state = words(3), words(2), words(1)
@@ -152,6 +149,10 @@ def _storage(node: Node, row: Sequence[int], said: Said) -> tuple[str, str, str]
         return weight, "none", "none"
     same = "as the weight"
     return weight, same if gradient == weight else gradient, same if state == weight else state
+
+
+def _is_dim(node: Node, name: str) -> bool:
+    return any(option.name == name and option.parts for option in node.options)
 
 
 def legend(said: Said) -> list[Block]:

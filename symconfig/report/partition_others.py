@@ -99,9 +99,8 @@ def _others(said: Said, node: Node, reason: Reason) -> Grid:
     found = said.found
     rows = [
         (
-            worded(node, one.row, found.axes, said.named), f"{'' if one.cost < found.cost else '+'}"
-            f"{said.amount(one.cost - found.cost)}", said.amount(one.computation), said.amount(one.communication),
-            gib(one.memory), "yes" if one.fits else "no",
+            worded(node, one.row, found.axes, said.named), said.signed(one.cost - found.cost),
+            said.amount(one.computation), said.amount(one.communication), gib(one.memory), "yes" if one.fits else "no",
         )
         for one in (*([reason.unfit] if reason.unfit is not None else []), *reason.others)
     ]  # fmt: skip

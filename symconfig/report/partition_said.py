@@ -50,6 +50,10 @@ class Said:
         """A cost in milliseconds, or relative."""
         return f"{1e3 * cost:,.3f}" if self.timed else f"{cost:,.4g}"
 
+    def signed(self, cost: float) -> str:
+        """The same of a difference."""
+        return ("+" if cost >= 0 else "") + self.amount(cost)
+
     def named(self, dim: str) -> str:
         return self.names.get(dim, dim)
 
