@@ -169,6 +169,8 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             found, hindered = search.adapted(case, axes)
             tight = tight or hindered
             tried.append((found.cost if found is not None else np.inf, case, axes, found))
+            if found is None and search.best is not None and ask.solver is Solver.ADAPTIVE:
+                break  # the ways of cutting one mesh differ by little
         tight = tight or not fits
     if ask.solver is not Solver.ADAPTIVE:
         tried.sort(key=lambda one: one[0])
