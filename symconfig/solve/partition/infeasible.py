@@ -39,6 +39,11 @@ class Lightest:
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     """Names what binds and the nearest mesh that would do."""
     found = lightest(programs, ask)
+    if found.memory <= ask.memory_limit:
+        turns, keep = found.case.training.turns, found.case.training.keep
+        what = f"the {ask.solver} solver found no partition that fits, though one holds {_gib(found.memory)} GiB"
+        need = f"{_gib(ask.memory_limit)} GiB, with {turns} microbatches and {keep} kept"
+        return InfeasibleError(Problem(what, need=need, hint="--solver auto, or a longer --timeout"))
     name, size = _largest(found, ask)
     proved = found.bound >= found.memory * (1 - 1e-9)
     least = "no partition holds less than" if proved else "the leanest partition that was found holds"
