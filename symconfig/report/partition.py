@@ -28,7 +28,7 @@ _NAME, _WORDS = 40, 36  # letters of a cell
 def blocks(said: Said) -> list[Block]:
     """Everything, in order; of an explained operator that alone, after the headline."""
     if said.explained:
-        return [headline(said), *(block for v in said.explained for block in explained(said, v))]
+        return [headline(said), *(block for v in said.explained for block in explained(said, v)), *legend(said)]
     shown: list[Block] = [headline(said), strategies(said), *legend(said), stored(said)]
     if said.moved:
         shown.append(moves(said, said.moved))
