@@ -238,7 +238,7 @@ class _Search:
             return brute.solve(problem)
         if ask.solver is Solver.MCMC:
             return walk.solve(problem, ask.seed, ask.steps, start)
-        return exact.solve(problem, start, limit_s)
+        return exact.solve(problem, start, limit_s, self.ceiling)
 
     def result(self, shapes: int) -> Partition | None:
         best = self.best
