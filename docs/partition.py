@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,28 +15,29 @@ from partition_cases import (
     Weighed,
     answer,
     best,
-    customary,
     first_case,
-    kept,
     of_name,
     question,
+    table,
     timed,
     weighed,
 )
+from partition_changes import adaptability
+from partition_found import found
 
 from symconfig import api
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.cost.partition.floor import floor_bytes
-from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
-from symconfig.graph.blocks.common import Implementation
+from symconfig.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact, walk
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.alpa import alpa_spaces
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
+from symconfig.solve.partition.problem import Solution
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Partition
 from symconfig.units import GIB
@@ -45,7 +46,6 @@ PAGE = Path(__file__).with_name("partitions.md")
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 EXACT_S = 2.0  # a model, for the exact solver
 WALK_STEPS = 3000
-Table = list[Sequence[str]]
 ABOUT = """\
 # Partitions: what the tensor solver finds
 
@@ -55,12 +55,6 @@ context is what there is. Programs are whole models, vocabularies padded to mult
 where nothing else is said. What holds these findings in tests: `tests/solve/partition/test_found.py`,
 `test_quality.py`, `test_degrees.py`.
 """
-
-
-def table(rows: Table) -> str:
-    """The first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
 
 
 def primes(asked: Question) -> tuple[Axis, ...]:
@@ -88,23 +82,26 @@ def pair(name: str, gpus: int, batch: int, objective: Objective, room: float) ->
         return None
     again = first_case(asked, objective, Keep.SHARDS, axes)  # nothing that the other has worked out
 
-    def search() -> exact.Solution:
-        rows = spaces(again, axes, gamma=found.gamma)
+    def search(gamma: float) -> Solution:
+        rows = spaces(again, axes, gamma=gamma)
         assert rows is not None
-        return exact.solve(assemble(again, rows, limit, found.gamma), limit_s=EXACT_S)
+        return exact.solve(assemble(again, rows, limit, gamma), limit_s=EXACT_S)
 
-    other, exact_s = timed(search)
+    other, exact_s = timed(lambda: search(found.gamma))
     return Pair(name, len(costs.net.nodes), found.cost, min(other.cost, found.cost), other.bound, adaptive_s, exact_s)
 
 
 def quality() -> str:
-    rows: Table = [("GPUs, objective, memory", "models", "median", "worst", "proved", "adaptive s", "exact s", "slowest")]
-    for *setting, words in SETTINGS:
-        found = [one for one in (pair(name, *setting) for name in MODELS) if one is not None]
+    rows: list[Sequence[str]] = [
+        ("GPUs, objective, memory", "models", "median", "worst", "proved", "adaptive s", "exact s", "slowest")
+    ]
+    for gpus, batch, objective, room, words in SETTINGS:
+        every = (pair(name, gpus, batch, objective, room) for name in MODELS)
+        found = [one for one in every if one is not None]
         ratios = [one.ratio for one in found]
         slow = max(found, key=lambda one: one.adaptive_s + one.exact_s)
         rows.append((
-            f"{setting[0]}; {words}", f"{len(found)} of {len(MODELS)}", f"{statistics.median(ratios):.4f}",
+            f"{gpus}; {words}", f"{len(found)} of {len(MODELS)}", f"{statistics.median(ratios):.4f}",
             f"{max(ratios):.4f}", str(sum(one.bound >= one.exact * (1 - 1e-8) for one in found)),
             f"{sum(one.adaptive_s for one in found):.1f}", f"{sum(one.exact_s for one in found):.1f}",
             f"{slow.name}, {slow.nodes} nodes: {slow.adaptive_s:.2f}, {slow.exact_s:.2f}",
@@ -118,10 +115,9 @@ adaptive solver finds nothing that fits are left out (within these limits adapte
 the exact solver says too). The targets are 1.05 in the median and 1.15 at worst.
 
 {table(rows)}
-On one node the exact solver is about as fast as the adaptive one: elimination on the folded graph, with rows that are
-too dear dropped first, is quick where a node has some hundred rows. Where memory binds it may not end. On a mesh of more
-than {4} prime factors its rows are too many and the mesh is cut into a few larger axes instead; the adaptive solver's
-cuts do not grow with them.
+On these meshes the exact solver is about as fast as the adaptive one, not twenty times slower: elimination on the
+folded graph is quick where a node has some hundred rows. Where memory binds and the graph is tangled, as with adapters,
+it does not end in its time and leaves a gap.
 """
 
 
@@ -167,18 +163,17 @@ HEAD = ("strategy", "step s", "tokens/s", "x best", "GiB", "")
 
 def fixed(model: str, gpus: int) -> str:
     asked = question(model, "h100", gpus, 8 * gpus)
-    axes = next(iter(of_cluster(asked.cluster, gpus).shapes())) if gpus > 16 else primes(asked)
+    axes = of_cluster(asked.cluster, gpus).shapes()[0]
     found, adaptive_s = timed(asked.solved)
     title = f"### {model} on {gpus} x h100, {asked.batch} sequences\n\n"
-    assert found is None or isinstance(found, Partition)
     least = found.cost if found is not None else 1.0
-    rows: Table = [HEAD]
+    rows: list[Sequence[str]] = [HEAD]
     if found is not None:
         mine = answer(found)
         rows.append(cells(asked, "**adaptive**", mine, least))
         rows.append(cells(asked, "Alpa's space, its optimum", alpa(asked, found.axes, mine), least))
         walk_, walk_s = timed(lambda: walked(asked, found))
-        rows.append(cells(asked, f"random walk, {WALK_STEPS:,} steps", walk_, least))  # type: ignore[arg-type]
+        rows.append(cells(asked, f"random walk, {WALK_STEPS:,} steps", walk_, least))
         times = f"Processor seconds: adaptive, all ways of running the step, {adaptive_s:.1f}; the walk {walk_s:.1f}.\n"
     else:
         times = f"The adaptive solver finds nothing that fits ({adaptive_s:.1f} processor seconds).\n"
@@ -199,72 +194,19 @@ needs least. *x best*: seconds over the adaptive solver's.
     return text + "\n".join(fixed(model, gpus) for model in ("llama2-13b", "mixtral-8x7b") for gpus in (8, 64))
 
 
-# --- adaptability -----------------------------------------------------------------------------------------------------
-
-
-def changes(cluster: str, gpus: int) -> Iterator[tuple[str, Question, Question]]:
-    each = gpus
-    eager = replace(question("llama2-13b", cluster, gpus, each), how=Implementation(attention="torch"))
-    yield "llama2-13b: unfused attention -> flash", eager, replace(eager, how=None)
-    dense = question("llama2-7b", cluster, gpus, 4 * each)
-    yield "llama2-7b -> mixtral-8x7b", dense, replace(dense, model=load_model("mixtral-8x7b"))
-    lora = question("qwen-7b-lora", cluster, gpus, each, 2048)
-    yield "qwen-7b-lora: batch x 4 (8 -> 32 on 8 GPUs)", lora, replace(lora, batch=4 * lora.batch)
-
-
-def adapted(cluster: str, gpus: int) -> Iterator[Sequence[str]]:
-    for name, before, after in changes(cluster, gpus):
-        old, new = before.solved(), after.solved()
-        axes = new.axes if new is not None else old.axes if old is not None else primes(after)
-        plans: list[Weighed | str | None] = [kept(old, after) if old is not None else None, customary(after, axes),
-                                             answer(new) if new is not None else None]  # fmt: skip
-        told = [_speed(after, plan) for plan in plans]
-        known = [p for p in plans if isinstance(p, Weighed) and p.fits(after.limit_bytes)]
-        gain = f"{plans[0].cost / plans[2].cost:.2f}" if plans[0] in known and plans[2] in known else "-"  # type: ignore[union-attr]
-        yield (name, f"{gpus} x {cluster}", *told, gain)
-
-
-def _speed(asked: Question, plan: Weighed | str | None) -> str:
-    if plan is None or isinstance(plan, str):
-        return plan or "nothing fits"
-    memory = f"{plan.memory / GIB:.0f} GiB"
-    if not plan.fits(asked.limit_bytes):
-        return f"**out of memory**, {memory}"
-    return f"{asked.tokens / plan.cost:,.0f}, {memory}"
-
-
-def adaptability() -> str:
-    rows: Table = [("change", "on", "kept", "Megatron's customary", "replanned", "replanned / kept")]
-    for cluster in ("h100", "ascend-910b"):
-        for gpus in (8, 64):
-            rows += list(adapted(cluster, gpus))
-    return f"""\
-## When the model or the batch changes
-
-Tokens/s and GiB. *kept*: the strategy that the adaptive solver found before the change, on the program after it, in as
-many turns and keeping as much for the backward. Operators and weights of the same name with the same options keep
-their rows; any other operator lies as its inputs come, a weight that is new as its operator reads it, and where all
-ranks read all of it, flat in the stage that most of the old weights have. *Megatron's customary*: tensor and sequence
-parallel within the node, data parallel with ZeRO-1 between nodes, in the turns and with the recomputation that are
-fastest for it and fit. One sequence for each GPU before the change; four of llama2-7b's.
-
-{table(rows)}
-The paper that this solver follows reports 1.45 x for the first change, 2.2 x for the second and out of memory for the
-third, on hardware that it does not state. The shape here is in the last column; nothing was fitted to theirs.
-"""
-
-
 # --- degrees ----------------------------------------------------------------------------------------------------------
 
 
 def ranked(model: str, cluster: str, gpus: int, batch: int) -> str:
     """The planner's best and the partition beside them."""
     result = api.plan(model, cluster, gpus, batch, 4096, top=5)
-    rows: Table = [("", "tp", "pp", "dp", "cp", "micro", "ZeRO", "recompute", "step s", "tokens/s", "GiB")]
+    rows: list[Sequence[str]] = [
+        ("", "tp", "pp", "dp", "cp", "micro", "ZeRO", "recompute", "step s", "tokens/s", "GiB")
+    ]
     for number, one in enumerate((result.best, *result.alternatives), 1):
         p, predicted = one.parallel, one.predicted
         rows.append((str(number), str(p.tp), str(p.pp), str(p.dp), str(p.cp), str(one.batch.micro),
-                     str(one.options.zero_stage), one.options.recompute, f"{predicted.step_s:.3f}",
+                     str(one.options.zero_stage), _recomputed(one.options.recompute), f"{predicted.step_s:.3f}",
                      f"{batch * 4096 / predicted.step_s:,.0f}", f"{predicted.peak_bytes / GIB:.1f}"))  # fmt: skip
     asked = question(model, cluster, gpus, batch)
     found = asked.solved()
@@ -274,6 +216,10 @@ def ranked(model: str, cluster: str, gpus: int, batch: int) -> str:
                      f"{asked.tokens / mine.cost:,.0f}", f"{mine.memory / GIB:.1f}"))  # fmt: skip
     weighed_ = f"{result.search.candidates:,} candidates weighed, {result.search.feasible:,} of them fit."
     return f"### {model} on {gpus} x {cluster}, {batch} sequences\n\n{table(rows)}\n{weighed_}\n"
+
+
+def _recomputed(recompute: Recompute) -> str:
+    return f"{recompute.granularity}"
 
 
 def degrees() -> str:
@@ -290,7 +236,7 @@ compare roughly.
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "quality": quality, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
+    "quality": quality, "found": found, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
 }  # fmt: skip
 
 

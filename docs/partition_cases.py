@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import gcd, prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,13 +25,14 @@ from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
-from symconfig.tensors.net import Net, Node
+from symconfig.tensors.net import Node
 from symconfig.tensors.of_model import program
 from symconfig.tensors.program import Program
 
 MARGIN = 0.04  # of the GPU's memory, as `symconfig partition` leaves free
+T = TypeVar("T")
 VOCAB_MULTIPLE = 128  # as Megatron pads it
-TURNS = (1, 2, 4)
+TURNS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ class Question:
     batch: int
     seq_length: int = 4096
     how: Implementation | None = None
-    turns: tuple[int, ...] = TURNS
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        return tuple(turns for turns in TURNS if self.batch % turns == 0)
 
     @property
     def tokens(self) -> int:
@@ -64,6 +69,12 @@ class Question:
 
     def solved(self, solver: Solver = Solver.ADAPTIVE) -> Partition | None:
         return partition(self.program, self.ask(solver))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
 
 
 def question(model: str, cluster: str, gpus: int, batch: int, seq_length: int = 4096) -> Question:
@@ -118,9 +129,11 @@ def of_name(name: str, axes: Sequence[Axis]) -> Callable[[Costs], Weighed | str]
 
 
 def customary(asked: Question, axes: Sequence[Axis]) -> Weighed | str:
-    """Megatron's habit: tensor and sequence parallel within the node, data parallel with ZeRO-1 across."""
+    """Megatron's habit: tensor and sequence parallel within the node, experts there, too, and data parallel with ZeRO-1
+    across."""
     inner = prod(axis.size for axis in axes if axis.level == axes[0].level)
-    made = Degrees(tp=inner, dp=asked.gpus // inner, sequence_parallel=True, zero=1)
+    experts = gcd(inner, asked.model.experts.num_experts) if asked.model.experts is not None else 1
+    made = Degrees(tp=inner, dp=asked.gpus // inner, ep=experts, sequence_parallel=True, zero=1)
 
     def cost_of(costs: Costs) -> Weighed | str:
         found = baseline(costs.net, axes, "megatron-tp-sp", made)
@@ -190,7 +203,7 @@ class Pair:
         return self.adaptive / min(self.bound, self.adaptive)
 
 
-def timed(work: Callable[[], object]) -> tuple[object, float]:
+def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What it gives, and the processor's seconds."""
     started = time.process_time()
     return work(), time.process_time() - started
@@ -201,10 +214,3 @@ def first_case(asked: Question, objective: Objective, keep: Keep, axes: Sequence
     mesh = of_cluster(asked.cluster, asked.gpus)
     case = Case(folded(asked.program(1)), Training(keep=keep))
     return costs_of(case, Ask(mesh, asked.cluster, np.inf, objective), axes)
-
-
-def told(net: Net, rows: Strategy, suffix: str) -> str:
-    """What the first node whose name ends so does: `batch/4, intermediate_size/2` is for the caller's axes."""
-    index = next(i for i, node in enumerate(net.nodes) if node.name.endswith(suffix))
-    return ", ".join(net.nodes[index].options[option].name for option in rows[index])
-

@@ -57,7 +57,9 @@ def test_a_table_that_is_tied_to_the_head_is_split_by_vocabulary() -> None:
     small = {"num_hidden_layers": 4}
     tied = optimum(weights(of(model("llama2-7b", tie_word_embeddings=True, **small), 1, 2048), flat=False))
     apart = optimum(weights(of(model("llama2-7b", **small), 1, 2048), flat=False))
-    assert tied.options("word_embedding.weight") == tied.options("word_embedding") == tied.options("lm_head") == [d.VOCAB]
+    assert (
+        tied.options("word_embedding.weight") == tied.options("word_embedding") == tied.options("lm_head") == [d.VOCAB]
+    )
     assert apart.options("word_embedding") == [d.HIDDEN]
 
 
@@ -125,9 +127,7 @@ def test_with_memory_to_spare_some_weights_lie_flat_and_others_do_not() -> None:
     found = optimum(costs, memory_limit=limit)
     assert zero1.memory <= limit < data.memory
     assert found.cost < min(one.cost for one in (zero1, zero3, named(costs, "megatron-tp-sp")))
-    stored = {
-        found.options(node.name)[0] for node in costs.net.nodes if node.parameter is not None and node.times > 1
-    }
+    stored = {found.options(node.name)[0] for node in costs.net.nodes if node.parameter is not None and node.times > 1}
     assert len(stored) > 1
 
 

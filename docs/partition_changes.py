@@ -1,0 +1,73 @@
+"""A model or a batch that changes under a strategy, for docs/partitions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from partition_cases import Question, Weighed, answer, customary, kept, question, table
+
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.blocks.common import Implementation
+from symconfig.units import GIB
+
+
+def changes(cluster: str, gpus: int) -> Iterator[tuple[str, Question, Question]]:
+    each = gpus
+    eager = replace(question("llama2-13b", cluster, gpus, each), how=Implementation(attention="torch"))
+    yield "llama2-13b: unfused attention -> flash", eager, replace(eager, how=None)
+    dense = question("llama2-7b", cluster, gpus, 4 * each)
+    yield "llama2-7b -> mixtral-8x7b", dense, replace(dense, model=load_model("mixtral-8x7b"))
+    lora = question("qwen-7b-lora", cluster, gpus, each, 2048)
+    yield "qwen-7b-lora: batch x 4 (8 -> 32 on 8 GPUs)", lora, replace(lora, batch=4 * lora.batch)
+
+
+def adapted(cluster: str, gpus: int) -> Iterator[Sequence[str]]:
+    for name, before, after in changes(cluster, gpus):
+        old, new = before.solved(), after.solved()
+        axes = (
+            new.axes
+            if new is not None
+            else old.axes
+            if old is not None
+            else of_cluster(after.cluster, after.gpus).axes()
+        )
+        plans: list[Weighed | str | None] = [kept(old, after) if old is not None else None, customary(after, axes),
+                                             answer(new) if new is not None else None]  # fmt: skip
+        told = [_speed(after, plan) for plan in plans]
+        fit = [p.cost for p in (plans[0], plans[2]) if isinstance(p, Weighed) and p.fits(after.limit_bytes)]
+        gain = f"{fit[0] / fit[1]:.2f}" if len(fit) == 2 else "-"
+        yield (name, f"{gpus} x {cluster}", *told, gain)
+
+
+def _speed(asked: Question, plan: Weighed | str | None) -> str:
+    if plan is None or isinstance(plan, str):
+        return plan or "nothing fits"
+    memory = f"{plan.memory / GIB:.0f} GiB"
+    if not plan.fits(asked.limit_bytes):
+        return f"**out of memory**, {memory}"
+    return f"{asked.tokens / plan.cost:,.0f}, {memory}"
+
+
+def adaptability() -> str:
+    rows: list[Sequence[str]] = [("change", "on", "kept", "Megatron's customary", "replanned", "replanned / kept")]
+    for cluster in ("h100", "ascend-910b"):
+        for gpus in (8, 64):
+            rows += list(adapted(cluster, gpus))
+    return f"""\
+## When the model or the batch changes
+
+Tokens/s and GiB. *kept*: the strategy that the adaptive solver found before the change, on the program after it,
+in as
+many turns and keeping as much for the backward. Operators and weights of the same name with the same options keep
+their rows; any other operator lies as its inputs come, a weight that is new as its operator reads it, and where all
+ranks read all of it, flat in the stage that most of the old weights have. *Megatron's customary*: tensor and sequence
+parallel within the node, experts there, too, data parallel with ZeRO-1 between nodes, in the turns and with the
+recomputation that are
+fastest for it and fit. One sequence for each GPU before the change; four of llama2-7b's.
+
+{table(rows)}
+The paper that this solver follows reports 1.45 x for the first change, 2.2 x for the second and out of memory for the
+third, on hardware that it does not state. The shape here is in the last column; nothing was fitted to theirs.
+"""

@@ -1,0 +1,150 @@
+"""What Megatron's rows move, compute and keep on programs of models, against the graph's own derivation of it.
+
+`graph.derive` works on blocks with symbols for degrees; the partition's costs on rows of a network. Neither uses the
+other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import pytest
+
+from symconfig.cost.partition.costs import Costs, Keep, Objective
+from symconfig.cost.partition.work import Rows
+from symconfig.cost.partition.work import parts as parts_of
+from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.derive import derive
+from symconfig.graph.derived import DerivedBlock, Matmul
+from symconfig.graph.derived import Phase as Pass
+from symconfig.graph.layout import Kind
+from symconfig.graph.model import blocks, dim_sizes, sequence
+from symconfig.graph.monomial import Monomial
+from symconfig.graph.scheme import Scheme
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.tensors.program import Work
+from tests.solve.partition.optima import model, of, weights
+
+MESH = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),))
+BATCH, SEQ = 8, 4096
+STATE_BYTES = 2 + 4 + 12  # bf16 weights, fp32 gradients, fp32 master weights and Adam's two moments
+DENSE = [
+    Degrees(4, dp=2), Degrees(4, dp=2, sequence_parallel=True), Degrees(2, dp=4, sequence_parallel=True),
+    Degrees(2, 2, 2, sequence_parallel=True), Degrees(1, 4, 2, cp_comm="a2a"), Degrees(2, 2, 2, cp_comm="a2a"),
+]  # fmt: skip
+EXPERTS = [
+    Degrees(1, dp=8, ep=8), Degrees(2, dp=4, ep=4, etp=2, sequence_parallel=True),
+    Degrees(4, dp=2, ep=2, sequence_parallel=True),
+]  # fmt: skip
+CASES = [(name, degrees) for name in ("llama2-7b", "llama3.1-70b", "gpt3-175b", "qwen2.5-7b") for degrees in DENSE]
+CASES += [("llama2-7b", Degrees(8)), ("gpt3-175b", Degrees(8, sequence_parallel=True))]
+CASES += [(name, degrees) for name in ("mixtral-8x7b", "qwen3-30b-a3b") for degrees in EXPERTS]
+
+
+def axes_of(degrees: Degrees) -> tuple[Axis, ...]:
+    """An axis for each degree, so that an all-to-all over a group is one, and more where experts are cut elsewhere."""
+    ends = [1, degrees.tp, degrees.tp * degrees.cp, degrees.etp, degrees.etp * degrees.ep, MESH.gpus]
+    marks = sorted(set(ends))
+    return MESH.axes((tuple(after // before for before, after in pairwise(marks)),))
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A model under degrees, as a network with rows, and its blocks derived."""
+
+    axes: tuple[Axis, ...]
+    costs: Costs
+    rows: Rows
+    derived: tuple[DerivedBlock, ...]
+    numbers: dict[str, float]
+
+
+@cache
+def laid(name: str, degrees: Degrees, objective: Objective = Objective.SYMTENSOR) -> Laid:
+    described, axes = model(name), axes_of(degrees)
+    costs = weights(of(described, BATCH, SEQ), axes, MESH, objective, keep=Keep.SHARDS)
+    found = baseline(costs.net, axes, "megatron-tp", degrees)
+    assert found.rows is not None, found.why
+    scheme = Scheme(degrees.sequence_parallel, "a2a" if degrees.cp_comm == "a2a" else "all_gather")
+    every = {kind: derive(block, scheme) for kind, block in blocks(described).items()}
+    chosen = tuple(every[kind] for kind in sequence(described))
+    return Laid(axes, costs, found.rows, chosen, _numbers(described, degrees, costs))
+
+
+def _numbers(described: ModelDescriptor, degrees: Degrees, costs: Costs) -> dict[str, float]:
+    numbers = {key: float(value) for key, value in dim_sizes(described).items()}
+    numbers |= {name: float(getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")}
+    numbers["edp"] = degrees.ranks / (degrees.ep * degrees.etp)
+    numbers |= {"micro_batch": BATCH / degrees.dp, "seq_length": float(SEQ), "expert_imbalance": 1.0}
+    return numbers | {d.VOCAB: float(costs.net.program.sizes[d.VOCAB])}
+
+
+def activations(of: Laid) -> float:
+    """Elements of activations and their gradients that leave a rank, by the partition's costs."""
+    total = 0.0
+    for index, link in enumerate(of.costs.net.links):
+        if of.costs.net.nodes[link.producer].parameter is None:
+            pair = (of.rows[link.producer][None], of.rows[link.consumer][None])
+            total += float(of.costs.pairwise(index, *pair).cost[0])
+    for index, node in enumerate(of.costs.net.nodes):
+        if node.operator is not None:
+            total += float(of.costs.node(index, of.rows[index][None]).cost[0])
+    return total
+
+
+@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
+def test_megatrons_rows_move_what_the_graph_derives(name: str, degrees: Degrees) -> None:
+    here, expected = laid(name, degrees), 0.0
+    for block in here.derived:
+        for one in block.collectives:
+            ranks = Monomial.of(*one.axes).value(here.numbers)
+            passes = 2.0 if one.kind is Kind.ALL_REDUCE else 1.0
+            expected += passes * one.times * (ranks - 1) / ranks * one.elements.value(here.numbers)
+    assert activations(here) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
+def test_a_rank_computes_what_the_graph_derives(name: str, degrees: Degrees) -> None:
+    """Products of the forward, in FLOP."""
+    here, found = laid(name, degrees), 0.0
+    sizes = here.costs.net.program.sizes
+    for node, row in zip(here.costs.net.nodes, here.rows, strict=True):
+        op = node.operator
+        if op is not None and op.work is Work.MATMUL:
+            cut = parts_of(node, row[None], here.costs.rates)
+            loops = {*op.inputs[0].loops, *op.inputs[1].loops}
+            found += node.times * 2.0 * prod(sizes[loop] / float(np.max(cut.get(loop, 1.0))) for loop in loops)
+    products = [w for block in here.derived for w in block.work if isinstance(w, Matmul) and w.phase is Pass.FORWARD]
+    expected = sum(2.0 * (w.batch * w.m * w.n * w.k).value(here.numbers) for w in products)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_states_take_what_the_closed_form_says(name: str, degrees: Degrees, zero: int) -> None:
+    """Of each weight: its part of the tensor- and expert-parallel split, and of that, of the stages that are sharded,
+    the part of the ranks with data of their own."""
+    here = laid(name, degrees, Objective.TIME)
+    rows = baseline(here.costs.net, here.axes, "megatron-tp", replace(degrees, zero=zero)).rows
+    assert rows is not None
+    found = expected = 0.0
+    for index, node in enumerate(here.costs.net.nodes):
+        if node.parameter is None:
+            continue
+        found += float(here.costs.node(index, rows[index][None]).memory[0])
+        dims = set(node.ports[0].tensor.dims)
+        split = degrees.tp if dims & set(d.TENSOR_DIMS) and d.EXPERTS not in dims else 1
+        if d.EXPERTS in dims:
+            split = degrees.ep * (degrees.etp if dims & set(d.EXPERT_TENSOR_DIMS) else 1)
+        data = degrees.ranks // (degrees.ep * degrees.etp if d.EXPERTS in dims else degrees.tp)
+        flat = {0: 0, 1: 12, 3: STATE_BYTES}[zero]
+        size = node.times * prod(node.ports[0].sizes) / split
+        expected += size * (STATE_BYTES - flat + flat / data)
+    assert found == pytest.approx(expected, rel=1e-9)
