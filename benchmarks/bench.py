@@ -23,6 +23,9 @@ LARGE = ("--model", "llama3.1-405b", "--cluster", "h100", "--gpus", "16384", "--
          "--seq-length", "8192")
 REPEATS = 5
 RATE_MODEL, RATE_CLUSTER, RATE_GPUS, RATE_BATCH, RATE_SEQ = "gpt3-175b", "a100-80gb", 512, 1536, 2048
+PARTITION = ("--model", "llama3.1-405b", "--cluster", "h100", "--gpus", "1024", "--global-batch-size", "2048",
+             "--seq-length", "8192")
+DEPTHS = (2, 126)
 LAYERS = (16, 32, 64, 128, 256)
 GPUS = (64, 256, 1024, 4096, 16384)
 
@@ -175,6 +178,28 @@ def simulated(pp: int, vpp: int, m: int) -> dict[str, Any]:
     return {"tasks": tasks, **{name: round(tasks / min(once(anew) for _ in range(9))) for name, anew in names.items()}}
 
 
+def depth() -> dict[str, Any]:
+    """CPU seconds of a partition by the adaptive solver, for models that differ in their layers only: from a descriptor
+    to an answer, all of a step's ways at hand, without a limit of memory."""
+    from symconfig.descriptor.load import load_cluster, load_model
+    from symconfig.descriptor.mesh_source import of_cluster
+    from symconfig.solve.partition.run import Ask, Solver, partition
+    from symconfig.tensors.of_model import program
+
+    model, cluster = load_model(PARTITION[1]), load_cluster(PARTITION[3])
+    ask = Ask(of_cluster(cluster, int(PARTITION[5])), cluster, float("inf"), solver=Solver.ADAPTIVE)
+
+    def once(layers: int) -> float:
+        deep, cpu = model.model_copy(update={"num_hidden_layers": layers}), time.process_time()
+        partition(lambda turns: program(deep, int(PARTITION[7]) // turns, int(PARTITION[9]), vocab_multiple=128), ask)
+        return time.process_time() - cpu
+
+    once(DEPTHS[0])
+    spent = {layers: min(once(layers) for _ in range(3)) for layers in DEPTHS}
+    return {**{f"{layers}_layers_cpu_s": round(cpu, 3) for layers, cpu in spent.items()},
+            "ratio": round(spent[DEPTHS[1]] / spent[DEPTHS[0]], 3)}
+
+
 def stage_solver() -> dict[str, dict[str, Any]]:
     """The stage solver by itself: with its bounds, and with CBC for all of the proof."""
     sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' problems
@@ -206,6 +231,9 @@ def measure(truth: Path) -> dict[str, Any]:
         "plan_llama3.1-405b_16384_h100": command(("plan", *LARGE)),
         "refinement_llama3.1-405b_16384_h100": refined(),
         "help": command(("--help",)),
+        "partition_llama3.1-405b_1024_h100_adaptive": command(("partition", *PARTITION, "--solver", "adaptive")),
+        "partition_llama3.1-405b_1024_h100_exact": command(("partition", *PARTITION, "--solver", "exact")),
+        "partition_depth": depth(),
         "rate_gpt3-175b_512_a100": search(*space),
         "bounded_gpt3-175b_512_a100": search(*space, exhaustive=False),
         "growth": growth(),
@@ -235,6 +263,7 @@ def show(results: dict[str, Any]) -> str:
         f"CPU seconds, the same, with and without the bounds  {bounded['cpu_s']:5.2f}, {rate['cpu_s']:5.2f}",
         f"simulated tasks a CPU second, p=16 v=8 m=64         {simulator['tasks_per_cpu_s']:10,}  >= 1,000,000",
         f"the same with the stages' orders made anew          {simulator['tasks_per_cpu_s_with_orders']:10,}",
+        *_partitions(results),
         *(f"{f'stages: {name}'.replace('_', ' '):50}  {row['seconds']:8.4f} s  < {5 if '61' in name else 1} s"
           for name, row in results["stage_solver"].items()),
         *(f"{f'{name} over all published runs':50}  {results['measured_runs'][name]['wall_s']:8.2f} s  < {target} s"
@@ -245,6 +274,18 @@ def show(results: dict[str, Any]) -> str:
         *(f"{row['gpus']:6}  {row['candidates']:10,}  {row['cpu_s']:7.3f}" for row in results["growth"]["gpus"]),
     ]
     return "\n".join(lines)
+
+
+def _partitions(results: dict[str, Any]) -> list[str]:
+    """Seconds beyond start-up are those of a command less those of `--help`."""
+    start, lines = results["help"]["warm_s"], []
+    for solver, target in (("adaptive", 1), ("exact", 10)):
+        spent = results[f"partition_llama3.1-405b_1024_h100_{solver}"]
+        lines += [f"{f'partition 405B, {solver}, {heat}, less --help':50}  {spent[f'{heat}_s'] - start:8.3f} s  "
+                  f"< {target} s" for heat in ("cold", "warm")]
+    depths = results["partition_depth"]
+    lines.append(f"{'partition of 126 layers over 2 layers':50}  {depths['ratio']:8.2f}    <= 1.2")
+    return lines
 
 
 def main() -> None:
