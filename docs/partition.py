@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from partition_cases import (
@@ -240,8 +241,14 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
+def wrapped(text: str) -> str:
+    """Paragraphs filled anew; tables and headings as they are."""
+    parts = (part.strip("\n") for part in text.split("\n\n"))
+    return "\n\n".join(part if part[:1] in "|#" else fill(part, 120, break_on_hyphens=False) for part in parts) + "\n"
+
+
 def main(names: Iterable[str] | None) -> None:
-    text = "\n".join([ABOUT, *(SECTIONS[name]() for name in names or SECTIONS)])
+    text = wrapped("\n".join([ABOUT, *(SECTIONS[name]() for name in names or SECTIONS)]))
     if names:
         print(text)
     else:

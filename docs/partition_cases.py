@@ -109,14 +109,17 @@ def answer(found: Partition) -> Weighed:
 
 def best(asked: Question, axes: Sequence[Axis], cost_of: Callable[[Costs], Weighed | str]) -> Weighed | str:
     """The fastest way of running a strategy that fits, or the one that needs least where none does; or why not."""
-    ask, tried = asked.ask(), list[Weighed]()
+    ask, tried, why = asked.ask(), list[Weighed](), ""
     for turns, keep in product(asked.turns, Keep):
         costs = costs_of(Case(folded(asked.program(turns)), Training(turns=turns, keep=keep)), ask, axes)
         found = cost_of(costs)
         if isinstance(found, str):
-            return found
-        tried.append(found)
+            why = found  # a smaller batch may not be cut as often
+        else:
+            tried.append(found)
     limit = ask.memory_limit
+    if not tried:
+        return why
     return min(tried, key=lambda one: (not one.fits(limit), one.cost if one.fits(limit) else one.memory))
 
 
