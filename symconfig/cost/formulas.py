@@ -10,6 +10,8 @@ from typing import Any
 
 import sympy as sp
 
+from symconfig.cost.protocols import LL128_BANDWIDTH, LL128_LATENCY
+
 maximum = sp.Function("maximum")
 minimum = sp.Function("minimum")
 greater = sp.Function("greater")  # 1.0 where the first is larger, else 0.0
@@ -118,12 +120,6 @@ def _reach(ranks: Any, stride: Any) -> tuple[list[Any], list[Any], list[Any]]:
 LEVEL_ARGUMENTS = tuple(
     f"level{i}_{what}" for i in range(LEVELS) for what in ("size", "bytes_per_s", "latency_s", "mesh")
 )
-
-
-# NCCL's LL128 protocol over its Simple one: 120 of 128 bytes are data, and a step waits less: 1.9 of 3.4 us on NVLink,
-# 4.0 of 9.6 us on the network (NVIDIA/nccl, src/graph/tuning.cc).
-LL128_BANDWIDTH = 0.92
-LL128_LATENCY = 0.5
 
 
 def _ring() -> Formula:

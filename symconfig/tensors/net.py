@@ -14,63 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
-from symconfig.tensors.program import Operand, Operator, Parameter, Program, Split, Tensor
+from symconfig.tensors.node import FLAT, PARTIAL, WHOLE, Node, Option, Place, Port
+from symconfig.tensors.program import Operand, Operator, Parameter, Program
 
-# Places of an axis in a tensor, besides the positions of the dims 0, 1, …
-WHOLE = -1  # every rank has all of it
-PARTIAL = -2  # the sum over the ranks is the tensor
-FLAT = -3  # elements in one row, cut regardless of dims: as ZeRO and FSDP cut what a step keeps
-
-
-class Place(NamedTuple):
-    """Where an axis lies in a tensor, and in its gradient."""
-
-    forward: int
-    backward: int
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """What one mesh axis does at a node. parts: the most that it may be cut into along all axes; 0: no limit.
-
-    split: of an operator, the loops that the axis splits. zero: of a parameter, the lowest of optimizer state (1),
-    gradient (2) and weight (3) that lie flat over the axis, with all before it.
-    """
-
-    name: str
-    split: Split | None = None
-    parts: int = 0
-    zero: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A tensor at a node: for each option the axis' place. output: made here."""
-
-    tensor: Tensor
-    sizes: tuple[int, ...]
-    places: tuple[Place, ...]
-    output: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1."""
-
-    name: str
-    options: tuple[Option, ...]
-    ports: tuple[Port, ...]  # inputs, then outputs, then residues
-    operator: Operator | None = None
-    parameter: Parameter | None = None
-    times: int = 1
-    run: int = -1
-
-    @property
-    def copy(self) -> bool:
-        """Neither computes nor holds anything."""
-        return self.operator is None and self.parameter is None
+__all__ = [
+    "FLAT", "PARTIAL", "WHOLE", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,9 @@ from symconfig.cost.partition.layouts import (
     Columns,
     Pairs,
     across,
-    backward_places,
     beside,
     between_turns,
     distinct,
-    forward_places,
     gathered_pairs,
     states,
 )
@@ -126,11 +124,9 @@ class Costs:
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
         cost = again * (own.forward + exchanged.forward) + own.backward + exchanged.backward
         saved, outputs = node.operator.saves, len(node.operator.inputs)
-        made = node.ports[outputs:]
-        bytes_held = sum(
-            (held(p, rows, self.rates) for p in made if p.tensor.name in saved), np.zeros(len(rows))
-        ) * self.kept_times(node)
-        moved = sum((held(port, rows, self.rates) for port in node.ports), np.zeros(len(rows)))
+        each = held(node.ports, rows, self.rates)
+        kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
+        bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
             shown = node.ports[outputs : outputs + len(node.operator.outputs)]
@@ -150,7 +146,7 @@ class Costs:
 
     def _spread(self, port: Port, rows: Rows) -> Array:
         """[rows] sum over dims of d_i / s_i; what is flat is smaller as a whole."""
-        places = forward_places(port)[rows]
+        places = port.forward[rows]
         total = np.zeros(len(rows))
         for position, size in enumerate(port.sizes):
             share = np.full(len(rows), float(size))
@@ -188,8 +184,11 @@ class Costs:
             training.optimizer_bytes * trained * state,
         )
 
-    def _shares(self, node: Node, rows: Rows) -> list[Array]:
-        return [_flattened(local(columns(state), self.rates), len(rows)) for state in states(node, rows)]
+    def _shares(self, node: Node, rows: Rows) -> Array:
+        """[3, rows]"""
+        places = np.array(states(node, rows))
+        result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
+        return result
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Costs of a link for every pair of rows of its two ends."""
@@ -232,10 +231,10 @@ class Costs:
         first = self.net.nodes[link.producer].ports[link.given]
         second = self.net.nodes[link.consumer].ports[link.taken]
         return (
-            columns(forward_places(first)[given], pairs.down),
-            columns(forward_places(second)[taken], pairs.across),
-            columns(backward_places(first)[given], pairs.down),
-            columns(backward_places(second)[taken], pairs.across),
+            columns(first.forward[given], pairs.down),
+            columns(second.forward[taken], pairs.across),
+            columns(first.backward[given], pairs.down),
+            columns(second.backward[taken], pairs.across),
         )
 
     def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
@@ -286,8 +285,8 @@ class Costs:
         assert source.parameter is not None
         store, use = source.ports[0], sink.ports[link.taken]
         w, g, o = (columns(state, pairs.down) for state in states(source, given))
-        forward = columns(forward_places(use)[taken], pairs.across)
-        backward = columns(backward_places(use)[taken], pairs.across)
+        forward = columns(use.forward[taken], pairs.across)
+        backward = columns(use.backward[taken], pairs.across)
         weight_bytes = self._amount(store, store.tensor.element_bytes)
         own, turns = self.passes(sink, taken), float(self.training.turns)
         ahead, behind = (self.training.hide * part.reshape(pairs.across) for part in (own.forward, own.backward))
@@ -311,7 +310,7 @@ class Costs:
         """What is used in parts is not kept flat across them; and where that is ruled out, in no other parts at all."""
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         stored = columns(states(source, given)[2], pairs.down)
-        uses = columns(forward_places(sink.ports[link.taken])[taken], pairs.across)
+        uses = columns(sink.ports[link.taken].forward[taken], pairs.across)
         result = np.zeros(pairs.shape, dtype=bool)
         for state, used in zip(stored, uses, strict=True):
             split = np.asarray(cut(used))
@@ -324,7 +323,3 @@ def _summed_up(exchanges: Sequence[Exchange], pairs: Pairs) -> Array:
     for exchange in exchanges:
         cost = cost + exchange.cost
     return cost
-
-
-def _flattened(share: Array | float, rows: int) -> Array:
-    return np.broadcast_to(np.asarray(share).reshape(-1), (rows,))

@@ -35,27 +35,20 @@ def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]
     """Places [rows, axes] of a parameter's weight, gradient and optimizer state."""
     port = node.ports[0]
     flat = np.array([option.zero > 0 for option in node.options])
-    weight, gradient = forward_places(port)[rows], backward_places(port)[rows]
+    weight, gradient = port.forward[rows], port.backward[rows]
     return weight, gradient, np.where(flat[rows], FLAT, weight)
 
 
-def forward_places(port: Port) -> NDArray[np.int64]:
-    return np.array([place.forward for place in port.places], dtype=np.int64)
-
-
-def backward_places(port: Port) -> NDArray[np.int64]:
-    return np.array([place.backward for place in port.places], dtype=np.int64)
-
-
-def distinct(port: Port, rows: Rows) -> tuple[Rows, NDArray[np.intp]]:
+def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
     """Rows that place the port's tensor differently, and for each given row the one that is like it."""
-    codes: dict[tuple[int, int], int] = {}
-    code = np.array([codes.setdefault(place, len(codes)) for place in port.places], dtype=np.int64)
-    number = np.zeros(len(rows), dtype=np.int64)
-    for axis in range(rows.shape[1]):
-        number = number * len(codes) + code[rows[:, axis]]
-    _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
-    return rows[first], inverse
+    digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
+    first: dict[int, int] = {}
+    alike: list[int] = (port.alike[rows] @ digits).tolist()
+    back = [first.setdefault(number, len(first)) for number in alike]
+    at = [0] * len(first)
+    for row in range(len(rows) - 1, -1, -1):
+        at[back[row]] = row
+    return rows[at], back
 
 
 def gathered_pairs(a: Columns, b: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

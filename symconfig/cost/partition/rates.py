@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
-from symconfig.cost.formulas import LL128_BANDWIDTH, LL128_LATENCY
 from symconfig.cost.machine import Number
+from symconfig.cost.protocols import LL128_BANDWIDTH, LL128_LATENCY
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
 

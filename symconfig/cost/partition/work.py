@@ -33,24 +33,23 @@ class Passes:
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
     """For each loop that some option splits, into how many parts each row cuts it."""
-    members: dict[str, list[bool]] = {}
-    for index, option in enumerate(node.options):
-        for loop in option.split.loops if option.split else ():
-            members.setdefault(loop, [False] * len(node.options))[index] = True
-    return {loop: counted(np.array(those), rows, rates) for loop, those in members.items()}
+    if not node.splits:
+        return {}
+    return dict(zip(node.splits, counted(np.array(list(node.splits.values())), rows, rates), strict=True))
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """[rows] product of the sizes of the axes that take one of those options."""
+    """[…, rows] product of the sizes of the axes that take one of those options, [… , options]."""
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
-    result: Array = np.where(those[rows], sizes, 1.0).prod(axis=1)
+    result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
     return result
 
 
-def held(port: Port, rows: Rows, rates: Sequence[Rate]) -> Array:
-    """[rows] bytes of a port's tensor on one rank."""
-    cuts = np.array([place.forward >= 0 for place in port.places])
-    return float(prod(port.sizes)) * port.tensor.element_bytes / counted(cuts, rows, rates)
+def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
+    """[ports, rows] bytes of the tensors at a node's ports on one rank."""
+    sizes = np.array([float(prod(port.sizes)) * port.tensor.element_bytes for port in ports])
+    cuts = np.array([port.forward for port in ports]) >= 0
+    return sizes[:, None] / counted(cuts, rows, rates)
 
 
 def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> Extent:
@@ -84,19 +83,18 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -
     n = extent([loop for loop in free if loop in second and loop not in first])
     k = extent(op.contracted)
 
-    def seconds(m: Array, n: Array, k: Array) -> Array:
-        result: Array = compiled.matmul_s(
-            batch, m, n, k, machine.high_peak_flops, machine.efficiency, machine.k_half, machine.compute_units,
-            machine.hbm_bytes_per_s, program.tensors[op.inputs[0].tensor].element_bytes, 0.0, 0.0, machine.launch_s,
-        )  # fmt: skip
-        return result
-
-    backward = np.zeros_like(m)
+    shapes = [(m, n, k)]  # forward, and for the gradients of both
     if op.backward and program.tensors[op.inputs[0].tensor].gradient:
-        backward = backward + seconds(m, k, n)
+        shapes.append((m, k, n))
     if op.backward and program.tensors[op.inputs[1].tensor].gradient:
-        backward = backward + seconds(k, n, m)
-    return Passes(seconds(m, n, k), backward)
+        shapes.append((k, n, m))
+    height, width, depth = np.array(shapes).swapaxes(0, 1)
+    forward, *backward = compiled.matmul_s(
+        batch, height, width, depth, machine.high_peak_flops, machine.efficiency, machine.k_half,
+        machine.compute_units, machine.hbm_bytes_per_s, program.tensors[op.inputs[0].tensor].element_bytes, 0.0, 0.0,
+        machine.launch_s,
+    )  # fmt: skip
+    return Passes(forward, sum(backward, np.zeros_like(m)))
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
@@ -117,21 +115,17 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     """Forward everything is read and written once; backward what was kept and the gradients are."""
     op = node.operator
     assert op is not None
-    inputs, rest = node.ports[: len(op.inputs)], node.ports[len(op.inputs) :]
-    moved = sum((held(port, rows, rates) for port in node.ports), np.zeros(len(rows)))
-    back = sum(
-        (held(port, rows, rates) for port in (*inputs, *rest) if port.tensor.gradient or port.tensor.name in op.saves),
-        np.zeros(len(rows)),
-    )
-    saved = [port for port in node.ports if port.tensor.name in op.saves and port.tensor.gradient]
-    back = back + sum((held(port, rows, rates) for port in saved), np.zeros(len(rows)))
+    each = held(node.ports, rows, rates)
+    moved = each.sum(axis=0)
+    often = [float(port.tensor.gradient) + float(port.tensor.name in op.saves) for port in node.ports]
+    back = (np.array(often)[:, None] * each).sum(axis=0)
 
     def seconds(amount: Array) -> Array:
         result: Array = compiled.traffic_s(amount, machine.hbm_bytes_per_s, machine.launch_s)
         return result
 
     forward = seconds(op.traffic[0] * moved) if op.traffic[0] else np.zeros(len(rows))
-    gradient = op.backward and any(port.tensor.gradient for port in inputs)
+    gradient = op.backward and any(port.tensor.gradient for port in node.ports[: len(op.inputs)])
     return Passes(forward, seconds(op.traffic[1] * back) if gradient and op.traffic[1] else np.zeros(len(rows)))
 
 

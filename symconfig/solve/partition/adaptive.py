@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed, shared_out
@@ -44,6 +44,17 @@ class Found:
     weight: float
 
 
+class Adapted(NamedTuple):
+    """The cheapest partition that was found to fit, or None. tight: memory was what ruled one out that costs less.
+
+    free: the least that any would cost without a limit, as far as it was found.
+    """
+
+    found: Found | None
+    tight: bool
+    free: float
+
+
 @dataclass(slots=True)
 class Cutter:
     """Costs that were worked out are kept: they do not depend on the price, and most neighbours of a cut stay."""
@@ -51,8 +62,8 @@ class Cutter:
     costs: Costs
     axes: tuple[Axis, ...]
     gamma: float | None  # given, or to adapt
-    nodes: dict[tuple[int, int, Row], tuple[Rows, NodeCost]] = field(default_factory=dict)
-    links: dict[tuple[int, int, Row, Row], LinkCost] = field(default_factory=dict)
+    nodes: dict[tuple[int, int | None, Row], tuple[Rows, NodeCost]] = field(default_factory=dict)
+    links: dict[tuple[int, int | None, Row, Row], LinkCost] = field(default_factory=dict)
     by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
@@ -64,64 +75,78 @@ class Cutter:
         self.scopes = (*((index,) for index in range(len(nodes))), *pairs)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
 
-    def node(self, index: int, axis: int, row: Row) -> tuple[Rows, NodeCost]:
-        """The rows of a node that differ from the given one in this axis only, and their costs."""
-        key = (index, axis, (*row[:axis], 0, *row[axis + 1 :]))
+    def node(self, index: int, axis: int | None, row: Row) -> tuple[Rows, NodeCost]:
+        """The rows of a node that differ from the given one in this axis only, and their costs. None: in no axis."""
+        key = (index, axis, _beside(row, axis))
         if key not in self.nodes:
-            node = self.costs.net.nodes[index]
-            some = np.tile(np.array(row, dtype=np.int64), (len(node.options), 1))
-            some[:, axis] = np.arange(len(node.options))
-            if not self.costs.flat:
-                some = some[[not node.options[option].zero for option in some[:, axis]]]
-            some = shared_out(self.costs, node, some[allowed(self.costs.net, node, some, self.axes)])
+            some = np.array([row], dtype=np.int64) if axis is None else self._along(index, axis, row)
             self.nodes[key] = some, self.costs.node(index, some)
         return self.nodes[key]
 
-    def link(self, index: int, axis: int, given: Row, taken: Row) -> LinkCost:
-        link = self.costs.net.links[index]
-        key = (index, axis, (*given[:axis], 0, *given[axis + 1 :]), (*taken[:axis], 0, *taken[axis + 1 :]))
-        if key not in self.links:
-            pair = (self.node(link.producer, axis, given)[0], self.node(link.consumer, axis, taken)[0])
-            self.links[key] = self.costs.link(index, *pair)
-        return self.links[key]
+    def _along(self, index: int, axis: int, row: Row) -> Rows:
+        node = self.costs.net.nodes[index]
+        some = np.tile(np.array(row, dtype=np.int64), (len(node.options), 1))
+        some[:, axis] = np.arange(len(node.options))
+        if not self.costs.flat:
+            some = some[[not node.options[option].zero for option in some[:, axis]]]
+        return shared_out(self.costs, node, some[allowed(self.costs.net, node, some, self.axes)])
+
+    def tables(self, axis: int | None, rows: Strategy) -> tuple[list[Rows], list[NodeCost], list[LinkCost]]:
+        """For every node its rows along this axis and their costs; for every link those of all pairs."""
+        every = [self.node(index, axis, row) for index, row in enumerate(rows)]
+        fixed = [_beside(row, axis) for row in rows]
+        links = []
+        for index, link in enumerate(self.costs.net.links):
+            key = (index, axis, fixed[link.producer], fixed[link.consumer])
+            if key not in self.links:
+                self.links[key] = self.costs.link(index, every[link.producer][0], every[link.consumer][0])
+            links.append(self.links[key])
+        return [some for some, _ in every], [costs for _, costs in every], links
 
     def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
         """Every node's best row among those that differ in this axis."""
         self.cuts += 1
-        choices: list[Rows] = []
-        tables: list[Array] = []
-        for index, row in enumerate(rows):
-            some, costs = self.node(index, axis, row)
-            choices.append(some)
-            tables.append(costs.cost + price * (costs.memory if self.by_bytes else costs.relative))
-        for index, link in enumerate(self.costs.net.links):
-            pair = self.link(index, axis, rows[link.producer], rows[link.consumer])
+        choices, nodes, links = self.tables(axis, rows)
+        tables = [costs.cost + price * (costs.memory if self.by_bytes else costs.relative) for costs in nodes]
+        for link, pair in zip(self.costs.net.links, links, strict=True):
             table = pair.cost + price * pair.memory if self.by_bytes and price else pair.cost
             tables.append(table if link.producer < link.consumer else table.T)
         chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, choices, rows)
         return tuple(tuple(some[c].tolist()) for some, c in zip(choices, chosen, strict=True))
 
-    def found(self, rows: Strategy, price: float) -> Found:
-        every, at = [np.array([row], dtype=np.int64) for row in rows], (0,) * len(rows)
-        whole = assemble(self.costs, every, float("inf"))
-        moved, memory = whole.cost(at), whole.memory(at)
+    def found(self, rows: Strategy, price: float, axis: int | None) -> Found:
+        """axis: the one that was cut last."""
+        choices, nodes, links = self.tables(axis, rows)
+        at = [0] * len(rows)
+        if axis is not None:
+            at = [int(some[:, axis].searchsorted(row[axis])) for some, row in zip(choices, rows, strict=True)]
+        ends = [(at[link.producer], at[link.consumer]) for link in self.costs.net.links]
+        chosen, beside = list(zip(nodes, at, strict=True)), list(zip(links, ends, strict=True))
+        moved = float(sum(one.cost[n] for one, n in chosen) + sum(pair.cost[n] for pair, n in beside))
+        held = float(sum(one.memory[n] for one, n in chosen) + sum(pair.memory[n] for pair, n in beside))
+        memory = held + float(max((one.transient[n] for one, n in chosen), default=0.0))
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
             return Found(rows, moved, memory, gamma, self.cuts, moved, memory)
-        weight = assemble(self.costs, every, float("inf"), 1.0).cost(at) - moved
+        weight = float(sum(one.relative[n] for one, n in chosen))
         return Found(rows, moved + weight / gamma, memory, gamma, self.cuts, moved, weight)
 
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
         """start: a partition to go on from; without one the whole mesh is cut first."""
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
-        settled, cuts = 0, list(order) * (_ROUNDS + (start is None))
-        for axis in cuts:
-            before, rows = rows, self.cut(axis, rows, price)
+        settled, last = 0, None
+        for axis in list(order) * (_ROUNDS + (start is None)):
+            before, rows, last = rows, self.cut(axis, rows, price), axis
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
-        return self.found(rows, price)
+        return self.found(rows, price, last)
+
+
+def _beside(row: Row, axis: int | None) -> Row:
+    """The row but for this axis."""
+    return row if axis is None else (*row[:axis], 0, *row[axis + 1 :])
 
 
 def adaptive(
@@ -130,10 +155,8 @@ def adaptive(
     memory_limit: float,
     gamma: float | None = None,
     ceiling: float = float("inf"),
-) -> tuple[Found | None, bool]:
-    """The cheapest partition that was found to fit, or None; and whether memory was what ruled one out that costs less.
-
-    Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
+) -> Adapted:
+    """Cuts go from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
     the source paper's Cost_mem instead, for the objective symtensor. Where no gamma makes it fit, bytes have the price,
     and Cost_mem has none. ceiling: dearer ones are not wanted.
@@ -142,9 +165,10 @@ def adaptive(
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
     first = 1.0 / gamma if gamma else 0.0
     best: Found | None = None
-    tight = False
+    tight, free = False, float("inf")
     for order in orders:
         found = cutter.partitioned(first, order)
+        free = min(free, found.cost)
         if found.cost >= (best.cost if best is not None else ceiling):
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or found.memory > memory_limit
@@ -153,7 +177,7 @@ def adaptive(
             fits = _fitted(replace(cutter, by_bytes=True), order, replace(found, weight=found.memory), memory_limit)
         if fits is not None and fits.cost < (best.cost if best is not None else ceiling):
             best = fits
-    return best, tight
+    return Adapted(best, tight, free)
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.exchange import Exchange
-from symconfig.cost.partition.layouts import backward_places, forward_places
 from symconfig.cost.partition.server import Reach, passed_s
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
@@ -80,7 +79,7 @@ def _reach(costs: Costs, link: Link, rows: Rows) -> tuple[list[Reach], float]:
     """The axes along which ranks have data of their own, and the share of the weight that each of them has."""
     port = costs.net.nodes[link.consumer].ports[link.taken]
     row = rows[link.consumer]
-    forward, backward = forward_places(port)[row], backward_places(port)[row]
+    forward, backward = port.forward[row], port.backward[row]
     share = prod(1.0 / rate.size for rate, place in zip(costs.rates, forward, strict=True) if place >= 0)
     reach = [
         Reach(rate.size, 1.0 / rate.send.each, rate.send.fixed)

@@ -17,7 +17,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.solve.partition import brute, exact, walk
-from symconfig.solve.partition.adaptive import Found, Strategy, adaptive
+from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
@@ -157,6 +157,7 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Found | None]]()
     shapes = ask.mesh.shapes(FEW)
     turns, tight = 0, True
+    free: dict[Keep, float] = {}  # the least without a limit of memory, in fewer turns
     for case in cases(programs, ask):
         if ask.objective is Objective.SYMTENSOR and search.best is not None:
             break  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
@@ -164,14 +165,19 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             if not tight:  # more turns save memory only, and that was no hindrance
                 break
             turns, tight = case.training.turns, False
-        fits = may_fit(case, ask)
+        fits, keep, least = may_fit(case, ask), case.training.keep, np.inf
         for axes in shapes if fits else ():
-            found, hindered = search.adapted(case, axes)
-            tight = tight or hindered
+            if free.get(keep, 0.0) >= search.ceiling:  # more turns only add to what every strategy costs
+                tried.append((np.inf, case, axes, None))
+                continue
+            found, hindered, lowest = search.adapted(case, axes)
+            tight, least = tight or hindered, min(least, lowest)
             tried.append((found.cost if found is not None else np.inf, case, axes, found))
             if found is None and search.best is not None and ask.solver is Solver.ADAPTIVE:
                 break  # the ways of cutting one mesh differ by little
         tight = tight or not fits
+        if least < np.inf:
+            free[keep] = least
     if ask.solver is not Solver.ADAPTIVE:
         tried.sort(key=lambda one: one[0])
         for index, (_, case, axes, found) in enumerate(tried):
@@ -193,15 +199,16 @@ class _Search:
     def ceiling(self) -> float:
         return self.best.cost if self.best is not None else np.inf
 
-    def adapted(self, case: Case, axes: tuple[Axis, ...]) -> tuple[Found | None, bool]:
+    def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
-        found, tight = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
+        found = adapted.found
         cost = found.cost if found is not None else np.inf
         self.trials.append(Trial("adaptive", axes, case.training, cost, 0.0, False, monotonic() - started))
         if found is not None:
             self.best = Partition(self.ask, costs, axes, found.rows, found.cost, found.memory, found.gamma, "adaptive")
-        return found, tight
+        return adapted
 
     def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
         """By one of the solvers over all rows of every node. first: what the adaptive one found on these axes. left:

@@ -133,7 +133,7 @@ def test_pytorch_has_what_the_plan_counts_with(ranks: Any, of: Net, rows: Rows) 
     for parameter, index in zip(of.program.parameters, of.parameter_of, strict=True):
         port = of.nodes[index].ports[0]
         if all(port.places[option].forward != FLAT for option in rows[index]):
-            bytes_here = held(port, rows[index][None], elements(AXES))[0]
+            bytes_here = held([port], rows[index][None], elements(AXES))[0, 0]
             assert prod(local[parameter.path]) * parameter.tensor.element_bytes == bytes_here
     assert names["placements"](of.program.operators[0].name, names["MODULES"])["outputs"]
 
