@@ -168,14 +168,15 @@ def adaptive(
     tight, free = False, float("inf")
     for order in orders:
         found = cutter.partitioned(first, order)
-        free = min(free, found.cost)
-        if found.cost >= (best.cost if best is not None else ceiling):
+        free, upper = min(free, found.cost), best.cost if best is not None else ceiling
+        if found.cost >= upper:
             break  # memory can only make it dearer, and the other way round is hardly cheaper
         tight = tight or found.memory > memory_limit
         fits = found if found.memory <= memory_limit else _fitted(cutter, order, found, memory_limit)
         if fits is None and not costs.timed and not gamma:  # d_i / s_i is no measure of bytes
-            fits = _fitted(replace(cutter, by_bytes=True), order, replace(found, weight=found.memory), memory_limit)
-        if fits is not None and fits.cost < (best.cost if best is not None else ceiling):
+            by_bytes = replace(cutter, by_bytes=True)
+            fits = _fitted(by_bytes, order, replace(found, weight=found.memory), memory_limit)
+        if fits is not None and fits.cost < upper:
             best = fits
     return Adapted(best, tight, free)
 
