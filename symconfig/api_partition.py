@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symconfig.api import PlanResult, plan
+from symconfig.cost.partition.costs import Keep, Training
+from symconfig.descriptor.job import Job
 from symconfig.errors import InputError, Problem
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Said, names
-from symconfig.solve.partition.account import Compared, Spent, compared, spent
+from symconfig.report.partition_said import Said, Telling, names
+from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
+from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.collectives import Moved, collectives
+from symconfig.solve.partition.frameworks import Step
 from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
-from symconfig.solve.partition.priced import price
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Partition, cases
+from symconfig.solve.partition.run import Case, Partition, cases
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -71,37 +74,58 @@ class PartitionResult:
         return project(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     @cached_property
-    def projected(self) -> tuple[float, float]:
-        """Cost and bytes at the peak of those degrees on the same graph."""
-        return price(self.found.costs, self.projection.rows, self.found.gamma)
+    def expressed(self) -> tuple[Expressed, ...]:
+        """For each framework that can be told any strategy: the partition itself where it can be told that, else what
+        costs least of what fits, with the same microbatches and what is kept; of all where nothing fits with those."""
+        return expressed(self.found, self.projection, self._step, self._cases)
+
+    def _cases(self) -> tuple[Case, ...]:
+        return tuple(cases(self.asked.source.programs, self.found.ask))
+
+    def _step(self, training: Training) -> Step:
+        source, turns = self.asked.source, training.turns
+        batch = source.batch // turns if source.batch is not None else None
+        architecture = self.asked.cluster.gpu.architecture
+        version = Job.model_fields["megatron_version"].default
+        return Step(turns, source.model, batch, source.seq_length or 0, architecture, self.found.ask.precision, version)
 
     def baselines(self) -> list[Compared]:
-        """Strategies with names on the same graph, each with the best number of microbatches and what is kept."""
-        every = tuple(cases(self.asked.source.programs, self.found.ask))
-        return compared(every, self.found.ask, self.found.axes, self.found.gamma)
+        """Strategies with names on the same graph, and the cheapest that each framework can be told; each with the best
+        number of microbatches and what is kept."""
+        every, found = self._cases(), self.found
+        told = of_all(every, found.ask, found.axes, self._step, found.gamma)
+        return [*map(of_told, told), *compared(every, found.ask, found.axes, found.gamma)]
 
     def placements(self) -> Placements:
         """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""
         return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
-    def pins(self) -> dict[str, str]:
-        """What makes the planner choose the degrees of the projection."""
-        return pins(self.projection.degrees, (self.asked.source.batch or 1) // self.found.costs.training.turns)
+    @property
+    def chosen(self) -> Expressed:
+        """What is planned: the partition itself, else Megatron's cheapest, or DeepSpeed's where Megatron has none that
+        fits. Raises InputError where neither can be told anything."""
+        if not self.expressed:
+            what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
+            raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
+        return min(self.expressed, key=lambda one: (not one.exact, not one.told.fits))
 
-    def plan(self, **options: Any) -> PlanResult:
-        """The planner's plan with these degrees; options: of `symconfig.plan`. Raises InputError where the partition is
-        not one of Megatron's and DeepSpeed's, or of no model, InfeasibleError where the planner finds no room."""
+    def pins(self, one: Expressed | None = None) -> dict[str, str]:
+        """What makes the planner choose these degrees; by default those of `chosen`."""
+        told = (one or self.chosen).told
+        return pins(told.degrees, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
+
+    def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
+        """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises
+        InputError where no framework can be told anything, or the partition is of no model, InfeasibleError where the
+        planner finds no room."""
         asked, given = self.asked, self.asked.source.model
         if given is None:
             raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))
-        if not self.projection.exact:
-            what = "the partition is not one that Megatron-LM or DeepSpeed can be told"
-            raise InputError(Problem(what, got=str(next(iter(self.projection.differences), self.projection.refused))))
+        told = (one or self.chosen).told
         assert asked.source.batch is not None
-        chosen = self.pins() | {"recompute": "full" if self.found.costs.training.keep.value == "borders" else "none"}
-        return plan(
-            given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, pins=chosen, **options
-        )
+        chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
+        wanted: dict[str, Any] = {"backend": told.framework.value, "pins": chosen} | options
+        return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
 
     def placements_file(self) -> str:
         """The same as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
@@ -117,7 +141,6 @@ class PartitionResult:
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
         ]
-        told = projection.exact and source.model is not None
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
         return Said(
@@ -128,8 +151,7 @@ class PartitionResult:
             self.collectives,
             self.spent,
             projection,
-            self.projected,
-            self.pins() if told else {},
+            tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
             tuple(self.baselines()) if baselines else (),
             explained,
             found.net.program.notes,

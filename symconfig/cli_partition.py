@@ -14,7 +14,9 @@ from symconfig.cli_shared import check_output, note, say, write_text
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
+    from symconfig.api import PlanResult
     from symconfig.api_partition import PartitionResult
+    from symconfig.report.partition_said import Said
 
 _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
@@ -55,7 +57,7 @@ def partition(arguments: argparse.Namespace) -> int:
     explained = _operators(result, arguments.explain)
     said = result.said(top, bool(arguments.baselines), explained)
     if out is not None:
-        said = replace(said, notes=(*said.notes, *_written(result, out, to_dict(said), arguments.force)))
+        said = _written(result, out, said, arguments.force)
     if table is not None:
         write_text(table, result.placements_file(), arguments.force)
         note(f"wrote {table}")
@@ -94,19 +96,41 @@ def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
     return wanted
 
 
-def _written(result: PartitionResult, out: Path, data: dict[str, object], force: bool) -> list[str]:
-    """partition.json and placements.py; the planner's files where a framework can be told. Remarks on them."""
-    said = []
+def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
+    """partition.json and placements.py, and the planner's files of what a framework can be told. What is said then."""
+    from symconfig.report.partition_json import to_dict
+
     plan = None
-    if result.projection.exact and result.asked.source.model is not None:
+    if result.asked.source.model is not None and result.expressed:
         try:
             plan = result.plan()
         except (InfeasibleError, InputError) as error:
-            said.append(f"the planner does not take these degrees: {error.problems[0]}")
+            why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
+            said = replace(said, notes=(*said.notes, why))
     out.mkdir(parents=True, exist_ok=True)
     if plan is not None:
+        said = _planned(said, result, plan)
         plan.write(out / "plan", force=force)
+    data = to_dict(said)
     write_text(out / "placements.py", result.placements_file(), True)
     write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
     note(f"wrote {out}: partition.json, placements.py" + (", plan/" if plan is not None else ""))
     return said
+
+
+def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
+    """With the planner's figures of what was planned, and what that is."""
+    from symconfig.format import gib
+    from symconfig.report.partition_told import words
+
+    chosen, best = result.chosen, plan.best.predicted
+    planned = (best.step_s, best.peak_bytes)
+    told = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in said.told)
+    what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
+    text = (
+        f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.degrees)}; the planner predicts "
+        f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
+    )
+    text += f", the sums here {chosen.told.cost:.4g} s" if said.timed else ", the sums here"
+    text += f" and {gib(chosen.told.memory)} GiB"
+    return replace(said, told=told, notes=(*said.notes, text))

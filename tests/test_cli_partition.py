@@ -190,11 +190,39 @@ def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path
     assert run(*words, "--out", out, "--placements", table, "--force").code == 0
 
 
-def test_what_is_no_strategy_of_a_framework_is_not_planned() -> None:
-    result = symconfig.partition("llama2-7b", "h100", 8, 1, solver="adaptive", flat=False)
-    if not result.projection.exact:
-        with pytest.raises(InputError, match="not one that Megatron-LM or DeepSpeed can be told"):
-            result.plan()
+def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(run: Run, tmp_path: Path) -> None:
+    outcome = run("partition", "--model", "mixtral-8x7b", "--cluster", "h100", "--gpus", "64", "--solver", "adaptive",
+                  "--global-batch-size", "128", "--num-microbatches", "2", "--recompute", "none",
+                  "--out", tmp_path / "out")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    data = json.loads((tmp_path / "out" / "partition.json").read_text())
+    assert not data["projection"]["exact"]
+    megatron, deepspeed = data["projection"]["told"]
+    assert (megatron["framework"], deepspeed["framework"]) == ("megatron", "deepspeed")
+    assert megatron["fits"]
+    assert megatron["cost"] >= data["solution"]["cost"]
+    assert megatron["differences"]
+    # Sums of operators and collectives, and a step that is simulated, are near each other.
+    assert megatron["planned"]["step_s"] == pytest.approx(megatron["cost"], rel=0.15)
+    assert deepspeed["planned"] is None
+    launch = (tmp_path / "out" / "plan" / "launch.sh").read_text()
+    assert f"--expert-model-parallel-size {megatron['degrees']['ep']}" in launch
+    said = " ".join(outcome.out.split())
+    for words in (
+        "The cheapest that frameworks can be told",
+        "plan/ is for Megatron-LM and not this partition",
+        "--pin",
+    ):
+        assert words in said
+    assert max(map(len, outcome.out.partition("The cheapest that")[2].splitlines())) <= 120
+
+
+def test_where_no_framework_can_be_told_anything_nothing_is_planned() -> None:
+    """Eight ranks, one example of three tokens: with adapters, neither framework splits heads or widths."""
+    result = symconfig.partition("qwen-7b-lora", "h100", 8, 1, 3, solver="adaptive")
+    assert result.expressed == ()
+    with pytest.raises(InputError, match="neither Megatron-LM nor DeepSpeed can be told"):
+        result.plan()
 
 
 def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:

@@ -10,8 +10,9 @@ from symconfig.cost.partition.costs import Keep
 from symconfig.format import count, gib, percent, seconds
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_others import baselines, explained, meeting
+from symconfig.report.partition_others import baselines, explained
 from symconfig.report.partition_said import Said, general, short
+from symconfig.report.partition_told import meeting
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
 from symconfig.tensors.net import Node
@@ -35,7 +36,7 @@ def blocks(said: Said) -> list[Block]:
     shown.append(totals(said))
     if said.compared:
         shown += baselines(said)
-    shown.append(meeting(said))
+    shown += meeting(said)
     notes = "\n".join(fill(f"Note: {note}", WIDTH, subsequent_indent="  ") for note in said.notes)
     return [*shown, notes] if notes else shown
 

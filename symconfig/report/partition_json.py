@@ -10,7 +10,9 @@
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
      "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
                       "shown"}],
-     "projection": {"exact", "degrees", "agreement", "refused", "cost", "memory_bytes", "pins", "differences": [text]},
+     "projection": {"exact", "told": [{"framework", "exact", "degrees", "cost", "memory_bytes", "fits", "microbatches",
+                                       "keep", "pins", "planned": {"step_s", "peak_bytes"} | null,
+                                       "differences": [text]}]},
      "baselines": [{"name", "cost", "memory_bytes", "fits", "why", "microbatches", "keep", "degrees"}],
      "notes": [text]}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
@@ -30,7 +32,7 @@ from math import isfinite
 from typing import Any
 
 from symconfig.descriptor.mesh import Axis
-from symconfig.report.partition_said import Said
+from symconfig.report.partition_said import Said, Telling
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Alternative, Reason
 from symconfig.solve.partition.strategy import Layout, Part, does, layout
@@ -66,7 +68,10 @@ def to_dict(said: Said) -> dict[str, Any]:
             {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
              if name != "link"} for one in said.moved
         ],
-        "projection": _projection(said),
+        "projection": {
+            "exact": any(telling.one.exact for telling in said.told),
+            "told": [_telling(telling) for telling in said.told],
+        },
         "baselines": [_compared(one) for one in said.compared],
         "notes": list(said.notes),
     }  # fmt: skip
@@ -156,17 +161,20 @@ def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]
     }
 
 
-def _projection(said: Said) -> dict[str, Any]:
-    found, (cost, memory) = said.projection, said.projected
+def _telling(telling: Telling) -> dict[str, Any]:
+    told, planned = telling.one.told, telling.planned
     return {
-        "exact": found.exact,
-        "degrees": asdict(found.degrees),
-        "agreement": found.agreement,
-        "refused": found.refused,
-        "cost": _finite(cost),
-        "memory_bytes": memory,
-        "pins": said.pins,
-        "differences": [str(difference) for difference in found.differences],
+        "framework": told.framework.value,
+        "exact": telling.one.exact,
+        "degrees": asdict(told.degrees),
+        "cost": told.cost,
+        "memory_bytes": told.memory,
+        "fits": told.fits,
+        "microbatches": told.training.turns,
+        "keep": told.training.keep.value,
+        "pins": dict(telling.pins),
+        "planned": {"step_s": planned[0], "peak_bytes": planned[1]} if planned is not None else None,
+        "differences": [str(difference) for difference in telling.one.differences],
     }
 
 

@@ -1,4 +1,4 @@
-"""One operator of a partition in full, strategies with names beside it, and what frameworks can be told of it."""
+"""One operator of a partition in full, and strategies with names beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from math import isfinite
 from symconfig.format import count, gib
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_said import Said, general, short
+from symconfig.report.partition_said import Said, general
+from symconfig.report.partition_told import words
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.strategy import layout, worded
@@ -40,36 +41,7 @@ def _standing(one: Compared) -> tuple[bool, bool, float]:
 
 
 def _degrees(one: Compared, why: str) -> str:
-    found = one.degrees
-    if found is None:
-        return why
-    words = [f"{name} {value}" for name in ("tp", "cp", "ep", "dp") if (value := getattr(found, name)) > 1]
-    return ", ".join([*words, *([f"zero {found.zero}"] if found.zero else []), *([why] if why else [])])
-
-
-def meeting(said: Said) -> str:
-    """Whether Megatron-LM or DeepSpeed can be told, and what is lost where not."""
-    projection, found = said.projection, said.found
-    degrees = projection.degrees
-    names = [(name, getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")]
-    words = ", ".join(f"{name} {value}" for name, value in names if value > 1) or "one GPU"
-    words += (", sequence parallel" if degrees.sequence_parallel else "") + f", ZeRO {degrees.zero}"
-    if projection.exact:
-        told = " ".join(f"--pin {name}={value}" for name, value in said.pins.items())
-        return f"This is {words}: symconfig plan … {told}"
-    cost, memory = said.projected
-    nearest = f"The nearest that Megatron-LM or DeepSpeed can be told: {words}"
-    if projection.refused:
-        return f"{nearest}; but {projection.refused}."
-    saved = (
-        f"{said.amount(cost)} {said.unit} ({100 * (cost / found.cost - 1):+.1f} %)" if isfinite(cost) else "ruled out"
-    )
-    over = "" if memory <= found.ask.memory_limit else ", which does not fit"
-    lines = [f"{nearest}.", f"It takes {saved}, {gib(memory)} GiB{over}. What departs from it:"]
-    lines += [f"  {short(str(difference), 116)}" for difference in projection.differences[:6]]
-    if len(projection.differences) > 6:
-        lines.append(f"  and {len(projection.differences) - 6} others")
-    return "\n".join(lines)
+    return ", ".join(text for text in (words(one.degrees) if one.degrees is not None else "", why) if text)
 
 
 def explained(said: Said, v: int) -> Iterator[Block]:

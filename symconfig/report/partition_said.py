@@ -10,6 +10,7 @@ from string import ascii_lowercase
 from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
 from symconfig.solve.partition.account import Compared, Spent
+from symconfig.solve.partition.cheapest import Expressed
 from symconfig.solve.partition.collectives import Moved
 from symconfig.solve.partition.project import Projection
 from symconfig.solve.partition.reasons import Reason
@@ -23,10 +24,19 @@ LETTERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Telling:
+    """What a framework can be told. pins: with which the planner chooses it; none of what is no model. planned: the
+    planner's seconds of a step and bytes at the peak, where it was planned."""
+
+    one: Expressed
+    pins: Mapping[str, str] = field(default_factory=dict)
+    planned: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
-    """Everything that is said of a partition. subject, job: of the headline. projected: cost and bytes of the nearest
-    degrees on this graph. pins: of the planner, where the partition is such degrees of a model's. explained: name of an
-    operator that is shown in full. planned: what came of planning it, or why not."""
+    """Everything that is said of a partition. subject, job: of the headline. projection: the nearest degrees. told:
+    what frameworks can be told. explained: operators that are shown in full."""
 
     subject: str
     job: str
@@ -35,8 +45,7 @@ class Said:
     moved: tuple[Moved, ...]
     spent: Spent
     projection: Projection
-    projected: tuple[float, float]
-    pins: dict[str, str]
+    told: tuple[Telling, ...] = ()
     compared: tuple[Compared, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -47,6 +47,19 @@ class Degrees:
 
 
 Refusal = tuple[str, str, Callable[[ModelDescriptor, Degrees], Any]]  # the test gives one truth value a point
+OfDegrees = tuple[str, str, Callable[[Any, Degrees], Any]]  # one that asks nothing of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What a framework can be told whatever the model: choices of sequence parallelism when tp > 1, and refusals.
+
+    fsdp_alone: ZeRO 2 and 3 go with data parallelism only.
+    """
+
+    tensor_with_sequence: tuple[bool, ...]
+    fsdp_alone: bool
+    refusals: tuple[OfDegrees, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +221,16 @@ _WITHOUT_FLASH: tuple[Refusal, ...] = (
     ),
 )
 
-_DEEPSPEED: tuple[Refusal, ...] = (
-    *_SHARED,
+_DEEPSPEED_DEGREES: tuple[OfDegrees, ...] = (
     ("ring", "DeepSpeed's context parallelism is Ulysses", lambda m, p: (p.cp > 1) & (p.cp_comm != "a2a")),
-    ("ulysses sequence", "the sequence must divide over cp", lambda m, p: (p.cp > 1) & (p.seq_length % p.cp != 0)),
     ("autotp with ulysses", "AutoTP and Ulysses do not combine", lambda m, p: (p.tp > 1) & (p.cp > 1)),
     ("autoep with ulysses", "AutoEP with Ulysses is not validated", lambda m, p: (p.ep > 1) & (p.cp > 1)),
     ("autoep with etp", "AutoEP has no tensor parallelism inside an expert", lambda m, p: p.etp > 1),
+)
+_DEEPSPEED: tuple[Refusal, ...] = (
+    *_SHARED,
+    *_DEEPSPEED_DEGREES,
+    ("ulysses sequence", "the sequence must divide over cp", lambda m, p: (p.cp > 1) & (p.seq_length % p.cp != 0)),
     (
         "autoep preset",
         "AutoEP knows Mixtral, Qwen3-MoE and DeepSeek-V3 only",
@@ -241,6 +257,11 @@ _DEEPSPEED: tuple[Refusal, ...] = (
     ("adapter with ep", "AutoEP does not know adapter layers", lambda m, p: (m.adapter is not None) & (p.ep > 1)),
 )
 
+COMMON: Mapping[str, Common] = {
+    "megatron": Common((True, False), fsdp_alone=True),
+    "deepspeed": Common((False,), fsdp_alone=False, refusals=_DEEPSPEED_DEGREES),
+}
+
 _OFFLOADED = frozenset(
     {"qkv_proj", "q_proj", "k_proj", "v_proj", "q_up_proj", "kv_up_proj", "flash_attention", "o_proj"}
 ) | {"scores", "softmax", "attention_dropout", "context"}  # the core, where it is not fused
@@ -256,12 +277,14 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
 
 def limits(backend: str, version: str, model: ModelDescriptor, architecture: str) -> Limits:
     """The space of a target's version for this model on this kind of GPU."""
+    common = COMMON[backend]
     if backend == "deepspeed":
         # p2p stands for none: the scheme of Ulysses keeps the heads a second time, after their exchange.
         return Limits(
-            pipeline=False, layouts=Layouts(any_cut=False), tensor_with_sequence=(False,), cp_comms=("p2p", "a2a"),
-            zero=(0, 1, 2, 3), modules=(), block_recompute=False, activation_offload=False, refusals=_DEEPSPEED,
-            interleaved=(), fsdp_alone=False,
+            pipeline=False, layouts=Layouts(any_cut=False), tensor_with_sequence=common.tensor_with_sequence,
+            cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=(), block_recompute=False, activation_offload=False,
+            refusals=_DEEPSPEED,
+            interleaved=(), fsdp_alone=common.fsdp_alone,
         )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
@@ -270,9 +293,9 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
     if architecture in NO_FLASH:
         refusals += _WITHOUT_FLASH
     return Limits(
-        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=(True, False), cp_comms=("p2p", "a2a"),
-        zero=(0, 1, 2, 3), modules=modules, block_recompute=True, activation_offload=number >= (0, 16),
-        refusals=refusals, interleaved=_INTERLEAVED, fsdp_alone=True,
+        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=common.tensor_with_sequence,
+        cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=modules, block_recompute=True,
+        activation_offload=number >= (0, 16), refusals=refusals, interleaved=_INTERLEAVED, fsdp_alone=common.fsdp_alone,
     )
 
 

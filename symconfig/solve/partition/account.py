@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import prod
 
 import numpy as np
 
@@ -13,14 +11,11 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline
+from symconfig.solve.partition.cheapest import Told
 from symconfig.solve.partition.collectives import collectives
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.priced import of_baseline
 from symconfig.solve.partition.run import Ask, Case, costs_of
-from symconfig.tensors.net import Net
-
-MEGATRON = "megatron"
-Made = Callable[[Net], list[Baseline]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,49 +95,22 @@ class Compared:
 
 
 def compared(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
-    """Every strategy that has a name, and the best of Megatron's with any tensor parallelism, ZeRO 1.
-
-    found: ways of running the step, of which each strategy takes its best.
-    """
-    ways: dict[str, Made] = {MEGATRON: partial(_megatron, axes)}
-    ways |= {name: partial(_named, axes, name) for name in NAMES}
-    return [_best(found, ask, axes, gamma, name, made) for name, made in ways.items()]
+    """Every strategy that has a name. found: ways of running the step, of which each strategy takes its best."""
+    return [_best(found, ask, axes, gamma, name) for name in NAMES]
 
 
-def _named(axes: Sequence[Axis], name: str, net: Net) -> list[Baseline]:
-    return [baseline(net, axes, name)]
+def of_told(told: Told) -> Compared:
+    """The cheapest that a framework can be told, under the framework's name."""
+    training = told.training
+    return Compared(
+        told.framework.value, told.cost, told.memory, told.fits, "", training.turns, training.keep.value, told.degrees
+    )
 
 
-def _megatron(axes: Sequence[Axis], net: Net) -> list[Baseline]:
-    ranks, tp = prod(axis.size for axis in axes), 1
-    inner = [axis for axis in axes if axis.level == axes[0].level] if axes else []
-    result = []
-    for axis in (None, *inner):
-        tp *= axis.size if axis is not None else 1
-        for switched in (False, True) if tp > 1 else (False,):
-            degrees = Degrees(tp=tp, dp=ranks // tp, sequence_parallel=switched, zero=1)
-            result.append(baseline(net, axes, "megatron-tp-sp" if switched else "megatron-tp", degrees))
-    return result
-
-
-def _best(
-    found: Sequence[Case],
-    ask: Ask,
-    axes: Sequence[Axis],
-    gamma: float,
-    name: str,
-    made: Made,
-) -> Compared:
-    tried = [
-        weighed(case, ask, axes, gamma, name, strategy)
-        for case in found
-        for strategy in made(case.net)
-        if strategy.rows is not None
-    ]
-    if not tried:
-        every = made(found[0].net)
-        return Compared(name, why=every[-1].why if every else "")
-    return min(tried, key=_standing)
+def _best(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Compared:
+    made = [(case, baseline(case.net, axes, name)) for case in found]
+    tried = [weighed(case, ask, axes, gamma, name, one) for case, one in made if one.rows is not None]
+    return min(tried, key=_standing) if tried else Compared(name, why=made[0][1].why if made else "")
 
 
 def _standing(one: Compared) -> tuple[bool, float]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.degrees import Along, Degrees, settled
+from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.roles import Role, Roles
 from symconfig.tensors.net import Net, Node
 from symconfig.tensors.program import Program, Work
@@ -76,25 +77,18 @@ class Agreement:
 
     def ranked(self) -> list[Scored]:
         """Degrees by how much they agree with, most first; of equals those with fewer degrees above 1."""
-        found = [scored for order in self._orders() for scored in self._on(order)]
-        return sorted(found, key=lambda scored: (-scored.work, _plainness(scored.degrees)))
-
-    def _orders(self) -> Iterator[tuple[int, ...]]:
-        """Axes innermost first. Within a level their order is free; those of equal sizes need not change places."""
-        levels = dict.fromkeys(axis.level for axis in self.axes)
-        of_level = [[index for index, axis in enumerate(self.axes) if axis.level == level] for level in levels]
-        for chosen in product(*(_ways(mine, self.axes) for mine in of_level)):
-            yield tuple(index for way in chosen for index in way)
+        found = [scored for order in orders(self.axes) for scored in self._on(order)]
+        return sorted(found, key=lambda scored: (-scored.work, plainness(scored.degrees)))
 
     def _on(self, order: tuple[int, ...]) -> Iterator[Scored]:
         axes = [self.axes[index] for index in order]
-        outside = self._best((self._score(axes, roles, False), degrees) for degrees, roles in _dense(axes))
-        inside = self._best((self._score(axes, roles, True), degrees) for degrees, roles in _expert(axes, self.experts))
-        for (first, dense), (second, expert) in product(outside, inside):
-            yield Scored(order, replace(dense, ep=expert.ep, etp=expert.etp), first + second)
+        outside = self._best((self._score(axes, roles, False), degrees) for degrees, roles in dense(axes))
+        within = self._best((self._score(axes, roles, True), degrees) for degrees, roles in inside(axes, self.experts))
+        for (first, outer), (second, inner) in product(outside, within):
+            yield Scored(order, replace(outer, ep=inner.ep, etp=inner.etp), first + second)
 
     def _best(self, scored: Iterator[tuple[float, Degrees]]) -> list[tuple[float, Degrees]]:
-        return sorted(scored, key=lambda pair: (-pair[0], _plainness(pair[1])))[:_MOST]
+        return sorted(scored, key=lambda pair: (-pair[0], plainness(pair[1])))[:_MOST]
 
     def _score(self, axes: Sequence[Axis], roles: Sequence[Role], within: bool) -> float:
         by_kind: dict[Kind, Counter[Role]] = {}
@@ -120,46 +114,3 @@ class Agreement:
             along = Along(role, role) if role in (Role.ETP, Role.EP, Role.EDP) else Along(role, Role.EDP)
             self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along])[:, 0]
         return self.asked[role, kind]
-
-
-def _plainness(degrees: Degrees) -> tuple[object, ...]:
-    above = sum(value > 1 for value in (degrees.tp, degrees.cp, degrees.ep, degrees.etp))
-    return (above, degrees.sequence_parallel, degrees.cp_comm == "a2a", degrees.tp, degrees.cp, degrees.etp, degrees.ep)
-
-
-def _ways(indices: Sequence[int], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Orders of these axes that differ in sizes."""
-    if not indices:
-        return [()]
-    firsts = {axes[index].size: index for index in reversed(indices)}
-    return [
-        (first, *rest)
-        for first in firsts.values()
-        for rest in _ways([index for index in indices if index != first], axes)
-    ]
-
-
-def _cuts(axes: Sequence[Axis]) -> Iterator[tuple[int, int, int, int]]:
-    """Inner axes, axes after them, and their ranks: of all ways of cutting the axes into three runs."""
-    for inner in range(len(axes) + 1):
-        for middle in range(len(axes) - inner + 1):
-            first, second = axes[:inner], axes[inner : inner + middle]
-            yield inner, middle, prod(axis.size for axis in first), prod(axis.size for axis in second)
-
-
-def _dense(axes: Sequence[Axis]) -> Iterator[tuple[Degrees, list[Role]]]:
-    ranks = prod(axis.size for axis in axes)
-    for inner, middle, tp, cp in _cuts(axes):
-        for tensor in (Role.TP, Role.TP_SP) if inner else (Role.TP,):
-            for context in (Role.CP, Role.ULYSSES) if middle else (Role.CP,):
-                roles = [tensor] * inner + [context] * middle + [Role.DP] * (len(axes) - inner - middle)
-                comm = "a2a" if context is Role.ULYSSES else "p2p"
-                dp = ranks // (tp * cp)
-                yield Degrees(tp, cp, dp, sequence_parallel=tensor is Role.TP_SP, cp_comm=comm), roles
-
-
-def _expert(axes: Sequence[Axis], experts: bool) -> Iterator[tuple[Degrees, list[Role]]]:
-    for inner, middle, etp, ep in _cuts(axes):
-        if experts or inner + middle == 0:
-            rest = len(axes) - inner - middle
-            yield Degrees(ep=ep, etp=etp), [Role.ETP] * inner + [Role.EP] * middle + [Role.EDP] * rest

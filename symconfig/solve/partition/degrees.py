@@ -80,13 +80,18 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
     """Rows with these roles of the axes, whatever cannot be split left whole."""
     roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
-        shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
-        making.axis(
-            number,
-            lambda index, arrivals, what=what: roles.wish(index, arrivals, what.dense, what.expert),  # type: ignore[misc]
-            lambda index, shards=shards: zero if shards[roles.within[index]] else 0,  # type: ignore[misc]
-        )
+        settle(roles, making, number, what, zero)
     return making.rows
+
+
+def settle(roles: Roles, making: Settling, number: int, what: Along, zero: int) -> None:
+    """One more axis of rows in the making."""
+    shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
+    making.axis(
+        number,
+        lambda index, arrivals: roles.wish(index, arrivals, what.dense, what.expert),
+        lambda index: zero if shards[roles.within[index]] else 0,
+    )
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
@@ -102,7 +107,24 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
 
 
 def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Rows) -> str:
-    wanted = {
+    wanted = _wanted(roles, role)
+    if wanted is None or parts == 1:
+        return ""
+    if not wanted:
+        return f"{_MISSING[role]}, which {role} would split"
+    able = due(roles, role)
+    for index, options in able or ():
+        if not all(rows[index, axis] in options for axis in axes):
+            node = roles.net.nodes[index]
+            what = node.options[options[0]]
+            return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
+    sizes = " x ".join(f"{dim} {roles.program.sizes[dim]}" for dim in sorted(wanted))
+    return "" if able else f"{sizes} cannot be cut into {parts} parts by {role}"
+
+
+def _wanted(roles: Roles, role: Role) -> frozenset[str] | None:
+    """Dims that a role has to split; None where it does not have to."""
+    return {
         Role.DP: roles.program.batch,
         Role.CP: roles.sequence,
         Role.ULYSSES: roles.sequence,
@@ -111,11 +133,15 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
         Role.ETP: roles.widths.inside,
         Role.EP: roles.experts,
     }.get(role)
-    if wanted is None or parts == 1:
-        return ""
-    if not wanted:
-        return f"{_MISSING[role]}, which {role} would split"
-    able = False
+
+
+def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
+    """Operators that the role has to split, with the options that do; none where it splits nothing. None: it does not
+    have to split any."""
+    wanted = _wanted(roles, role)
+    if wanted is None:
+        return None
+    found = []
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue
@@ -124,13 +150,9 @@ def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Ro
             options = roles.heads(node)
         elif role is Role.DP:
             options = roles.examples(node)
-        for option in options[:1]:
-            able = True
-            if not all(rows[index, axis] in options for axis in axes):
-                what = node.options[option]
-                return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
-    sizes = " x ".join(f"{dim} {roles.program.sizes[dim]}" for dim in sorted(wanted))
-    return "" if able else f"{sizes} cannot be cut into {parts} parts by {role}"
+        if options:
+            found.append((index, tuple(options)))
+    return tuple(found)
 
 
 _MISSING = {

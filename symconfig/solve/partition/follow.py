@@ -7,6 +7,7 @@ costs its neighbours least, a parameter the place in which it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -45,6 +46,12 @@ class Settling:
     def __post_init__(self) -> None:
         self.rows = np.zeros((len(self.net.nodes), len(self.axes)), np.int64)
         self.parts = [{} for _ in self.net.nodes]
+
+    def forked(self) -> Settling:
+        """The same, to be settled otherwise from here on."""
+        other = copy(self)
+        other.rows, other.parts = self.rows.copy(), [dict(parts) for parts in self.parts]
+        return other
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -13,9 +13,9 @@ from symconfig.cost.partition.exchange import Exchange
 from symconfig.cost.partition.server import Reach, passed_s
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import Baseline, baseline
 from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.problem import Array
 from symconfig.tensors.net import PARTIAL, Link
 
 
@@ -34,9 +34,33 @@ class Priced:
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
     """Cost and bytes at the peak of rows [nodes, axes]."""
-    problem = assemble(costs, [row[None] for row in rows], float("inf"), gamma)
-    only = (0,) * len(rows)
-    return problem.cost(only), problem.memory(only)
+    cost, memory = sums(costs, rows[None], gamma)
+    return float(cost[0]), float(memory[0])
+
+
+def sums(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[Array, Array]:
+    """The same of many strategies at once, [strategies, nodes, axes]. What they have in common is weighed once."""
+    nodes = costs.net.nodes
+    coded = rows @ max(len(node.options) for node in nodes) ** np.arange(rows.shape[2])
+    cost, held, transient = np.zeros((3, len(rows)))
+    for index in range(len(nodes)):
+        first, back = _once(coded[:, index])
+        found = costs.node(index, rows[first, index])
+        cost += (found.cost + found.relative / gamma)[back]
+        held += found.memory[back]
+        transient = np.maximum(transient, found.transient[back])
+    for index, link in enumerate(costs.net.links):
+        first, back = _once(coded[:, link.producer] * (int(coded.max(initial=0)) + 1) + coded[:, link.consumer])
+        pair = costs.pairwise(index, rows[first, link.producer], rows[first, link.consumer])
+        cost += pair.cost[back]
+        held += pair.memory[back]
+    return cost, held + transient
+
+
+def _once(codes: Rows) -> tuple[Rows, Rows]:
+    """Where each value is first, and for each place which of them it has."""
+    _, first, back = np.unique(codes, return_index=True, return_inverse=True)
+    return first, back
 
 
 def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: float = float("inf")) -> tuple[Priced, ...]:

@@ -73,11 +73,11 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
         if not why:
             chosen, found, refused = scored, other, ""
             break
-    found = _aligned(net, axes, found, rows)
+    found = aligned(net, axes, found, rows)
     degrees = replace(chosen.degrees, zero=zero)
     order = tuple(axes[index] for index in chosen.order)
     share = chosen.work / total if total else 1.0
-    return Projection(degrees, order, found, tuple(_differences(net, axes, rows, found)), share, refused)
+    return Projection(degrees, order, found, tuple(differences(net, axes, rows, found)), share, refused)
 
 
 def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
@@ -91,7 +91,7 @@ def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Ro
     return result, lacking(net, order, along, made)
 
 
-def _aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
+def aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
     """The same with equal axes of one level in the order that agrees with `rows` on most: all nodes in the same."""
     weights = np.array([0.0 if node.copy else weight(net.program, node) for node in net.nodes])
     kinds: dict[tuple[str, int], list[int]] = {}
@@ -119,8 +119,8 @@ def _zero(net: Net, rows: Rows) -> int:
     return max(range(4), key=lambda stage: (elements[stage], -stage))
 
 
-def _differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list[Difference]:
-    """Most work first."""
+def differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list[Difference]:
+    """What `rows` does otherwise than `other`; most work first."""
     found: dict[tuple[str, bool, tuple[Departure, ...]], list[float]] = {}
     totals = [0.0, 0.0]
     for index, node in enumerate(net.nodes):

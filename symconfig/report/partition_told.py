@@ -1,0 +1,75 @@
+"""What Megatron-LM and DeepSpeed can be told of a partition, and what is lost where that is not the partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+
+from symconfig.format import gib
+from symconfig.report.grid import Block, Grid
+from symconfig.report.partition_said import Said, Telling, short
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.frameworks import Framework
+
+MOST = 6  # differences that are shown
+WIDTH = 118
+
+
+def meeting(said: Said) -> list[Block]:
+    """What can be told exactly, with the planner's pins; else the cheapest that can, and what departs from it."""
+    exact = [telling for telling in said.told if telling.one.exact]
+    other = [telling for telling in said.told if not telling.one.exact]
+    able = {telling.one.told.framework for telling in said.told}
+    none = [framework for framework in Framework if framework not in able]
+    shown: list[Block] = []
+    if exact:
+        names = " and ".join(telling.one.told.framework.label for telling in exact)
+        shown.append(f"{names} can be told exactly this: {words(exact[0].one.told.degrees)}.{_pinned(exact[0])}")
+    if other:
+        shown.append(_cheapest(said, other))
+        shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
+    if none:
+        names = " and ".join(framework.label for framework in none)
+        why = f": {said.projection.refused}" if said.projection.refused and not said.told else ""
+        shown.append(fill(f"{names} can be told no split of this over these GPUs{why}.", WIDTH))
+    return shown
+
+
+def words(degrees: Degrees) -> str:
+    """`tp 8, dp 4, sp, ZeRO 1`"""
+    named = [(name, getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")]
+    found = [f"{name} {value}" for name, value in named if value > 1] or ["one GPU"]
+    found += ["Ulysses"] if degrees.cp > 1 and degrees.cp_comm == "a2a" else []
+    found += ["sp"] if degrees.sequence_parallel else []
+    return ", ".join([*found, f"ZeRO {degrees.zero}"])
+
+
+def _cheapest(said: Said, tellings: Sequence[Telling]) -> Grid:
+    rows = []
+    for telling in tellings:
+        told = telling.one.told
+        what = (told.framework.label, words(told.degrees), said.amount(told.cost))
+        saved = f"{100 * (1 - said.found.cost / told.cost):.1f} %"
+        how = (str(told.training.turns), told.training.keep.value, "yes" if told.fits else "no")
+        rows.append((*what, saved, gib(told.memory), *how))
+    headers = ("framework", "degrees", said.unit, "this saves", "GiB", "microbatches", "keeps", "fits")
+    title = "The cheapest that frameworks can be told where it is not this partition"
+    return Grid(headers, tuple(rows), left=(0, 1, 6, 7), title=title)
+
+
+def _departing(telling: Telling) -> str:
+    every, told = telling.one.differences, telling.one.told
+    lines = [f"What this partition does instead of {told.framework.label}'s {words(told.degrees)}:"]
+    lines += [f"  {short(str(difference), WIDTH - 2)}" for difference in every[:MOST]]
+    if len(every) > MOST:
+        lines.append(f"  and {len(every) - MOST} others")
+    return "\n".join(lines)
+
+
+def _pinned(telling: Telling) -> str:
+    if not telling.pins:
+        return ""
+    pins = [f"--pin {name}={value}" for name, value in telling.pins.items()]
+    text = " ".join(["symconfig plan … --backend", telling.one.told.framework.value, *pins])
+    indent = "  "
+    return "\n" + fill(text, WIDTH, initial_indent=indent, subsequent_indent=2 * indent, break_on_hyphens=False)

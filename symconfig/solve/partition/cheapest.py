@@ -1,0 +1,147 @@
+"""The cheapest strategy that a framework can be told, under the costs by which a partition is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost.partition.costs import Costs, Training
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.expressible import Expressible, expressible
+from symconfig.solve.partition.frameworks import Framework, Step, runs
+from symconfig.solve.partition.priced import sums
+from symconfig.solve.partition.problem import Array
+from symconfig.solve.partition.project import Difference, Projection, aligned, differences
+from symconfig.solve.partition.reduce import Bools
+from symconfig.solve.partition.run import Ask, Case, Partition, costs_of
+from symconfig.tensors.net import Net
+
+Steps = Callable[[Training], Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A strategy that a framework can be told. axes: in the order in which its ranks have them, innermost first. rows:
+    [nodes, axes] on the axes as they were given. memory: bytes at the peak. training: with which this holds."""
+
+    framework: Framework
+    degrees: Degrees
+    axes: tuple[Axis, ...]
+    rows: Rows
+    cost: float
+    memory: float
+    fits: bool
+    training: Training
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All that frameworks can be told of a net on the axes. able: [degrees] of each framework, which it runs."""
+
+    found: Expressible
+    axes: tuple[Axis, ...]
+    able: Mapping[Framework, Bools]
+
+
+def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework] = tuple(Framework)) -> Space:
+    def wanted(degrees: Sequence[Degrees]) -> Bools:
+        return np.asarray(np.any([runs(framework, step, degrees) for framework in among], axis=0))
+
+    found = expressible(net, axes, wanted)
+    return Space(found, tuple(axes), {framework: runs(framework, step, found.degrees) for framework in among})
+
+
+def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:
+    """Of each framework that can be told anything the strategy that fits and costs least, or the leanest."""
+    if not where.found.degrees:
+        return []
+    cost, memory = sums(costs, where.found.rows, gamma)
+    result = []
+    for framework, able in where.able.items():
+        at = _pick(cost, memory, able, limit)
+        if at is not None:
+            degrees, rows = where.found.degrees[at], where.found.rows[at]
+            order = tuple(where.axes[index] for index in where.found.orders[at])
+            paid, held = float(cost[at]), float(memory[at])
+            result.append(Told(framework, degrees, order, rows, paid, held, held <= limit, costs.training))
+    return result
+
+
+def _pick(cost: Array, memory: Array, able: Bools, limit: float) -> int | None:
+    """The first of equals: what is plainest."""
+    able = able & np.isfinite(cost)
+    fits = able & (memory <= limit)
+    if not able.any():
+        return None
+    among, by = (fits, cost) if fits.any() else (able, memory)
+    return int(np.argmin(np.where(among, by, np.inf)))
+
+
+def of_all(
+    every: Iterable[Case],
+    ask: Ask,
+    axes: Sequence[Axis],
+    steps: Steps,
+    gamma: float = float("inf"),
+    among: Sequence[Framework] = tuple(Framework),
+) -> list[Told]:
+    """The same over ways of running the step."""
+    best: dict[Framework, Told] = {}
+    last: tuple[Net, Space] | None = None
+    for case in every:
+        if last is None or last[0] is not case.net:
+            last = case.net, space(case.net, axes, steps(case.training), among)
+        for told in cheapest(last[1], costs_of(case, ask, axes), ask.memory_limit, gamma):
+            if told.framework not in best or _standing(told) < _standing(best[told.framework]):
+                best[told.framework] = told
+    return [best[framework] for framework in among if framework in best]
+
+
+def _standing(one: Told) -> tuple[bool, float]:
+    """Those that fit by cost, the others by memory."""
+    return (not one.fits, one.cost if one.fits else one.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Expressed:
+    """What a framework can be told instead of a partition, with the same microbatches and what is kept where anything
+    fits with those. differences: of the partition from it; none where it is exactly this."""
+
+    told: Told
+    differences: tuple[Difference, ...]
+
+    @property
+    def exact(self) -> bool:
+        return not self.differences
+
+
+def expressed(
+    found: Partition, projection: Projection, steps: Steps, every: Callable[[], Iterable[Case]]
+) -> tuple[Expressed, ...]:
+    """The partition itself of frameworks that can be told it, else their cheapest. projection: of its rows. every: all
+    ways of running the step that were asked for."""
+    ask, costs, step = found.ask, found.costs, steps(found.costs.training)
+    rows = np.array(found.rows, dtype=np.int64)
+    exact = [
+        Told(framework, projection.degrees, projection.axes, rows, found.cost, found.memory, True, costs.training)
+        for framework in Framework
+        if projection.exact and runs(framework, step, [projection.degrees])[0]
+    ]
+    left = [framework for framework in Framework if framework not in {told.framework for told in exact}]
+    alike = []
+    if left:
+        where = space(costs.net, found.axes, step, left)
+        alike = [told for told in cheapest(where, costs, ask.memory_limit, found.gamma) if told.fits]
+    left = [framework for framework in left if framework not in {told.framework for told in alike}]
+    other = of_all(every(), ask, found.axes, steps, found.gamma, left) if left else []
+    told = {told.framework: told for told in (*exact, *alike, *other)}
+    return tuple(_beside(found, rows, told[framework]) for framework in Framework if framework in told)
+
+
+def _beside(found: Partition, rows: Rows, told: Told) -> Expressed:
+    other = aligned(found.net, found.axes, told.rows, rows)
+    return Expressed(told, tuple(differences(found.net, found.axes, rows, other)))

@@ -1,0 +1,89 @@
+"""All strategies that degrees of Megatron and DeepSpeed give a net, as rows side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.mesh import Axis
+from symconfig.solve.partition.degrees import Along, Degrees, due, settle
+from symconfig.solve.partition.every import dense, inside, orders, plainness
+from symconfig.solve.partition.follow import Settling
+from symconfig.solve.partition.roles import Roles
+from symconfig.tensors.net import Net
+
+STAGES = (0, 1, 2, 3)
+Runs = Callable[[Sequence[Degrees]], NDArray[np.bool_]]  # which of some degrees are of interest
+
+
+@dataclass(frozen=True, slots=True)
+class Expressible:
+    """rows: [degrees, nodes, axes], on the axes as they were given; order: of each, the axes innermost first."""
+
+    degrees: tuple[Degrees, ...]
+    orders: tuple[tuple[int, ...], ...]
+    rows: Rows
+
+
+def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
+    """Every degrees that the program can be split by and that run, each once, the plainest first."""
+    found: dict[Degrees, tuple[tuple[int, ...], Rows]] = {}
+    for order in orders(axes):
+        ordered = [axes[index] for index in order]
+        asked = [(degrees, along) for degrees, along in _asked(net, ordered) if degrees not in found]
+        chosen = [pair for pair, may in zip(asked, runs([degrees for degrees, _ in asked]), strict=True) if may]
+        made = {} if not chosen else _made(net, ordered, dict.fromkeys(along for _, along in chosen))
+        places = np.argsort(order)
+        for degrees, along in chosen:
+            if along in made:
+                found[degrees] = (order, made[along][degrees.zero][:, places])
+    ranked = sorted(found, key=lambda degrees: (plainness(degrees), degrees.zero))
+    shape = (len(ranked), len(net.nodes), len(axes))
+    rows = np.array([found[degrees][1] for degrees in ranked], dtype=np.int64).reshape(shape)
+    return Expressible(tuple(ranked), tuple(found[degrees][0] for degrees in ranked), rows)
+
+
+def _asked(net: Net, axes: Sequence[Axis]) -> Iterator[tuple[Degrees, tuple[Along, ...]]]:
+    every = product(dense(axes), inside(axes, bool(Roles(net).experts)))
+    for (outer, roles), (inner, within) in every:
+        along = tuple(Along(*pair) for pair in zip(roles, within, strict=True))
+        degrees = replace(outer, ep=inner.ep, etp=inner.etp)
+        yield from ((replace(degrees, zero=zero), along) for zero in STAGES)
+
+
+def _made(net: Net, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]]) -> dict[tuple[Along, ...], Rows]:
+    """Rows [stages, nodes, axes] of those that split all that they have to; what begins alike is settled once."""
+    every, roles = list(wanted), Roles(net)
+    taken = {role for along in every for what in along for role in (what.dense, what.expert)}
+    needs = {role: due(roles, role) for role in taken}
+    grown: dict[tuple[Along, ...], Settling] = {(): Settling(net, axes)}
+    for number in range(len(axes)):
+        longer: dict[tuple[Along, ...], Settling] = {}
+        for start in dict.fromkeys(along[: number + 1] for along in every):
+            if start[:-1] in grown:
+                making = grown[start[:-1]].forked()
+                settle(roles, making, number, start[-1], STAGES[-1])
+                row = making.rows[:, number].tolist()
+                due_here = (needs[start[-1].dense], needs[start[-1].expert])
+                if all(need is None or (need and all(row[v] in able for v, able in need)) for need in due_here):
+                    longer[start] = making
+        grown = longer
+    stages = _stages(net)
+    nodes = np.arange(len(net.nodes))[:, None]
+    return {along: stages[:, nodes, making.rows] for along, making in grown.items()}
+
+
+def _stages(net: Net) -> Rows:
+    """[stages, nodes, options] what an option becomes at another stage of ZeRO: nothing else hangs on the stage."""
+    most = max(len(node.options) for node in net.nodes)
+    result = np.tile(np.arange(most), (len(STAGES), len(net.nodes), 1))
+    for index, node in enumerate(net.nodes):
+        flat = {option.zero: number for number, option in enumerate(node.options) if option.zero}
+        for stage in STAGES:
+            result[stage, index, list(flat.values())] = flat.get(stage, 0)
+    return result
