@@ -19,7 +19,8 @@ from symconfig.report.partition_said import Said, Telling, names
 from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.collectives import Moved, collectives
-from symconfig.solve.partition.frameworks import Step
+from symconfig.solve.partition.every import dense
+from symconfig.solve.partition.frameworks import Framework, Step, blockers
 from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.project import Projection, pins, project
@@ -79,6 +80,15 @@ class PartitionResult:
         costs least of what fits, with the same microbatches and what is kept; of all where nothing fits with those."""
         return expressed(self.found, self.projection, self._step, self._cases)
 
+    @property
+    def untold(self) -> Mapping[str, str]:
+        """Frameworks that can be told nothing, by name, and why, where one reason is enough."""
+        known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
+        plain = [degrees for degrees, _ in dense(self.found.axes) if not degrees.sequence_parallel]
+        plain = [degrees for degrees in plain if degrees.cp_comm == "p2p"]
+        missing = [framework for framework in Framework if framework not in known]
+        return {framework.label: "; ".join(blockers(framework, step, plain)[:1]) for framework in missing}
+
     def _cases(self) -> tuple[Case, ...]:
         return tuple(cases(self.asked.source.programs, self.found.ask))
 
@@ -136,7 +146,7 @@ class PartitionResult:
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
         """Everything that the report shows. top: other ways of each operator."""
         asked, found = self.asked, self.found
-        source, projection = asked.source, self.projection
+        source = asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
             f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
@@ -150,8 +160,8 @@ class PartitionResult:
             self.reasons(top),
             self.collectives,
             self.spent,
-            projection,
             tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
+            self.untold,
             tuple(self.baselines()) if baselines else (),
             explained,
             found.net.program.notes,

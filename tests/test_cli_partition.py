@@ -221,6 +221,7 @@ def test_where_no_framework_can_be_told_anything_nothing_is_planned() -> None:
     """Eight ranks, one example of three tokens: with adapters, neither framework splits heads or widths."""
     result = symconfig.partition("qwen-7b-lora", "h100", 8, 1, 3, solver="adaptive")
     assert result.expressed == ()
+    assert result.untold["Megatron-LM"] == "Megatron-LM has no LoRA or other adapters"
     with pytest.raises(InputError, match="neither Megatron-LM nor DeepSpeed can be told"):
         result.plan()
 

@@ -12,7 +12,6 @@ from symconfig.graph import dims as d
 from symconfig.solve.partition.account import Compared, Spent
 from symconfig.solve.partition.cheapest import Expressed
 from symconfig.solve.partition.collectives import Moved
-from symconfig.solve.partition.project import Projection
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
 
@@ -35,8 +34,8 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Everything that is said of a partition. subject, job: of the headline. projection: the nearest degrees. told:
-    what frameworks can be told. explained: operators that are shown in full."""
+    """Everything that is said of a partition. subject, job: of the headline. told: what frameworks can be told.
+    untold: those that can be told nothing, and why. explained: operators that are shown in full."""
 
     subject: str
     job: str
@@ -44,8 +43,8 @@ class Said:
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
-    projection: Projection
     told: tuple[Telling, ...] = ()
+    untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

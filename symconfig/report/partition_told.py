@@ -9,7 +9,6 @@ from symconfig.format import gib
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_said import Said, Telling, short
 from symconfig.solve.partition.degrees import Degrees
-from symconfig.solve.partition.frameworks import Framework
 
 MOST = 6  # differences that are shown
 WIDTH = 118
@@ -19,8 +18,6 @@ def meeting(said: Said) -> list[Block]:
     """What can be told exactly, with the planner's pins; else the cheapest that can, and what departs from it."""
     exact = [telling for telling in said.told if telling.one.exact]
     other = [telling for telling in said.told if not telling.one.exact]
-    able = {telling.one.told.framework for telling in said.told}
-    none = [framework for framework in Framework if framework not in able]
     shown: list[Block] = []
     if exact:
         names = " and ".join(telling.one.told.framework.label for telling in exact)
@@ -28,10 +25,8 @@ def meeting(said: Said) -> list[Block]:
     if other:
         shown.append(_cheapest(said, other))
         shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
-    if none:
-        names = " and ".join(framework.label for framework in none)
-        why = f": {said.projection.refused}" if said.projection.refused and not said.told else ""
-        shown.append(fill(f"{names} can be told no split of this over these GPUs{why}.", WIDTH))
+    for name, why in said.untold.items():
+        shown.append(fill(f"{name} can be told no split of this over these GPUs{f': {why}' if why else ''}.", WIDTH))
     return shown
 
 

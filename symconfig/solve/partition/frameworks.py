@@ -48,14 +48,21 @@ def runs(framework: Framework, step: Step, degrees: Sequence[Degrees]) -> NDArra
     for index, one in enumerate(degrees):
         kinds.setdefault((one.sequence_parallel, one.cp_comm), []).append(index)
     for (switched, comm), mine in kinds.items():
-        result[mine] = ~_refused(framework, step, [degrees[index] for index in mine], switched, comm)
+        wrong = [mask for _, mask in _refusals(framework, step, [degrees[index] for index in mine], switched, comm)]
+        result[mine] = ~np.any(wrong, axis=0)
     return result
 
 
-def _refused(
+def blockers(framework: Framework, step: Step, degrees: Sequence[Degrees]) -> tuple[str, ...]:
+    """Reasons of which each alone leaves none of some degrees, of one scheme."""
+    scheme = degrees[0].sequence_parallel, degrees[0].cp_comm
+    return tuple(reason for reason, mask in _refusals(framework, step, degrees, *scheme) if mask.all())
+
+
+def _refusals(
     framework: Framework, step: Step, degrees: Sequence[Degrees], switched: bool, comm: str
-) -> NDArray[np.bool_]:
-    """Of degrees with the same scheme."""
+) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Of degrees with the same scheme: reasons, and which they refuse."""
     from symconfig.solve import limits
 
     common = limits.COMMON[framework.value]
@@ -70,11 +77,11 @@ def _refused(
     )  # fmt: skip
     adapted = step.model is not None and step.model.adapter is not None and framework is Framework.MEGATRON
     wrong = [
-        np.asarray(adapted),
-        etp > tp,  # the planner cuts no expert finer than a dense layer
-        np.not_equal(batch % dp, 0),
-        (tp > 1) & (switched not in common.tensor_with_sequence),
-        common.fsdp_alone & (zero > 1) & (tp * cp * ep * etp != 1),
-        *(np.asarray(test(step.model, points), dtype=bool) for _, _, test in refusals),
+        ("Megatron-LM has no LoRA or other adapters", np.asarray(adapted)),
+        ("the planner cuts no expert finer than a dense layer", etp > tp),
+        ("a microbatch has whole examples on every rank", np.not_equal(batch % dp, 0)),
+        ("sequence parallelism is Megatron's", (tp > 1) & (switched not in common.tensor_with_sequence)),
+        ("ZeRO 2 and 3 go alone", common.fsdp_alone & (zero > 1) & (tp * cp * ep * etp != 1)),
+        *((reason, np.asarray(test(step.model, points), dtype=bool)) for _, reason, test in refusals),
     ]
-    return np.asarray(np.any(np.broadcast_arrays(tp > 0, *wrong)[1:], axis=0))
+    return [(reason, np.broadcast_to(mask, tp.shape)) for reason, mask in wrong]
