@@ -81,10 +81,7 @@ def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
 def _weight_gradients(table: Table) -> Array:
     """[kinds]: seconds of each block's products for its weights' gradients."""
     return np.array(
-        [
-            sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT)
-            for block in table.blocks
-        ]
+        [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
     )
 
 

@@ -64,8 +64,6 @@ class Machine:
     engine_workspace_bytes: float  # the same of Transformer Engine
 
 
-
-
 def constants(kernels: Kernels) -> dict[str, Number]:
     """The values of the kernels' constants by name."""
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}

@@ -134,8 +134,12 @@ class Stages:
     def only(self, stage: int) -> Stages:
         """One of the stage shapes, as the only one."""
         whole = ("embedding", "boundary", "replicated")
-        return Stages(*(getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
-                        for name in Stages.__slots__))
+        return Stages(
+            *(
+                getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
+                for name in Stages.__slots__
+            )
+        )
 
     def shared(self, parts: int) -> Stages:
         """An equal share of everything."""

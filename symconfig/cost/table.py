@@ -68,8 +68,13 @@ class Table:
         blocks = tuple(block.at(where) for block in self.blocks)
         chosen = tuple(self.policies[policy] for policy in policies)
         return replace(
-            self, policies=chosen, passes=self.passes[:, policies][..., where], weights=self.weights[..., where],
-            boundary=self.boundary[where], hidden=self.hidden[..., where], blocks=blocks,
+            self,
+            policies=chosen,
+            passes=self.passes[:, policies][..., where],
+            weights=self.weights[..., where],
+            boundary=self.boundary[where],
+            hidden=self.hidden[..., where],
+            blocks=blocks,
         )
 
     def at(self, chosen: NDArray[np.intp]) -> Table:

@@ -28,7 +28,7 @@ class Link:
     """A tensor on its way from the port of one node to that of another.
 
     saved: the consumer (or one behind a copy) reads it in its backward. covered: whoever made it keeps it anyway.
-    inside: both ends are in one instance of a repeat.
+    inside: both ends are in one instance of a repeat. enters: it comes into one, from another or from elsewhere.
     """
 
     producer: int
@@ -39,6 +39,7 @@ class Link:
     saved: bool
     covered: bool
     inside: bool
+    enters: bool
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _Maker:
     runs: Sequence[tuple[int, int, int]]
     nodes: list[Node] = field(default_factory=list)
     keys: dict[object, int] = field(default_factory=dict)
-    links: dict[tuple[int, int, int, int, bool, bool, bool], int] = field(default_factory=dict)
+    links: dict[tuple[int, int, int, int, bool, bool, bool, bool], int] = field(default_factory=dict)
 
     def made(self) -> Net:
         operators = self.program.operators
@@ -192,27 +193,32 @@ class _Maker:
             at = place[index]
             return at[0] >= 0 and (here is None or here == at)
 
+        def enters(index: int) -> bool:
+            return place[index][0] >= 0 and here is not None and here != place[index]
+
         if len(uses) == 1:
             index, port = uses[0]
-            self._link(source, (node_of[index], port), saves[0], kept, inside(index))
+            self._link(source, (node_of[index], port), saves[0], kept, inside(index), enters(index))
             return
         key = ("copy", source, tuple(sorted((node_of[index], port) for index, port in uses)))
         known = self._known(key)
         if known is None:
             where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
             run = where.pop() if len(where) == 1 else -1
-            known = self._node(key, self._copy(self.nodes[source[0]].ports[source[1]], run))
-        among = all(inside(index) for index, _ in uses)
-        self._link(source, (known, 0), any(saves), kept, among)
+            known = self._node(key, self._copy(self.nodes[source[0]].ports[source[1]], run, producer is None))
+        among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
+        self._link(source, (known, 0), any(saves), kept, among, come)
         for (index, port), saved in zip(uses, saves, strict=True):
             within = inside(index) or (place[index][0] >= 0 and len({place[i] for i, _ in uses}) == 1)
-            self._link((known, 1), (node_of[index], port), saved, kept or any(saves), within)
+            self._link((known, 1), (node_of[index], port), saved, kept or any(saves) or come, within, False)
 
-    def _link(self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool) -> None:
-        key = (*a, *b, saved, covered, inside)
+    def _link(
+        self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool, enters: bool
+    ) -> None:
+        key = (*a, *b, saved, covered, inside, enters)
         self.links[key] = self.links.get(key, 0) + 1
 
-    def _copy(self, port: Port, run: int) -> Node:
+    def _copy(self, port: Port, run: int, weight: bool) -> Node:
         dims = [position for position, size in enumerate(port.sizes) if size > 1]
         names = [port.tensor.dims[position] for position in dims]
         options = (Option("whole"), *(Option(n, parts=port.sizes[p]) for n, p in zip(names, dims, strict=True)))
@@ -221,7 +227,7 @@ class _Maker:
             options += (Option("pending"), Option("partial"))
             places += (Place(WHOLE, PARTIAL), Place(PARTIAL, WHOLE))
         both = (Port(port.tensor, port.sizes, places, False), Port(port.tensor, port.sizes, places, True))
-        return Node(f"copy of {port.tensor.name}", options, both, run=run)
+        return Node(f"copy of {port.tensor.name}", options, both, run=run, weight=weight)
 
     def _port(self, operand: Operand, op: Operator, options: tuple[Option, ...], output: bool) -> Port:
         tensor = self.program.tensors[operand.tensor]

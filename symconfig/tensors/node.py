@@ -67,7 +67,9 @@ class Port:
 
 @dataclass(frozen=True)
 class Node:
-    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1."""
+    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1. weight: of a
+    copy, that it is one of a parameter.
+    """
 
     name: str
     options: tuple[Option, ...]
@@ -76,6 +78,7 @@ class Node:
     parameter: Parameter | None = None
     times: int = 1
     run: int = -1
+    weight: bool = False
 
     @property
     def copy(self) -> bool:

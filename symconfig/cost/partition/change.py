@@ -82,7 +82,8 @@ def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates
     As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
     split becomes whole by an all-gather, and split otherwise by an all-to-all; from whole to split or to partial sums
     is free. Slices come first and gathers last, each along its own axis: reductions from the inner axes to the outer
-    ones, gathers the other way, so that slow links carry the least.
+    ones, gathers the other way, so that slow links carry the least. An exchange over several axes goes from the outer
+    to the inner ones, so that each element crosses one of them only.
     """
     size: Any = local(given, rates) * amount
     moving = [
@@ -97,10 +98,12 @@ def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates
         if _ever(now):
             yield Move(Kind.REDUCE_SCATTER, axis, now, size, rate.ring(size))
             size = _if(now, size / rate.size, size)
-    for axis, rate, a, b, gives, takes in moving:
+    exchanged = size  # what stays within an outer axis' part is left for the inner ones
+    for axis, rate, a, b, gives, takes in reversed(moving):
         now = gives & takes & (a != b)
         if _ever(now):
-            yield Move(Kind.ALL_TO_ALL, axis, now, size, rate.all_to_all(size))
+            yield Move(Kind.ALL_TO_ALL, axis, now, exchanged, rate.all_to_all(exchanged))
+            exchanged = _if(now, exchanged / rate.size, exchanged)
     reduced = size  # by an inner axis and not yet gathered again: the outer ones move that only
     for axis, rate, a, b, _, _ in moving:
         now = (a == PARTIAL) & (b == WHOLE)

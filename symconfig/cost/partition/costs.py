@@ -238,23 +238,27 @@ class Costs:
         )
 
     def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
-        port, turns = self.net.nodes[link.producer].ports[link.given], float(self.training.turns)
+        source, turns = self.net.nodes[link.producer], float(self.training.turns)
+        port = source.ports[link.given]
         amount = self._amount(port, port.tensor.element_bytes)
         there = (Transfer(a, b, amount, self.rates),)
         found = [Exchange(Phase.FORWARD, there, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
             found.append(Exchange(Phase.AGAIN, there, turns))
-        if link.saved and self._keeps_shards(link):
+        if source.weight:  # nothing of it is held until the backward
+            found.append(Exchange(Phase.KEPT, there, turns))
+        elif self.holds(link) and self._keeps_shards(link):
             often: Array = turns * gathered_pairs(a, b)[1].astype(np.float64)
             found.append(Exchange(Phase.KEPT, there, often))
         if port.tensor.gradient:
-            back = (Transfer(back_b, back_a, amount, self.rates),)
+            back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
+            back = (Transfer(back_b, back_a, back_amount, self.rates),)
             found.append(Exchange(Phase.BACKWARD, back, turns))
         return found
 
     def _kept(self, link: Link, a: Columns, b: Columns, pairs: Pairs) -> Array:
         """Bytes that the consumer keeps for its backward."""
-        if not link.saved:
+        if not self.holds(link):
             return np.zeros(pairs.shape)
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
         same, gathered = gathered_pairs(a, b)
@@ -263,6 +267,10 @@ class Costs:
             kept, same = np.where(gathered, local(a, self.rates), kept), same | gathered
         kept = size * (np.where(same, 0.0, kept) if link.covered else kept)
         return kept * self.link_times(link, sink) + np.zeros(pairs.shape)
+
+    def holds(self, link: Link) -> bool:
+        """The consumer's backward reads it, or what runs forward again does."""
+        return link.saved or (link.enters and self.training.keep is Keep.BORDERS)
 
     def _keeps_shards(self, link: Link) -> bool:
         """What is gathered for the consumer stays as its shard."""
@@ -291,31 +299,39 @@ class Costs:
         own, turns = self.passes(sink, taken), float(self.training.turns)
         ahead, behind = (self.training.hide * part.reshape(pairs.across) for part in (own.forward, own.backward))
         gather = Transfer(w, forward, weight_bytes, self.rates)
+        again = (gather,) if _needs_weight(sink, link.taken) else ()
+        found = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
         if not source.parameter.trainable:
-            return [
-                Exchange(Phase.FORWARD, (gather,), turns, ahead),
-                Exchange(Phase.BACKWARD, (gather,), turns, behind),
-            ]
+            return [*found, Exchange(Phase.BACKWARD, again, turns, behind)] if again else found
         gradient_bytes = self._amount(store, self.training.gradient_bytes)
         summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
-        gradient = Transfer(backward, summed, gradient_bytes, self.rates)
+        turn = Exchange(Phase.BACKWARD, (*again, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind)
+        # Once a step, beside what the last backward and the first forward of a turn leave of the same work.
+        reduction, update = Transfer(summed, o, gradient_bytes, self.rates), Transfer(o, w, weight_bytes, self.rates)
         return [
-            Exchange(Phase.FORWARD, (gather,), turns, ahead),
-            Exchange(Phase.BACKWARD, (gather, gradient), turns, behind),
-            Exchange(Phase.REDUCTION, (Transfer(summed, o, gradient_bytes, self.rates),), 1.0, behind),
-            Exchange(Phase.UPDATE, (Transfer(o, w, weight_bytes, self.rates),), 1.0, ahead),
+            *found,
+            turn,
+            Exchange(Phase.REDUCTION, (reduction,), 1.0, np.maximum(behind - turn.alone, 0.0)),
+            Exchange(Phase.UPDATE, (update,), 1.0, np.maximum(ahead - gather.cost, 0.0)),
         ]
 
     def _senseless(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> NDArray[np.bool_]:
-        """What is used in parts is not kept flat across them; and where that is ruled out, in no other parts at all."""
+        """What is used in parts is kept in the same ones; and where smaller ones are ruled out, in no others at all."""
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         stored = columns(states(source, given)[2], pairs.down)
         uses = columns(sink.ports[link.taken].forward[taken], pairs.across)
         result = np.zeros(pairs.shape, dtype=bool)
         for state, used in zip(stored, uses, strict=True):
             split = np.asarray(cut(used))
-            result = result | ((state == FLAT) & split) | ((not self.flat) & cut(state) & (state != used))
+            result = result | (cut(state) & (split | (not self.flat)) & (state != used))
         return result
+
+
+def _needs_weight(sink: Node, port: int) -> bool:
+    """Whether the backward of an operator reads a weight: for the gradient of another input."""
+    op = sink.operator
+    others = (at for at in range(len(op.inputs)) if at != port) if op is not None else ()
+    return op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others))
 
 
 def _summed_up(exchanges: Sequence[Exchange], pairs: Pairs) -> Array:

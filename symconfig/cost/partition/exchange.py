@@ -56,13 +56,17 @@ class Exchange(NamedTuple):
     hidden: Array | None = None
 
     @property
-    def shown(self) -> Array | float:
-        """Of one time."""
+    def alone(self) -> Array | float:
+        """Of one time, with no work beside it."""
         cost: Any = self.transfers[0].cost
         for transfer in self.transfers[1:]:
             cost = cost + transfer.cost
-        shown: Array | float = cost if self.hidden is None else np.maximum(cost - self.hidden, 0.0)
-        return shown
+        return cost  # type: ignore[no-any-return]
+
+    @property
+    def shown(self) -> Array | float:
+        """Of one time."""
+        return self.alone if self.hidden is None else np.maximum(self.alone - self.hidden, 0.0)
 
     @property
     def cost(self) -> Array | float:

@@ -14,7 +14,7 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
     held = sum(_node(costs, node) for node in net.nodes)
     for link in net.links:
         port, sink = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer]
-        if link.saved and not link.covered:
+        if costs.holds(link) and not link.covered:
             held += _bytes(port) * costs.link_times(link, sink)
     return held / gpus
 

@@ -14,8 +14,8 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Kind, Move
 from symconfig.cost.partition.rates import Array, Rate
-from symconfig.tensors.net import Node, Port
-from symconfig.tensors.program import Operator, Program, Work
+from symconfig.tensors.net import PARTIAL, Node, Port
+from symconfig.tensors.program import Operator, Program, Split, Work
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
@@ -148,9 +148,12 @@ def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_
 
 
 def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Partial results that an operator sums, and rows of neighbours that its windows need."""
+    """Partial results that an operator sums, rows that windows need of neighbours, and sums that end the program."""
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
+    for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
+        if operand.tensor in program.outputs:
+            yield from _ended(port, rows, rates, per_element)
     for index, option in enumerate(node.options):
         split, here = option.split, (rows == index).T
         if split is not None and split.sums:
@@ -163,11 +166,30 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
                 yield Inner(move, split.sums, again)
                 reduced = np.where(here[axis], reduced / rate.size, reduced)
         if split is not None and split.halo:
-            others = [loop for loop in op.inputs[0].loops if loop not in split.loops]
-            unit = 1.0 if per_element else program.tensors[op.inputs[0].tensor].element_bytes
-            sides = 2 * split.halo * extent(others) * unit
+            sides = 2 * split.halo * _row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
             for axis, rate in enumerate(rates):
                 longer = np.maximum(rate.send(sides) - slowest, 0.0)
                 yield Inner(Move(Kind.SEND, axis, here[axis], sides, longer), 1, True)
                 slowest = slowest + np.where(here[axis], longer, 0.0)
+
+
+def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
+    """[rows] bytes or elements of one row of a window's input on one rank, along the split: in the input's own sizes,
+    which a stride makes larger than the loops.
+    """
+    assert node.operator is not None
+    port, loops = node.ports[0], node.operator.inputs[0].loops
+    at = next(position for position, loop in enumerate(loops) if loop in split.loops)
+    along = np.array([place.forward == at for place in port.places])
+    row: Array = held((port,), rows, rates)[0] * counted(along, rows, rates) / port.sizes[at]
+    return row / port.tensor.element_bytes if per_element else row
+
+
+def _ended(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
+    """What the program gives is not left as partial sums."""
+    amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
+    for axis, rate in enumerate(rates):
+        here = port.forward[rows[:, axis]] == PARTIAL
+        yield Inner(Move(Kind.ALL_REDUCE, axis, here, amount, rate.all_reduce(amount)), 1, False)
+        amount = np.where(here, amount / rate.size, amount)

@@ -48,16 +48,9 @@ def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:
 @given(layout, layout)
 def test_elements_moved_are_those_of_the_graphs_rule(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     kinds = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-    # The graph's rule knows no way to partial sums; several axes from dim to dim are one all-to-all there, which
-    # moves no more than one after the other.
     if any(b == PARTIAL for _, b in kinds):
-        return
-    exchanged = sum(a >= 0 and b >= 0 for a, b in kinds)
-    expected = moved(before, after)
-    if exchanged > 1:
-        assert cost(before, after) >= expected * (1 - 1e-12)
-    else:
-        assert cost(before, after) == np.float64(expected) or abs(cost(before, after) - expected) < 1e-9 * expected
+        return  # the graph's rule knows no way to partial sums
+    assert abs(cost(before, after) - moved(before, after)) <= 1e-9 * moved(before, after)
 
 
 @given(st.lists(layout, min_size=1, max_size=5), st.lists(layout, min_size=1, max_size=5))
