@@ -149,15 +149,15 @@ def _random(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 def random_rows(net: Net, axes: Sequence[Axis], seed: int, flat: bool = True) -> Rows:
     """For every node along every axis any option that can be cut; the same for the same seed. What is read in parts
-    along an axis does not lie flat along it. flat: else parameters lie as they are read."""
+    along an axis lies in the same ones. flat: else all parameters lie as they are read."""
     making, source = Settling(net, axes), np.random.default_rng(seed)
     order = sorted(range(len(net.nodes)), key=lambda index: net.nodes[index].parameter is not None)
     for number in range(len(axes)):
         for index in order:
             options = net.nodes[index].options
             split = net.nodes[index].parameter is not None and making.read_in_parts(index, number)
-            able = [o for o, what in enumerate(options) if making.fits(index, o, number) and not (split and what.zero)]
-            if net.nodes[index].parameter is not None and not flat:
+            able = [option for option in range(len(options)) if making.fits(index, option, number)]
+            if split or (net.nodes[index].parameter is not None and not flat):
                 able = [making.as_read(index, number, 0)]
             making.take(index, int(source.choice(able)), number)
     return making.rows

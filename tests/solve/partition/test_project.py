@@ -145,9 +145,9 @@ def test_pins_say_all_degrees() -> None:
 @pytest.mark.parametrize(
     ("model", "degrees", "args"),
     [
-        ("llama2-7b", Degrees(tp=4, cp=2, dp=1, sequence_parallel=True), {"--context-parallel-size 2", "p2p"}),
-        ("llama2-7b", Degrees(tp=2, cp=2, dp=2, sequence_parallel=True, cp_comm="a2a", zero=1), {"a2a"}),
-        ("llama2-7b", Degrees(tp=8, dp=1), set()),
+        ("llama2-7b", Degrees(tp=4, cp=2, dp=1, sequence_parallel=True), ("--context-parallel-size 2", "p2p")),
+        ("llama2-7b", Degrees(tp=2, cp=2, dp=2, sequence_parallel=True, cp_comm="a2a", zero=1), ("a2a",)),
+        ("llama2-7b", Degrees(tp=8, dp=1), ()),
         ("mixtral-8x7b", Degrees(tp=2, dp=4, ep=4, sequence_parallel=True, zero=1), {"--expert-model-parallel-size 4"}),
     ],
     ids=str,
