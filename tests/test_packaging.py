@@ -41,18 +41,41 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
-    site = Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-                               capture_output=True, text=True, check=True).stdout.strip())
+    site = Path(
+        subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    )
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps",
-                    "--no-index", str(wheel)], check=True, timeout=300)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            str(wheel),
+        ],
+        check=True,
+        timeout=300,
+    )
     return python
 
 
 def tracked(folder: str) -> set[str]:
     """Files of a data folder, caches left out."""
-    return {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def test_the_wheel_holds_every_template_and_the_whole_zoo(wheel: Path) -> None:
@@ -79,8 +102,15 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed: Path, tmp_pa
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([installed.with_name("symconfig"), *words], cwd=tmp_path, capture_output=True, text=True,
-                              timeout=120, check=False, env=environment)
+        return subprocess.run(
+            [installed.with_name("symconfig"), *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=environment,
+        )
 
     assert "COMMAND" in run("--help").stdout
     doctor = run("doctor", "--json")
@@ -89,8 +119,19 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed: Path, tmp_pa
     for folder in data["folders"]:
         assert str(installed.parent.parent) in folder["path"]
     assert data["models"] == sorted(path.stem for path in (ROOT / "model_zoo" / "models").glob("*.yaml"))
-    plan = run("plan", "--model", "llama2-7b", "--cluster", "a100-80gb", "--gpus", "8", "--global-batch-size", "64",
-               "--out", "out")
+    plan = run(
+        "plan",
+        "--model",
+        "llama2-7b",
+        "--cluster",
+        "a100-80gb",
+        "--gpus",
+        "8",
+        "--global-batch-size",
+        "64",
+        "--out",
+        "out",
+    )
     assert plan.returncode == 0, plan.stderr
     assert (tmp_path / "out" / "launch.sh").is_file()
 
@@ -112,13 +153,37 @@ def top_level_imports(path: Path) -> set[str]:
     return found
 
 
-def test_nothing_is_imported_that_the_base_install_does_not_bring() -> None:
-    names = {re.split(r"[<>=\[ ]", need, maxsplit=1)[0].lower() for need in PROJECT["dependencies"]}
+def modules_of(needs: list[str]) -> set[str]:
+    """What these requirements let one import."""
+    names = {re.split(r"[<>=\[ ]", need, maxsplit=1)[0].lower() for need in needs}
     owners = metadata.packages_distributions()
-    allowed = {module for module, packages in owners.items() if {name.lower() for name in packages} & names}
-    allowed |= set(sys.stdlib_module_names) | {"symconfig"}
+    return {module for module, packages in owners.items() if {name.lower() for name in packages} & names}
+
+
+# Folders that serve an extra alone, and the one file of each by which they are reached; it imports the rest when asked.
+OF_EXTRAS = {"tensors/torch_source": ("module", "factory.py")}
+
+
+def test_nothing_is_imported_that_the_base_install_does_not_bring() -> None:
+    base = modules_of(PROJECT["dependencies"]) | set(sys.stdlib_module_names) | {"symconfig"}
     for path in sorted((ROOT / "symconfig").rglob("*.py")):
-        assert top_level_imports(path) <= allowed, path
+        folder = path.parent.relative_to(ROOT / "symconfig").as_posix()
+        extra, door = next((known for at, known in OF_EXTRAS.items() if folder.startswith(at)), ("", ""))
+        more = (
+            modules_of(PROJECT["optional-dependencies"][extra])
+            if extra and path.name not in (door, "__init__.py")
+            else set()
+        )
+        assert top_level_imports(path) <= base | more, path
+
+
+@pytest.mark.parametrize("folder", OF_EXTRAS)
+def test_folders_of_extras_are_entered_by_their_door(folder: str) -> None:
+    """A user without the extra can import everything else: nothing outside names a file of the folder but the door."""
+    inner, door = folder.replace("/", "."), OF_EXTRAS[folder][1].removesuffix(".py")
+    others = [path for path in (ROOT / "symconfig").rglob("*.py") if folder not in path.as_posix()]
+    named = {found for path in others for found in re.findall(rf"symconfig\.{inner}\.?(\w*)", path.read_text("utf-8"))}
+    assert named <= {door, ""}
 
 
 def test_the_declared_pythons_are_those_that_the_makefile_accepts() -> None:

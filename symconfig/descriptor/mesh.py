@@ -58,14 +58,20 @@ class Mesh:
 
     def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
         """Every way of cutting the levels into at most so many axes together: each into its primes where that is
-        possible, else into two factors at most (smaller first), and as many levels as may be into two.
+        possible, else as finely as there is room, shared evenly among levels (factors in rising order).
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
-        ways = [[cut for parts in (1, 2) for cut in _cuts(level.size, parts)] for level in self.levels]
-        every = [cut for cut in product(*map(dict.fromkeys, ways)) if sum(map(len, cut)) <= most]
-        finest = max(sum(map(len, cut)) for cut in every)
-        return tuple(self.axes(cut) for cut in every if sum(map(len, cut)) == finest)
+        counts = [
+            each
+            for each in product(*(range(1, len(primes(level.size)) + 1) for level in self.levels))
+            if sum(each) <= most
+        ]
+        finest = max(map(sum, counts))
+        spread = min(sum(count * count for count in each) for each in counts if sum(each) == finest)
+        even = [each for each in counts if sum(each) == finest and sum(count * count for count in each) == spread]
+        cuts = (product(*(_cuts(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
+        return tuple(self.axes(cut) for some in cuts for cut in some)
 
 
 def primes(number: int) -> tuple[int, ...]:

@@ -71,12 +71,14 @@ def headline(said: Said) -> str:
 def proof(found: Partition) -> str:
     """What is known about others."""
     how = f"by the {found.solver} solver"
+    fixed = ["microbatches", "what is kept", *(["axes"] if found.axes != found.ask.mesh.axes() else [])]
+    with_these = "these " + " and ".join([", ".join(fixed[:-1]), fixed[-1]])
     if found.closed:
-        return f"the optimum, proved, {how}"
+        return f"the optimum, proved, {how}" + (" on these axes" if "axes" in fixed else "")
     if found.optimal:
-        return f"{how}, the optimum with these microbatches and what is kept"
+        return f"{how}, proved to be the optimum with {with_these}"
     if found.bound > 0:
-        return f"{how}, at most {percent(found.gap)} above the optimum with these microbatches and what is kept"
+        return f"{how}, at most {percent(found.gap)} above the optimum with {with_these}"
     return f"{how}, no bound known"
 
 

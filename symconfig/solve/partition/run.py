@@ -30,7 +30,9 @@ Programs = Callable[[int], Program]  # by the number of microbatches that a step
 
 
 class Solver(StrEnum):
-    """auto: adaptive, and then exact for as long as there is time."""
+    """auto: adaptive, and then exact for the turns and what is kept that it chose. exact: for all of them. Both for as
+    long as there is time.
+    """
 
     AUTO = "auto"
     ADAPTIVE = "adaptive"
@@ -85,8 +87,8 @@ class Trial:
 class Partition:
     """rows: the strategy of every node of the folded net. memory: bytes at the peak.
 
-    bound: no strategy of its turns and `keep` costs less; 0: not known. optimal: it is met. closed: nor does one of any
-    other turns and `keep` that were asked for.
+    bound: no strategy of its turns and `keep`, on any of the axes that the mesh is cut into (`Mesh.shapes`), costs
+    less; 0: not known. optimal: it is met. closed: nor does one of any other turns and `keep` that were asked for.
     """
 
     ask: Ask
@@ -160,9 +162,11 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     free: dict[Keep, float] = {}  # the least without a limit of memory, in fewer turns
     for case in cases(programs, ask):
         if ask.objective is Objective.SYMTENSOR and search.best is not None:
-            break  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
+            search.left_out = True  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
+            break
         if case.training.turns > turns:
-            if not tight:  # more turns save memory only, and that was no hindrance
+            if not tight:  # more turns save memory, and that was no hindrance
+                search.left_out = True
                 break
             turns, tight = case.training.turns, False
         fits, keep, least = may_fit(case, ask), case.training.keep, np.inf
@@ -180,6 +184,10 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             free[keep] = least
     if ask.solver is not Solver.ADAPTIVE:
         tried.sort(key=lambda one: one[0])
+        if ask.solver is Solver.AUTO and search.best is not None:
+            best = search.best.costs.training
+            search.left_out = any(case.training != best for _, case, _, _ in tried) or search.left_out
+            tried = [one for one in tried if one[1].training == best]
         for index, (_, case, axes, found) in enumerate(tried):
             search.searched(case, axes, found, len(tried) - index)
     return search.result(len(shapes))
@@ -253,10 +261,10 @@ class _Search:
             return None
         complete = [trial for trial in self.trials if trial.complete]
         bounds = [trial.bound for trial in complete if trial.training == best.costs.training]
-        bound = min([best.cost, *bounds]) if bounds else 0.0
+        bound = min([best.cost, *bounds]) if len(bounds) == shapes else 0.0
         proved = all(trial.bound >= best.cost * (1 - ROUNDING) for trial in complete)
-        closed = bool(complete) and proved and not self.left_out
-        optimal = bound >= best.cost * (1 - ROUNDING) and len(bounds) == shapes
+        optimal = bound >= best.cost * (1 - ROUNDING)
+        closed = optimal and proved and not self.left_out
         return replace(best, bound=bound, optimal=optimal, closed=closed, trials=tuple(self.trials))
 
 
