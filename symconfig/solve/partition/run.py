@@ -165,7 +165,7 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
             search.left_out = True  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
             break
         if case.training.turns > turns:
-            if not tight:  # more turns save memory, and that was no hindrance
+            if not tight and ask.solver is not Solver.EXACT:  # more turns save memory, and that was no hindrance
                 search.left_out = True
                 break
             turns, tight = case.training.turns, False
