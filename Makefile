@@ -64,8 +64,9 @@ demo: $(VENV)/.base
 	@echo
 	@for folder in demo/megatron demo/deepspeed; do echo "$$folder/"; ls -1 $$folder | sed 's/^/  /'; done
 
+# Two processes at once, each with whole files: the frameworks' sessions of a file are started once.
 test: $(VENV)/.megatron
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
