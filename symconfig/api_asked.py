@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from math import gcd
+from math import gcd, isqrt, log
 from typing import Any, TypeVar
 
 from symconfig.api import Problems
@@ -18,6 +18,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.format import either
 from symconfig.solve.partition.run import Ask, Programs, Solver
 from symconfig.tensors.program import Program
 from symconfig.units import GIB
@@ -26,7 +27,7 @@ DEFAULT_SEQUENCE = 4096
 MARGIN = 0.04  # of the GPU's memory, as `symconfig plan` leaves free
 MOST = 10**9
 LIMIT_S = 10.0  # of the exact solver
-MOST_TURNS = 64  # microbatches that are tried where none are asked for
+MOST_TURNS = 12  # numbers of microbatches that are tried where none is asked for
 RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "none": (Keep.USED, Keep.SHARDS),
     "full": (Keep.BORDERS,),
@@ -39,11 +40,12 @@ Word = TypeVar("Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Programs by the number of microbatches. turns: those that divide the batch. model: where it is one."""
+    """Programs by the number of microbatches. counts: what those have to divide; none: nothing. model: where it is
+    one."""
 
     name: str
     programs: Programs
-    turns: tuple[int, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
     model: ModelDescriptor | None = None
     batch: int | None = None  # examples of a step
     seq_length: int | None = None
@@ -69,7 +71,7 @@ def asked(given: Mapping[str, Any]) -> Asked:
     cluster = found.collect(lambda: _cluster(given))
     grown = found.collect(lambda: _mesh(given, cluster))
     source = found.collect(lambda: _source(given))
-    turns = found.collect(lambda: _turns(given, source))
+    turns = found.collect(lambda: _turns(given, source, grown(1).gpus if grown is not None else 1))
     solver = found.collect(lambda: _word("solver", Solver, given))
     objective = found.collect(lambda: _word("objective", Objective, given))
     keeps = found.collect(lambda: _recompute(given))
@@ -143,7 +145,7 @@ def _model(given: Mapping[str, Any]) -> Source:
         raise InputError(found.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     make = cache(lambda turns: program(model, batch // turns, tokens))
-    return Source(model.name, make, _dividing(batch), model, batch, tokens)
+    return Source(model.name, make, {"the global batch": batch}, model, batch, tokens)
 
 
 def _program(given: Mapping[str, Any]) -> Source:
@@ -160,7 +162,7 @@ def _program(given: Mapping[str, Any]) -> Source:
             )
         dims = {dim: _whole("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
     if isinstance(path, Program):
-        return Source(whole.name, lambda turns: whole, (1,))
+        return Source(whole.name, lambda turns: whole)
     sizes = {dim: dims.get(dim, whole.sizes[dim]) for dim in sorted(whole.batch)}
 
     @cache
@@ -170,7 +172,7 @@ def _program(given: Mapping[str, Any]) -> Source:
         return load_program(path, {dim: size // turns for dim, size in sizes.items()})
 
     batch = next(iter(sizes.values())) if len(sizes) == 1 else None
-    return Source(whole.name, make, _dividing(gcd(*sizes.values())) if sizes else (1,), batch=batch)
+    return Source(whole.name, make, sizes, batch=batch)
 
 
 def _module(given: Mapping[str, Any]) -> Source:
@@ -180,22 +182,53 @@ def _module(given: Mapping[str, Any]) -> Source:
     from symconfig.tensors.torch_source import load_module
 
     whole = load_module(str(given["module"]))
-    return Source(whole.name, lambda turns: whole, (1,))
+    return Source(whole.name, lambda turns: whole)
 
 
-def _dividing(batch: int) -> tuple[int, ...]:
-    """Numbers of microbatches: powers of two, that a batch can be cut into."""
-    return tuple(2**k for k in range(MOST_TURNS.bit_length()) if batch % 2**k == 0)
-
-
-def _turns(given: Mapping[str, Any], source: Source | None) -> tuple[int, ...]:
-    if given.get("num_microbatches") is None:
-        return source.turns if source is not None else (1,)
-    wanted = _whole("num_microbatches", given["num_microbatches"])
-    if source is not None and source.batch is not None and source.batch % wanted:
-        need = f"a divisor of the global batch of {source.batch}"
-        raise InputError(Problem("does not divide the batch", field="num_microbatches", got=str(wanted), need=need))
+def _turns(given: Mapping[str, Any], source: Source | None, gpus: int) -> tuple[int, ...]:
+    """In rising order. Those that leave a size that is not whole are none."""
+    wanted = _whole("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
+    if source is None or not source.counts:
+        return (wanted or 1,)
+    count = gcd(*source.counts.values())
+    if not wanted:
+        return tuple(turns for turns in thinned(divisors(count), count // gpus) if _whole_sizes(source, turns))
+    batch = " and ".join(f"{name} of {size:,}" for name, size in source.counts.items())
+    if count % wanted:
+        able = (
+            f"a divisor of {batch}" if len(source.counts) == 1 else f"{either(divisors(count))}, which divide {batch}"
+        )
+        raise InputError(Problem("does not divide the batch", field="num_microbatches", got=str(wanted), need=able))
+    if not _whole_sizes(source, wanted):
+        able = either([turns for turns in thinned(divisors(count), wanted) if _whole_sizes(source, turns)])
+        what = "leaves a dim of the program that is not whole"
+        raise InputError(Problem(what, field="num_microbatches", got=str(wanted), need=able))
     return (wanted,)
+
+
+def _whole_sizes(source: Source, turns: int) -> bool:
+    """Whether the program can be said with so many microbatches; as a whole it was read already."""
+    try:
+        source.programs(turns)
+    except InputError:
+        return False
+    return True
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
+    return tuple(sorted({*small, *(number // factor for factor in small)}))
+
+
+def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
+    """At most so many of them, the first and the last and as evenly between them as ratios go; always the largest that
+    is not above `kept`."""
+    if len(rising) <= most:
+        return tuple(rising)
+    chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}
+    while len(chosen) < most:  # the one that is farthest from all that are chosen
+        chosen.add(max(rising, key=lambda one: min(abs(log(one / other)) for other in chosen)))
+    return tuple(sorted(chosen))
 
 
 def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from symconfig.units import GIB, MIB
 
 
@@ -38,6 +40,12 @@ def count(value: float) -> str:
 def words(key: str) -> str:
     """A key of `predicted.memory` or `predicted.time` as words."""
     return key.replace("_", " ")
+
+
+def either(numbers: Sequence[int]) -> str:
+    """`1, 3 or 9`"""
+    every = [f"{number:,}" for number in numbers]
+    return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
 
 
 def clean(text: str) -> str:

@@ -67,32 +67,44 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
     """The levels that so many GPUs span, each with more than one domain of the level inside it; one that is as fast as
     that inside is a part of it, with its longer latency.
 
-    They fill whole domains of every level, or lie in one of them and divide it. Raises InputError.
+    They lie in one domain of a level, which they need not fill, or fill whole ones. Raises InputError.
     """
     _check(cluster, gpus)
     levels, inside = [], 1
-    for level in cluster.levels:
-        domain = gpus if level.size is None else min(level.size, gpus)
+    for span in _spans(cluster):
+        domain = min(span[-1].size or gpus, gpus)
         if domain > inside:
-            levels.append(_level(level, domain, inside))
-            if len(levels) > 1 and _alike(levels[-2], levels[-1]):
-                inner, outer = levels[-2:]
-                levels[-2:] = [replace(inner, size=inner.size * outer.size, latency_s=outer.latency_s)]
+            reached = next(level for level in span if (level.size or gpus) >= domain)
+            levels.append(replace(_level(span[0], domain, inside), latency_s=reached.latency_s.value))
         inside = domain
     return Mesh(tuple(levels))
 
 
-def _alike(inner: MeshLevel, outer: MeshLevel) -> bool:
+def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
+    """Levels of one speed together: where one of their inner domains ends makes no difference but in latency."""
+    spans: list[list[Level]] = []
+    for level in cluster.levels:
+        if spans and _alike(spans[-1][-1], level):
+            spans[-1].append(level)
+        else:
+            spans.append([level])
+    return spans
+
+
+def _alike(inner: Level, outer: Level) -> bool:
     switched = not (inner.mesh or outer.mesh) and {inner.name, outer.name} <= NETWORK
-    return switched and inner.bandwidth_bytes_per_s == outer.bandwidth_bytes_per_s
+    return switched and _wire(inner) == _wire(outer)
+
+
+def _wire(level: Level) -> float:
+    """Bytes/s that go through the level."""
+    return level.bandwidth_bytes_per_s.value / (level.oversubscription.value if level.oversubscription else 1.0)
 
 
 def _level(level: Level, domain: int, inside: int) -> MeshLevel:
     """A part of a mesh without a switch has the links among its own GPUs only."""
-    thin = level.oversubscription.value if level.oversubscription else 1.0
     links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
-    bandwidth = level.bandwidth_bytes_per_s.value / thin * links
-    return MeshLevel(level.name, domain // inside, bandwidth, level.latency_s.value, level.mesh)
+    return MeshLevel(level.name, domain // inside, _wire(level) * links, level.latency_s.value, level.mesh)
 
 
 def _check(cluster: ClusterDescriptor, gpus: int) -> None:
@@ -102,14 +114,15 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
     if cluster.max_gpus is not None and gpus > cluster.max_gpus:
         need = f"at most {cluster.max_gpus}"
         problems.append(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
-    uneven = next((level for level in cluster.levels if level.size and gpus > 0 and _uneven(level.size, gpus)), None)
+    ends = [span[-1] for span in _spans(cluster)]
+    uneven = next((level for level in ends if level.size and _uneven(level.size, gpus)), None)
     if uneven is not None and uneven.size is not None:
         problems.append(
             Problem(
                 f"does not fill whole domains of {uneven.name}",
                 field="gpus",
                 got=str(gpus),
-                need=f"a multiple of {uneven.size}, or what divides it",
+                need=f"a multiple of {uneven.size}, or fewer",
                 hint=f"{_near(cluster, gpus)}, or a mesh file that says how many lie in each domain",
             )
         )
@@ -118,12 +131,12 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
 
 
 def _uneven(domain: int, gpus: int) -> bool:
-    return gpus % domain != 0 if gpus >= domain else domain % gpus != 0
+    return gpus > domain and gpus % domain != 0
 
 
 def _near(cluster: ClusterDescriptor, gpus: int) -> str:
-    """The nearest counts on both sides that fill whole domains: 1 always does, and multiples of all sizes do."""
-    sizes = [level.size for level in cluster.levels if level.size is not None]
+    """The nearest counts on both sides that do: 1 always does, and multiples of all sizes."""
+    sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 
     def fits(count: int) -> bool:
         return not any(_uneven(size, count) for size in sizes)

@@ -43,7 +43,12 @@ def written(tmp_path: Path) -> Path:
         ("h100", 4, [("nvlink", 4)]),
         ("h100", 8, [("nvlink", 8)]),
         ("h100", 16, [("nvlink", 8), ("rail", 2)]),
+        ("h100", 6, [("nvlink", 6)]),
+        ("h100", 384, [("nvlink", 8), ("rail", 48)]),
         ("h100", 1024, [("nvlink", 8), ("rail", 128)]),
+        ("a100-80gb", 64, [("nvlink", 8), ("rail", 8)]),
+        ("a100-80gb", 1024, [("nvlink", 8), ("rail", 128)]),
+        ("gb200-nvl72", 48, [("nvlink", 48)]),
         ("a100-80gb", 320, [("nvlink", 8), ("rail", 40)]),
         ("l40s", 8, [("pcie", 4), ("node", 2)]),
         ("gb200-nvl72", 36, [("nvlink", 36)]),
@@ -87,11 +92,8 @@ def test_an_oversubscribed_level_has_what_goes_through_it() -> None:
 @pytest.mark.parametrize(
     ("cluster", "gpus", "words"),
     [
-        ("h100", 12, "does not fill whole domains of nvlink (got 12, need a multiple of 8, or what divides it). "
-                     "Try: 8 or 16"),
-        ("h100", 6, "Try: 4 or 8"),
-        ("h100", 384, "does not fill whole domains of rail (got 384, need a multiple of 256, or what divides it). "
-                      "Try: 256 or 512"),
+        ("h100", 12, "does not fill whole domains of nvlink (got 12, need a multiple of 8, or fewer). Try: 8 or 16"),
+        ("l40s", 6, "does not fill whole domains of pcie (got 6, need a multiple of 4, or fewer). Try: 4 or 8"),
         ("h100", 0, "a mesh needs a GPU"),
     ],
 )  # fmt: skip
@@ -100,6 +102,20 @@ def test_what_fills_no_domains_is_refused_with_the_nearest_that_does(cluster: st
         of_cluster(load_cluster(cluster), gpus)
     (problem,) = said(caught.value)
     assert words in problem
+
+
+def test_whole_nodes_need_not_fill_a_rail_unless_what_joins_rails_is_slower() -> None:
+    cluster = load_cluster("a100-80gb")
+    rail, spine = cluster.levels[-2:]
+    assert spine.oversubscription is not None
+    thin = spine.model_copy(update={"oversubscription": spine.oversubscription.model_copy(update={"value": 2.0})})
+    thinner = cluster.model_copy(update={"levels": (*cluster.levels[:-1], thin)})
+    assert sizes(of_cluster(thinner, 64)) == [("nvlink", 8), ("rail", 8)]
+    assert sizes(of_cluster(thinner, 320)) == [("nvlink", 8), ("rail", 20), ("spine", 2)]
+    with pytest.raises(InputError, match=r"whole domains of rail .*need a multiple of 160, or fewer.*Try: 960 or 1120"):
+        of_cluster(thinner, 1024)
+    latencies = [of_cluster(cluster, gpus).levels[-1].latency_s for gpus in (64, 160, 1024)]
+    assert latencies == [rail.latency_s.value, rail.latency_s.value, spine.latency_s.value]
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:

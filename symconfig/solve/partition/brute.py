@@ -26,35 +26,38 @@ def solve(problem: Problem) -> Solution:
                 hint="take another solver, or a smaller graph or mesh",
             )
         )
-    cost, memory = _all(problem, sizes)
+    free = tuple(v for v, size in enumerate(sizes) if size > 1)  # NumPy has no arrays of very many axes
+    cost, memory = _all(problem, sizes, free)
     cost = np.where(memory <= problem.memory_limit, cost, np.inf)
     best = int(np.argmin(cost))
     least = float(cost.flat[best])
     if least == np.inf:
         return Solution("brute", None, np.inf, np.inf, True, count)
-    choice = tuple(int(c) for c in np.unravel_index(best, sizes))
+    places = dict(zip(free, np.unravel_index(best, cost.shape), strict=True))
+    choice = tuple(int(places.get(v, 0)) for v in range(len(sizes)))
     exact = problem.cost(choice)
     return Solution("brute", choice, exact, exact, True, count)
 
 
-def _all(problem: Problem, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Cost and bytes at the peak, an axis for each node."""
-    cost, held, transient = np.zeros(sizes), np.zeros(sizes), np.full(sizes, -np.inf)
+def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tuple[Array, Array]:
+    """Cost and bytes at the peak, an axis for each node that has a choice."""
+    whole = tuple(sizes[w] for w in free)
+    cost, held, transient = np.zeros(whole), np.zeros(whole), np.full(whole, -np.inf)
     for v, node in enumerate(problem.nodes):
-        shape = tuple(size if axis == v else 1 for axis, size in enumerate(sizes))
+        shape = tuple(sizes[w] if w == v else 1 for w in free)
         cost += node.cost.reshape(shape)
         held += node.memory.reshape(shape)
         np.maximum(transient, node.transient.reshape(shape), out=transient)
     for edge in problem.edges:
         for total, table in ((cost, edge.cost), (held, edge.memory)):
-            total += _spread(table, edge.u, edge.v, sizes)
+            total += _spread(table, edge.u, edge.v, sizes, free)
     return cost, held + transient
 
 
-def _spread(table: Array, u: int, v: int, sizes: tuple[int, ...]) -> Array:
+def _spread(table: Array, u: int, v: int, sizes: tuple[int, ...], free: tuple[int, ...]) -> Array:
     """[choices of u, choices of v] with an axis of one for each other node."""
     if u == v:
         table = np.diagonal(table)
     elif u > v:
         table = table.T
-    return table.reshape(tuple(size if axis in (u, v) else 1 for axis, size in enumerate(sizes)))
+    return table.reshape(tuple(sizes[w] if w in (u, v) else 1 for w in free))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,11 +11,13 @@ import numpy as np
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.format import either
 from symconfig.solve.partition.adaptive import Cutter
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
+from symconfig.solve.stages.clock import spent_s
 from symconfig.units import GIB
 
 _NOTHING_ELSE = 1e30  # a price of memory at which nothing else counts
@@ -41,41 +43,55 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
     found = lightest(programs, ask)
     if found.memory <= ask.memory_limit:
         turns, keep = found.case.training.turns, found.case.training.keep
-        what = f"the {ask.solver} solver found no partition that fits, though one holds {_gib(found.memory)} GiB"
-        need = f"{_gib(ask.memory_limit)} GiB, with {turns} microbatches and {keep} kept"
+        what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(found.memory)}"
+        need = f"{_size(ask.memory_limit)}, with {_microbatches((turns,))} and {keep} kept"
         return InfeasibleError(Problem(what, need=need, hint="--solver auto, or a longer --timeout"))
     name, size = _largest(found, ask)
     proved = found.bound >= found.memory * (1 - 1e-9)
     least = "no partition holds less than" if proved else "the leanest partition that was found holds"
-    below = "" if proved else f" (none can hold less than {_gib(found.bound)} GiB)"
+    below = "" if proved else f" (none can hold less than {_size(found.bound)})"
     what = (
-        f"nothing fits in memory: {least} {_gib(found.memory)} GiB on a GPU{below}, of {_gib(ask.memory_limit)} GiB; "
-        f"most of it is {name} ({_gib(size)} GiB)"
+        f"nothing fits in memory: with {_microbatches(ask.turns)} {least} {_size(found.memory)} on a GPU{below}, of "
+        f"{_size(ask.memory_limit)}; most of it is {name} ({_size(size)})"
     )
-    return InfeasibleError(Problem(what, hint=_nearest(programs, ask, grown)))
+    return InfeasibleError(Problem(what, hint=_nearest(found.case, ask, grown)))
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:
-    """With most microbatches and what stays for the backward least."""
-    case = _leanest(programs, ask)
-    found, axes = _found(case, ask), ask.mesh.axes()
-    if len(axes) > FEW:
-        return found
-    costs = costs_of(case, ask, axes)
-    rows = spaces(costs, axes)
+    """With whichever microbatches, and of what may stay for the backward, least is held. All that were asked for are
+    tried for as long as there is time, those first that may hold least; the bound is that of all."""
+    every = _rising(cases(programs, ask), ask)
+    best, bounds, few = _found(every[0][1], ask), [np.inf], len(ask.mesh.axes()) <= FEW
+    end = spent_s() + _PROOF_S
+    for floor, case in every:
+        if floor >= best.memory:
+            break
+        found = best if case == best.case else _found(case, ask) if spent_s() < end else None
+        if found is not None and few and spent_s() < end:
+            found = _settled(found, ask, end - spent_s())
+        if found is not None:
+            best = min(best, found, key=lambda one: one.memory)
+        bounds.append(found.bound if found is not None else floor)
+    return replace(best, bound=min(best.memory, *bounds))
+
+
+def _settled(found: Lightest, ask: Ask, limit_s: float) -> Lightest:
+    """What holds least with its turns and `keep`, all strategies weighed, or what is known of it after so long."""
+    costs = costs_of(found.case, ask, found.axes)
+    rows = spaces(costs, found.axes)
     assert rows is not None
     problem = assemble(costs, rows, float("inf"))
-    least = least_memory(problem, None, _PROOF_S)
-    bound = max(found.bound, least.bound)
+    least = least_memory(problem, None, limit_s)
     if least.choice is not None and problem.memory(least.choice) < found.memory:
         chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
         found = replace(found, rows=chosen, memory=problem.memory(least.choice))
-    return replace(found, bound=min(bound, found.memory))
+    return replace(found, bound=min(max(found.bound, least.bound), found.memory))
 
 
-def _leanest(programs: Programs, ask: Ask) -> Case:
-    every = list(cases(programs, replace(ask, turns=ask.turns[-1:])))
-    return min(every, key=lambda case: floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus))
+def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
+    """Cases by the bytes that no strategy of theirs goes below; of equal ones that with most turns first."""
+    floors = [(floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus), case) for case in every]
+    return sorted(floors, key=lambda one: (one[0], -one[1].training.turns))
 
 
 def _found(case: Case, ask: Ask) -> Lightest:
@@ -115,12 +131,12 @@ def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
     return max(held.items(), key=lambda item: (item[1], item[0]))
 
 
-def _nearest(programs: Programs, ask: Ask, grown: Grown) -> str:
-    """The fewest GPUs, in steps of doubled and half-way counts, on which the lightest partition fits."""
+def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
+    """The fewest GPUs, in steps of doubled and half-way counts, on which one fits that is run as the lightest is."""
     tried: dict[int, float] = {}
 
     def fits(times: int) -> bool:
-        tried[times] = _held(programs, ask, grown, times)
+        tried[times] = _held(case, ask, grown, times)
         return tried[times] <= ask.memory_limit
 
     many = next((2**power for power in range(1, _DOUBLINGS + 1) if fits(2**power)), 0)
@@ -128,10 +144,10 @@ def _nearest(programs: Programs, ask: Ask, grown: Grown) -> str:
         return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"
     step = max(many // 8, 1)
     times = next((times for times in range(many // 2 + step, many, step) if fits(times)), many)
-    return f"{times * ask.mesh.gpus:,} GPUs, on which {_gib(tried[times])} GiB would be held"
+    return f"{times * ask.mesh.gpus:,} GPUs, on which {_size(tried[times])} would be held"
 
 
-def _held(programs: Programs, ask: Ask, grown: Grown, times: int) -> float:
+def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
     """Bytes that were found to do on so many times as many GPUs; infinite where there are none, or too few."""
     try:
         mesh = grown(times)
@@ -140,11 +156,16 @@ def _held(programs: Programs, ask: Ask, grown: Grown, times: int) -> float:
     if mesh is None:
         return np.inf
     on = replace(ask, mesh=mesh)
-    case = _leanest(programs, on)
     if floor_bytes(costs_of(case, on, ()), mesh.gpus) > on.memory_limit:
         return np.inf
     return _found(case, on).memory
 
 
-def _gib(amount: float) -> str:
-    return f"{amount / GIB:,.2f}" if amount < 100 * GIB else f"{amount / GIB:,.0f}"
+def _microbatches(turns: Sequence[int]) -> str:
+    return f"{either(turns)} microbatch" + ("es" if turns[-1] > 1 else "")
+
+
+def _size(amount: float) -> str:
+    if amount < 0.1 * GIB:
+        return f"{amount * 1024 / GIB:,.2f} MiB"
+    return f"{amount / GIB:,.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

@@ -191,7 +191,7 @@ class _Around:
     def _beside(self, w: int, v: int, rows: Rows) -> _Weighed:
         """[ways, rows]: a parameter or copy beside the node, in every way that it could follow; first as it is."""
         ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._ways(w, v, rows)])
-        flat, own = ways.reshape(-1, rows.shape[1]), np.tile(rows, (len(ways), 1))
+        flat, own = np.concatenate(list(ways)), np.tile(rows, (len(ways), 1))
         costs = self.solved.costs
         alone = costs.node(w, flat)
         cost, memory = alone.cost + alone.relative / self.solved.gamma, alone.memory
@@ -230,7 +230,7 @@ def _stored(parameter: Node, port: Port, rows: Rows, axes: Sequence[Axis]) -> It
     levels = list(dict.fromkeys(axis.level for axis in axes))
     for choice in product(free, repeat=len(levels)):
         given = dict(zip(levels, choice, strict=True))
-        yield np.where(used < 0, np.array([given[axis.level] for axis in axes]), used)
+        yield np.where(used < 0, np.array([given[axis.level] for axis in axes], dtype=np.int64), used)
 
 
 def candidates(solved: Solved, v: int) -> Rows:
@@ -238,7 +238,7 @@ def candidates(solved: Solved, v: int) -> Rows:
     net, axes, row = solved.costs.net, solved.axes, np.array(solved.rows[v], dtype=np.int64)
     options = range(len(net.nodes[v].options))
     if len(options) ** len(axes) <= MOST:
-        every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64).reshape(-1, len(axes))
+        every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64)
     else:
         every = np.array(list(_near(row, axes, len(options))), dtype=np.int64)
     every = np.unique(every, axis=0)
