@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,7 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
             said = replace(said, notes=(*said.notes, why))
+    _cleared(out)
     out.mkdir(parents=True, exist_ok=True)
     if plan is not None:
         said = _planned(said, result, plan)
@@ -116,6 +118,13 @@ def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Sai
     write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
     note(f"wrote {out}: partition.json, placements.py" + (", plan/" if plan is not None else ""))
     return said
+
+
+def _cleared(out: Path) -> None:
+    """Without the plan of an earlier partition, which is not this one's; what no partition wrote stays."""
+    former = out / "plan"
+    if (out / "partition.json").is_file() and former.is_dir() and not former.is_symlink():
+        shutil.rmtree(former)
 
 
 def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:

@@ -49,6 +49,19 @@ def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -
     assert not any(operator["others"] for operator in data["operators"])
 
 
+def test_no_plan_of_an_earlier_partition_stays_beside_a_new_one(run: Run, tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    words = ("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--force", "--out")
+    for folder in (out, other):
+        (folder / "plan").mkdir(parents=True)
+        (folder / "plan" / "plan.json").write_text("{}")
+    (out / "partition.json").write_text("{}")
+    (out / "notes.txt").write_text("mine")
+    assert run(*words, out).code == run(*words, other).code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "partition.json", "placements.py"]
+    assert (other / "plan" / "plan.json").is_file()
+
+
 def test_one_gpu_trains_adapters(run: Run) -> None:
     outcome = run("partition", "--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "1", "--global-batch-size",
                   "8", "--solver", "adaptive", "--top", "2")  # fmt: skip
