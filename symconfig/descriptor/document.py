@@ -26,12 +26,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Data as JSON knows it (dict, list, str, int, float, bool, None); `keys` and `values` say where each path is."""
+    """Data as JSON knows it (dict, list, str, int, float, bool, None); `keys` and `values` say where each path is.
+    unread: values that could not be read, which are None in the data."""
 
     data: Any
     file: str
     keys: Mapping[KeyPath, Place] = field(default_factory=dict)
     values: Mapping[KeyPath, Place] = field(default_factory=dict)
+    unread: tuple[Problem, ...] = ()
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
         """The nearest known place: of the path itself, else of what contains it."""

@@ -22,11 +22,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Level
+from symconfig.descriptor.document import read_text
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.mesh import NETWORK, Mesh, MeshLevel
 from symconfig.descriptor.model import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
-from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.descriptor.yaml_strict import read_yaml
 from symconfig.errors import InputError, Problem
 
 MAX_GPUS = 2**20
@@ -58,7 +59,7 @@ class MeshFile(Strict):
 def load_mesh(path: str | Path) -> Mesh:
     """A mesh file; levels of one domain vanish. Raises InputError with all that is wrong."""
     path = Path(path)
-    document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+    document = load_json_strict(path) if path.suffix == ".json" else read_yaml(read_text(path), str(path))
     levels = validate(document, MeshFile).levels
     return Mesh(tuple(MeshLevel(**level.model_dump()) for level in levels if level.size > 1))
 

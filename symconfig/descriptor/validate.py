@@ -50,9 +50,14 @@ def validate(document: Document, model: type[_Model]) -> _Model:
         raise InputError(document.problem("the file must hold `name: value` lines", got=got))
     try:
         # As JSON, where strict types still take a list for a tuple and a word for an enum.
-        return model.model_validate_json(json.dumps(document.data))
+        found = model.model_validate_json(json.dumps(document.data))
     except ValidationError as error:
-        raise InputError(problems(error, document, model)) from None
+        told = {problem.field for problem in document.unread}
+        more = [problem for problem in problems(error, document, model) if problem.field not in told]
+        raise InputError([*document.unread, *more]) from None
+    if document.unread:
+        raise InputError(list(document.unread))
+    return found
 
 
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:

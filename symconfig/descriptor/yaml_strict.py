@@ -167,6 +167,14 @@ def _events(text: str) -> Iterator[Any]:
 
 def parse_yaml_strict(text: str, file: str) -> Document:
     """Data and places of YAML text. Raises InputError with every problem found."""
+    document = read_yaml(text, file)
+    if document.unread:
+        raise InputError(list(document.unread))
+    return document
+
+
+def read_yaml(text: str, file: str) -> Document:
+    """The same, but what does not stop the reading is left to who looks at the data. Raises InputError."""
     builder = _Builder(file)
     try:
         for event in _events(text):
@@ -183,11 +191,9 @@ def parse_yaml_strict(text: str, file: str) -> Document:
     except yaml.YAMLError as error:  # the reader: characters that YAML forbids
         first = str(error).splitlines()[0]
         raise InputError([*builder.problems, Problem(f"this is not YAML: {first}", file=file)]) from None
-    if builder.problems:
-        raise InputError(builder.problems)
-    if builder.data is None:
+    if builder.data is None and not builder.problems:
         raise InputError(Problem("the file is empty", file=file))
-    return Document(builder.data, file, builder.keys, builder.values)
+    return Document(builder.data, file, builder.keys, builder.values, tuple(builder.problems))
 
 
 def load_yaml_strict(path: Path, limit: int = MAX_BYTES) -> Document:
