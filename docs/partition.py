@@ -78,7 +78,8 @@ def pair(name: str, gpus: int, batch: int, objective: Objective, room: float) ->
     axes = mesh.axes() if gpus == 8 else mesh.axes(((2, 4), (gpus // 8,)))
     costs = first_case(asked, objective, Keep.SHARDS, axes)
     limit = floor_bytes(costs, gpus) * room
-    (found, _), adaptive_s = timed(lambda: adaptive(costs, axes, limit))
+    adapted, adaptive_s = timed(lambda: adaptive(costs, axes, limit))
+    found = adapted.found
     if found is None:
         return None
     again = first_case(asked, objective, Keep.SHARDS, axes)  # nothing that the other has worked out
