@@ -9,9 +9,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' set-up
 
-from symconfig.cost.partition.change import Kind
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.layout import Kind
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.collectives import collectives
 from symconfig.tensors.read import load_program

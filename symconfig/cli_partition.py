@@ -81,7 +81,7 @@ def _top(text: str) -> int:
 
 def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
     """The folded operators that a name means: their own, or with * for the numbers in it."""
-    from symconfig.report.partition_said import general
+    from symconfig.format import general
 
     if name is None:
         return ()

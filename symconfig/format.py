@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from symconfig.units import GIB, MIB
@@ -52,3 +53,8 @@ def clean(text: str) -> str:
     """Text from a file or a command line, with control characters escaped: a terminal must not obey them."""
     return "".join(char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
                    for char in text)
+
+
+def general(name: str) -> str:
+    """`layers.*.up_proj` of `layers.3.up_proj`."""
+    return re.sub(r"(?<![^._])\d+(?![^._])", "*", name)

@@ -24,6 +24,7 @@ class Kind(StrEnum):
     REDUCE_SCATTER = "reduce-scatter"
     ALL_GATHER = "all-gather"
     ALL_TO_ALL = "all-to-all"
+    SEND = "send to neighbours"  # of the rows that a window needs beside its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from math import isfinite, prod
 from textwrap import fill
 
 from symconfig.cost.partition.costs import Keep
-from symconfig.format import count, gib, percent, seconds
+from symconfig.format import count, general, gib, percent, seconds
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained
-from symconfig.report.partition_said import Said, general, short
+from symconfig.report.partition_said import Said, short
 from symconfig.report.partition_told import meeting
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded

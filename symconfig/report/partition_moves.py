@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.format import count
+from symconfig.format import count, general
 from symconfig.report.grid import Grid
-from symconfig.report.partition_said import Said, general, short
+from symconfig.report.partition_said import Said, short
 from symconfig.solve.partition.collectives import Moved
 
 MOST_MOVED = 14  # rows; the rest is summed up

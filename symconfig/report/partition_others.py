@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
-from symconfig.format import count, gib
+from symconfig.format import count, general, gib
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
-from symconfig.report.partition_said import Said, general
+from symconfig.report.partition_said import Said
 from symconfig.report.partition_told import words
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason

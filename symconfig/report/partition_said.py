@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from string import ascii_lowercase
@@ -68,11 +67,6 @@ class Said:
     @property
     def unit(self) -> str:
         return "ms" if self.timed else "cost"
-
-
-def general(name: str) -> str:
-    """`layers.*.up_proj` of `layers.3.up_proj`."""
-    return re.sub(r"(?<![^._])\d+(?![^._])", "*", name)
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ follow from the places at the two ends of a link.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -92,7 +92,9 @@ class _Maker:
                 made[operand.tensor] = (index, len(op.inputs) + port)
             for port, operand in enumerate(op.inputs):
                 uses.setdefault(operand.tensor, []).append((index, port))
-        used = {tensor: self._parameter(parameter, uses.get(tensor, [])) for tensor, parameter in trainable.items()}
+        used = {
+            tensor: self._parameter(parameter, uses.get(tensor, []), place) for tensor, parameter in trainable.items()
+        }
         node_of = [self._operator(index, place[index][0]) for index in range(len(operators))]
         for tensor, consumers in uses.items():
             if tensor in trainable:
@@ -114,10 +116,7 @@ class _Maker:
         return result
 
     def _node(self, key: object, make: Node) -> int:
-        if key in self.keys:
-            index = self.keys[key]
-            self.nodes[index] = replace(self.nodes[index], times=self.nodes[index].times + 1)
-            return index
+        """A new one."""
         self.keys[key] = len(self.nodes)
         self.nodes.append(make)
         return len(self.nodes) - 1
@@ -139,7 +138,7 @@ class _Maker:
         ports += [self._port(operand, op, options, True) for operand in (*op.outputs, *op.residues)]
         return self._node(key, Node(op.name, options, tuple(ports), op, run=run))
 
-    def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]]) -> int:
+    def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
         key = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
         known = self._known(key if uses else None)
         if known is not None:
@@ -157,22 +156,13 @@ class _Maker:
             *(Place(FLAT if stage == 3 else WHOLE, FLAT if stage >= 2 else WHOLE) for stage in stages),
             *(Place(position, position) for position in at),
         )
-        run = self._run(uses)
+        among = {place[index][0] for index, _ in uses}
+        run = among.pop() if len(among) == 1 else -1
         port = Port(parameter.tensor, sizes, places, True)
         return self._node(
             key if uses else ("unused", parameter.tensor.name),
             Node(parameter.tensor.name, options, (port,), parameter=parameter, run=run),
         )
-
-    def _run(self, uses: Iterable[tuple[int, int]]) -> int:
-        place = {self._place(index) for index, _ in uses}
-        return place.pop() if len(place) == 1 else -1
-
-    def _place(self, index: int) -> int:
-        for run, (start, period, times) in enumerate(self.runs):
-            if start <= index < start + period * times:
-                return run
-        return -1
 
     def _lead(
         self,

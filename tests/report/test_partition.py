@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from symconfig.report.partition_said import general, names, short
+from symconfig.format import general
+from symconfig.report.partition_said import names, short
 from symconfig.solve.partition.strategy import alike, gains, layout, worded
 from symconfig.tensors.net import net
 from tests.solve.partition.programs import transformer

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate
+from symconfig.graph.layout import Kind
 from symconfig.tensors.net import FLAT, PARTIAL, WHOLE
 
 # Places of one axis in many layouts, in arrays that broadcast together; or one place in all of them.
 Column = int | NDArray[np.int64]
 Truth = bool | NDArray[np.bool_]
-
-
-class Kind(StrEnum):
-    """What a collective does."""
-
-    REDUCE_SCATTER = "reduce-scatter"
-    ALL_TO_ALL = "all-to-all"
-    ALL_REDUCE = "all-reduce"
-    ALL_GATHER = "all-gather"
-    SEND = "send to neighbours"
 
 
 class Move(NamedTuple):
@@ -60,7 +50,8 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
             share = share * np.where(split, 1.0 / rate.size, 1.0)
         elif split:
             share = share / rate.size
-    return share  # type: ignore[no-any-return]
+    result: Array | float = share
+    return result
 
 
 def change(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Array | float:
@@ -73,7 +64,8 @@ def total(run: Iterable[Move]) -> Array | float:
     cost: Any = 0.0
     for move in run:
         cost = cost + _if(move.happens, move.cost, 0.0)
-    return cost  # type: ignore[no-any-return]
+    result: Array | float = cost
+    return result
 
 
 def moves(given: Sequence[Column], taken: Sequence[Column], amount: float, rates: Sequence[Rate]) -> Iterator[Move]:

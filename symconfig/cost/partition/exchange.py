@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.change import Column, Kind, Move, change, moves, total
+from symconfig.cost.partition.change import Column, Move, change, moves, total
 from symconfig.cost.partition.rates import Array, Rate
+from symconfig.graph.layout import Kind
 
 
 class Phase(StrEnum):
@@ -61,7 +62,8 @@ class Exchange(NamedTuple):
         cost: Any = self.transfers[0].cost
         for transfer in self.transfers[1:]:
             cost = cost + transfer.cost
-        return cost  # type: ignore[no-any-return]
+        result: Array | float = cost
+        return result
 
     @property
     def shown(self) -> Array | float:

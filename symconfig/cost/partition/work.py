@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
-from symconfig.cost.partition.change import Kind, Move
+from symconfig.cost.partition.change import Move
 from symconfig.cost.partition.rates import Array, Rate
+from symconfig.graph.layout import Kind
 from symconfig.tensors.net import PARTIAL, Node, Port
 from symconfig.tensors.program import Operator, Program, Split, Work
 

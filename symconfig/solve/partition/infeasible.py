@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ import numpy as np
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.format import either
+from symconfig.format import either, general
 from symconfig.solve.partition.adaptive import Cutter
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
@@ -112,8 +111,7 @@ def _largest(found: Lightest, ask: Ask) -> tuple[str, float]:
     held: dict[str, float] = {}
 
     def add(name: str, amount: float) -> None:
-        general = re.sub(r"\d+", "*", name)
-        held[general] = held.get(general, 0.0) + amount
+        held[general(name)] = held.get(general(name), 0.0) + amount
 
     transient = [0.0] * len(every)
     for index, (node, row) in enumerate(zip(costs.net.nodes, every, strict=True)):

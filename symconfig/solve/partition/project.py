@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.format import general
 from symconfig.solve.partition.agree import Agreement, Scored, weight
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
 from symconfig.tensors.net import Net, Node
@@ -130,7 +130,7 @@ def differences(net: Net, axes: Sequence[Axis], rows: Rows, other: Rows) -> list
         totals[parameter] += amount
         if np.array_equal(rows[index], other[index]):
             continue
-        key = (_general(node.name), parameter, tuple(_departures(node, axes, rows[index], other[index])))
+        key = (general(node.name), parameter, tuple(_departures(node, axes, rows[index], other[index])))
         sums = found.setdefault(key, [0, 0.0])
         sums[0] += node.times
         sums[1] += amount
@@ -157,10 +157,6 @@ def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
     for option, axis in zip(row, axes, strict=True):
         parts[int(option)] = parts.get(int(option), 1) * axis.size
     return ", ".join(f"{node.options[option].name}/{parts[option]}" for option in sorted(parts) if option) or "whole"
-
-
-def _general(name: str) -> str:
-    return re.sub(r"\d+", "*", name)
 
 
 def pins(degrees: Degrees, batch: int, backend: str = "megatron") -> dict[str, str]:

@@ -13,7 +13,6 @@ ELEMENT_BYTES = {
     "fp64": 8.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5,
     "int64": 8.0, "int32": 4.0, "int8": 1.0, "uint8": 1.0, "bool": 1.0,
 }  # fmt: skip
-INTEGERS = frozenset({"int64", "int32", "int8", "uint8", "bool"})
 Word: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=200)]
 Float = Literal["fp64", "fp32", "bf16", "fp16", "fp8", "fp4"]
 

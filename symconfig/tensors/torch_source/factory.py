@@ -83,7 +83,8 @@ def _factory(source: str) -> Callable[[], Any]:
         if not hasattr(found, part):
             raise InputError(Problem(f"{package} has no {name}", need=NEED))
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    factory: Callable[[], Any] = found
+    return factory
 
 
 def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from symconfig.tensors import build
@@ -228,10 +228,6 @@ class Recorder:
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
 
-
-def shaped(value: Value, made: Made | None = None, dims: Sequence[Group] | None = None) -> Value:
-    """The same in other dims."""
-    return replace(value, made=made or value.made, dims=value.dims if dims is None else tuple(dims))
 
 
 def _listed(item: tuple[Value, Labels]) -> tuple[Value, list[str | None]]:

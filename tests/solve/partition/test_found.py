@@ -7,10 +7,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from symconfig.cost.partition.change import Kind
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph import dims as d
+from symconfig.graph.layout import Kind
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.collectives import collectives
 from symconfig.tensors.read import load_program
