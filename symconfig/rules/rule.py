@@ -1,0 +1,45 @@
+"""A rule: its name and reasons, what it is asked, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from symconfig.errors import Problem
+
+Severity = Literal["error", "warning", "note"]
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Facts]):
+    """One thing that can be wrong.
+
+    name: stable, kebab-case; people silence and search by it. severity: error: it does not start, fails in the first
+    step or trains something else; warning: slower or other than it seems; note: worth knowing. title: what is wrong, in
+    a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
+    version of the framework that it holds for; None: all that are known. example: a configuration that breaks it, as a
+    user would write it (options of one line; JSON for DeepSpeed). gpus: of the example.
+    check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
+    """
+
+    name: str
+    severity: Severity
+    title: str
+    why: str
+    example: str
+    check: Callable[[Facts], Iterator[Problem]]
+    gpus: int = 8
+    since: str | None = None
+    until: str | None = None
+    environment: Mapping[str, str] | None = None  # of the example
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that is broken, and where."""
+
+    rule: str
+    severity: Severity
+    problem: Problem
