@@ -68,7 +68,7 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     if not framework.hide.data:
         return Start.APART, Start.APART, hide
     if setting.vpp > 1:
-        return Start.AHEAD, Start.AHEAD, hide
+        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, hide
     hide[0] = framework.hide.data
     return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
 

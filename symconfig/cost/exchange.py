@@ -105,7 +105,8 @@ def _beside_microbatches(sums: Stages, points: Points, setting: Setting) -> Arra
         return result
     # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
     times = m if setting.zero in setting.framework.reduce_each_microbatch else 1.0
-    return times * beside(reduce, backward, hide.data) + beside(gather, forward, hide.data)
+    gathered = beside(gather, forward, 0.0 if setting.framework.gathers_apart else hide.data)
+    return times * beside(reduce, backward, hide.data) + gathered
 
 
 def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
@@ -116,7 +117,8 @@ def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
     if setting.vpp > 1 and framework.hide.data:
         group = np.minimum(setting.microbatch_group, points.num_microbatches)
         ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
-        gathered: Array = _between_groups(gather, forward, ends, group, setting)
+        gathered: Array = (_beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
+                           if framework.gathers_apart else _between_groups(gather, forward, ends, group, setting))
         return gathered + _between_groups(reduce, backward, ends, group, setting)
     first = framework.hide.data * (_index(setting) == 0)
     reduced = _beside_own(reduce, backward, first, setting)

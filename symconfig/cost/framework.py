@@ -109,6 +109,8 @@ class Framework:
     # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
     # stages at once, after the optimizer.
     demanded_gathers: bool = False
+    # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
+    gathers_apart: bool = False
     # Every block's weights and gradients are a collective of their own, each microbatch.
     by_block: bool = False
     # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas

@@ -14,7 +14,7 @@ from symconfig.cost.machine import Constants, machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job, Packing
+from symconfig.descriptor.job import Backend, Job, Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.model import sequence
@@ -29,6 +29,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
+from symconfig.targets import DEEPSPEED_RELEASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Configuration:
     """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
 
     modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
-    virtual stage only. ends_as_layers: places that embedding and loss take among the layers of the stages.
+    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among the layers of the stages.
     """
 
     tp: int
@@ -62,6 +63,10 @@ class Configuration:
     activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
     first_layers: int | None = None  # on this stage, where it has others than the rest
     last_layers: int | None = None
+    backend: Backend = "megatron"
+    version: str | None = None  # None: the one that symconfig writes for
+    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    offload: Offload = Offload()
 
     @property
     def gpus(self) -> int:
@@ -136,8 +141,9 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         global_batch_size=c.global_batch,
         seq_length=c.seq_length,
         packing=c.packing,
+        backend=c.backend,
     )
-    version = job.megatron_version
+    version = c.version or (DEEPSPEED_RELEASE if c.backend == "deepspeed" else job.megatron_version)
     space = limits(job.backend, version, model, cluster.gpu.architecture)
     request = Request(
         model, job, c.framework, version, space, parse({}), c.gpus, c.global_batch, c.seq_length, c.precision
@@ -149,12 +155,13 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         _split(model, c),
         Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,
-        Offload(),
+        c.offload,
         c.block_layers,
         (c.tp, c.pp, c.cp, c.ep, c.etp, c.dp, c.micro),
         0.0,
         0.0,
         0.0,
+        c.uniform_layers,
     )
 
 
