@@ -1,4 +1,7 @@
-"""YAML as a person means it: YAML 1.2 scalars, no duplicate keys, no aliases, no tags, with the place of every key."""
+"""YAML as a person means it: YAML 1.2 scalars, no duplicate keys, no aliases, no tags, with the place of every key.
+
+`Builder` is also what reads files of other programs (`launch.yaml_tree`), which do have aliases and tags.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ _INT = re.compile(r"[-+]?[0-9]+\Z|0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _NOT_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _MAX_DIGITS = 100  # longer numbers are a mistake, and CPython refuses int() of more than 4,300 digits
-_MAX_NODES = 100_000
+MAX_NODES = 100_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML was built with it: ten times faster
 
 
 @dataclass(slots=True)
-class _Open:
+class Open:
     """A mapping or sequence that is being filled."""
 
     path: KeyPath
@@ -44,12 +47,12 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Builder:
+class Builder:
     """Turns parser events into data, without recursion; `problems` collects what does not stop the reading."""
 
     file: str
     data: Any = None
-    stack: list[_Open] = field(default_factory=list)
+    stack: list[Open] = field(default_factory=list)
     keys: dict[KeyPath, Place] = field(default_factory=dict)
     values: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -72,40 +75,66 @@ class _Builder:
     def event(self, event: Any) -> None:
         kind = type(event).__name__
         mark = event.start_mark
+        if kind == "AliasEvent":
+            self.alias(event)
+            return
         if getattr(event, "anchor", None) is not None:
-            what = "aliases are not allowed" if kind == "AliasEvent" else "anchors are not allowed"
-            raise self.stop(what, mark, got=shorten(event.anchor), hint="write the value out where it is used")
+            self.anchored(event)
         if getattr(event, "tag", None) is not None and kind != "DocumentStartEvent":
-            raise self.stop("tags are not allowed", mark, got=shorten(event.tag))
+            self.tagged(event)
         if kind == "DocumentStartEvent":
             self.documents += 1
             if self.documents > 1:
-                raise self.stop("the file holds more than one document", mark, hint="remove what follows '---'")
+                self.further_document(event)
         elif kind == "ScalarEvent":
             self.scalar(event, mark)
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
-            self.open({} if kind.startswith("M") else [], mark)
+            self.open({} if kind.startswith("M") else [], event)
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
-            done = self.stack.pop()
-            self.put(done.into)
+            self.close(self.stack.pop(), event)
+
+    def alias(self, event: Any) -> None:
+        self.refuse_name("aliases are not allowed", event)
+
+    def anchored(self, event: Any) -> None:
+        self.refuse_name("anchors are not allowed", event)
+
+    def refuse_name(self, what: str, event: Any) -> None:
+        raise self.stop(what, event.start_mark, got=shorten(event.anchor), hint="write the value out where it is used")
+
+    def tagged(self, event: Any) -> None:
+        raise self.stop("tags are not allowed", event.start_mark, got=shorten(event.tag))
+
+    def further_document(self, event: Any) -> None:
+        raise self.stop("the file holds more than one document", event.start_mark, hint="remove what follows '---'")
+
+    def placed(self, path: KeyPath, event: Any) -> None:
+        """A value of this path starts with this event."""
+        self.values[path] = _place(event.start_mark)
+
+    def close(self, done: Open, event: Any) -> None:
+        """A mapping or sequence is whole; `event` ends it."""
+        self.put(done.into)
 
     def scalar(self, event: Any, mark: Any) -> None:
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
-            self.new_key(top, event.value, mark)
+            self.new_key(top, event)
             return
         path = self.path()
-        self.values[path] = _place(mark)
-        if not event.implicit[0]:  # quoted or block: always a string
-            self.put(event.value)
-            return
+        self.placed(path, event)
         try:
-            self.put(_plain(event.value))
+            self.put(self.value_of(event))
         except ValueError as error:
             self.problems.append(self.report(str(error), mark, path, got=shorten(event.value)))
             self.put(None)
 
-    def new_key(self, top: _Open, key: str, mark: Any) -> None:
+    def value_of(self, event: Any) -> Any:
+        """Of a scalar: a string where it is quoted or a block. Raises ValueError with a sentence."""
+        return plain(event.value) if event.implicit[0] else event.value
+
+    def new_key(self, top: Open, event: Any) -> None:
+        key, mark = event.value, event.start_mark
         path = (*top.path, key)
         assert isinstance(top.into, dict)
         if key in top.into:
@@ -114,15 +143,16 @@ class _Builder:
         self.keys.setdefault(path, _place(mark))
         top.key = key
 
-    def open(self, into: dict[str, Any] | list[Any], mark: Any) -> None:
+    def open(self, into: dict[str, Any] | list[Any], event: Any) -> None:
+        mark = event.start_mark
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
             raise self.stop("a key must be a plain word", mark)
         if len(self.stack) >= MAX_DEPTH:
             raise self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
         path = self.path()
-        self.values[path] = _place(mark)
-        self.stack.append(_Open(path, into))
+        self.placed(path, event)
+        self.stack.append(Open(path, into))
 
     def put(self, value: Any) -> None:
         if not self.stack:
@@ -141,7 +171,7 @@ def _place(mark: Any) -> Place:
     return Place(mark.line + 1, mark.column + 1)
 
 
-def _plain(text: str) -> Any:
+def plain(text: str) -> Any:
     """The value of an unquoted scalar. Raises ValueError with a sentence."""
     if text in _NULL:
         return None
@@ -175,25 +205,30 @@ def parse_yaml_strict(text: str, file: str) -> Document:
 
 def read_yaml(text: str, file: str) -> Document:
     """The same, but what does not stop the reading is left to who looks at the data. Raises InputError."""
-    builder = _Builder(file)
+    builder = Builder(file)
+    build(builder, text)
+    if builder.data is None and not builder.problems:
+        raise InputError(Problem("the file is empty", file=file))
+    return Document(builder.data, file, builder.keys, builder.values, tuple(builder.problems))
+
+
+def build(builder: Builder, text: str) -> None:
+    """Every event of the text into the builder. Raises InputError for what stops the reading."""
     try:
         for event in _events(text):
             builder.event(event)
             if len(builder.problems) >= MAX_PROBLEMS:
                 raise builder.stop("there are more problems after this one", event.start_mark)
-            if len(builder.values) > _MAX_NODES:
-                raise builder.stop("the file holds too many values", event.start_mark, need=f"<= {_MAX_NODES:,}")
+            if len(builder.values) > MAX_NODES:
+                raise builder.stop("the file holds too many values", event.start_mark, need=f"<= {MAX_NODES:,}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = f"this is not YAML: {error.problem or error.context}"
-        syntax = builder.report(what, mark) if mark else Problem(what, file=file)
+        syntax = builder.report(what, mark) if mark else Problem(what, file=builder.file)
         raise InputError([*builder.problems, syntax]) from None
     except yaml.YAMLError as error:  # the reader: characters that YAML forbids
         first = str(error).splitlines()[0]
-        raise InputError([*builder.problems, Problem(f"this is not YAML: {first}", file=file)]) from None
-    if builder.data is None and not builder.problems:
-        raise InputError(Problem("the file is empty", file=file))
-    return Document(builder.data, file, builder.keys, builder.values, tuple(builder.problems))
+        raise InputError([*builder.problems, Problem(f"this is not YAML: {first}", file=builder.file)]) from None
 
 
 def load_yaml_strict(path: Path, limit: int = MAX_BYTES) -> Document:

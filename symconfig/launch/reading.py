@@ -87,12 +87,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Data of a JSON or YAML file as JSON knows it, with the bytes of every key and value. spans[()] is the whole."""
+    """Data of a JSON or YAML file as JSON knows it, with the bytes of every key and value. spans[()] is the whole.
+
+    unread: tags and further documents of YAML. What an alias brings has the alias's bytes.
+    """
 
     text: Text
     data: Any
     spans: Mapping[KeyPath, Span]
     syntax: Literal["json", "yaml"]
+    unread: tuple[Unread, ...] = ()
 
     def get(self, *path: str | int) -> Any:
         """The value of a path; None where there is none."""
