@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from symconfig.errors import Problem
 from symconfig.launch.reading import Setting
 from symconfig.launch.text import Place
-from symconfig.render.flags import Flag, FlagTable, flags, versions
+from symconfig.render.flags import Flag, FlagTable, flags, option, versions
 
 Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
 
@@ -94,27 +94,6 @@ class Namespace(Mapping[str, Value]):
     def option(self, dest: str, value: Value = True) -> str:
         """How this version says it: the option's name, for a switch the one that sets `value`."""
         return option(self.table, dest, value)
-
-
-def option(table: FlagTable, dest: str, value: Value = True) -> str:
-    """The option of a destination; of a switch the one that sets `value`. Raises KeyError where there is none."""
-    wanted = ("false",) if value is False else ("true", "store")
-    named = _of_dest(table.version).get(dest, ())
-    for flag in named:
-        if flag.kind in wanted:
-            return flag.name
-    for flag in named:
-        if flag.kind == "optional" and flag.name.startswith("--no-") == (value is False):
-            return flag.name
-    raise KeyError(dest)
-
-
-@cache
-def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
-    found: dict[str, tuple[Flag, ...]] = {}
-    for flag in flags(version).flags.values():
-        found[flag.dest] = (*found.get(flag.dest, ()), flag)
-    return found
 
 
 @cache

@@ -179,6 +179,27 @@ def flags(version: str) -> FlagTable:
     return FlagTable(version, found)
 
 
+def option(table: FlagTable, dest: str, value: object = True) -> str:
+    """The option of a destination; of a switch the one that sets `value`. Raises KeyError where there is none."""
+    wanted = ("false",) if value is False else ("true", "store")
+    named = _of_dest(table.version).get(dest, ())
+    for flag in named:
+        if flag.kind in wanted:
+            return flag.name
+    for flag in named:
+        if flag.kind == "optional" and flag.name.startswith("--no-") == (value is False):
+            return flag.name
+    raise KeyError(dest)
+
+
+@cache
+def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
+    found: dict[str, tuple[Flag, ...]] = {}
+    for flag in flags(version).flags.values():
+        found[flag.dest] = (*found.get(flag.dest, ()), flag)
+    return found
+
+
 def first_with(name: str) -> str | None:
     """The first version that has the option."""
     return next((version for version in versions() if flags(version).known(name)), None)
