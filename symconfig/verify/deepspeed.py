@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -16,7 +16,11 @@ from symconfig import install
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
-from symconfig.verify import deepspeed_rank, deepspeed_rules, deepspeed_schema
+from symconfig.rules import deepspeed as rules
+from symconfig.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.rules.deepspeed_schema import release
+from symconfig.rules.rule import Rule
+from symconfig.verify import deepspeed_agreement, deepspeed_rank
 from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.conversation import ask
 
@@ -35,12 +39,12 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     for name in (CONFIG, CONFIG_HF):
         found = _load(folder / name, texts, name)
         if not found:
-            found = deepspeed_schema.problems(texts[name], name, auto=name == CONFIG_HF)
-        release = deepspeed_schema.release()
-        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release} reads")
+            found = broken(DeepSpeedFacts.of_data(texts[name], name, trainer=name == CONFIG_HF), rules.KEYS)
+        yield watch.problems(f"{name}: keys", found, f"every key is one that DeepSpeed {release()} reads")
     if CONFIG in texts:
         native, world = texts[CONFIG], plan.best.parallel.world_size
-        found = [*deepspeed_rules.problems(native, CONFIG, world), *deepspeed_rules.disagreements(native, plan, CONFIG)]
+        facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
+        found = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
         yield watch.problems(f"{CONFIG}: meaning", found, "makes sense, and says what the plan says")
     yield _model(folder, plan, watch)
     words = _launched(folder, options)
@@ -63,6 +67,11 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
             yield _trainer(texts[CONFIG], answers[1], watch)
         if options.build and not isinstance(words, str):
             yield from deepspeed_rank.checks(folder, plan, texts[CONFIG], words, options)
+
+
+def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
+    """What the rules find that is more than a note."""
+    return [found.problem for found in rules.findings(facts, these) if found.severity != "note"]
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:

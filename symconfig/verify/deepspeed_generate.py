@@ -1,8 +1,9 @@
-"""Writes deepspeed_keys.json: every key that the installed DeepSpeed release reads, with its type.
+"""Writes rules/deepspeed_keys.json: every key that the installed DeepSpeed release reads, with its type.
 
 Usage: DS_ACCELERATOR=cpu python -m symconfig.verify.deepspeed_generate. Sections that are pydantic models are walked;
 for the others, the source is read for the keys that it takes out of its dictionary: none is written down by hand.
-A section is {"keys": {name: ...}}, a value {"type": [...]} with `any` where the source does not tell.
+A section is {"keys": {name: ...}}, a value {"type": [...]} with `any` where the source does not tell. Where a section
+is "strict" DeepSpeed refuses other keys, elsewhere it passes over them; it refuses those that are "removed".
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import types
 import typing
 from typing import Any
 
+from symconfig.rules.deepspeed_schema import FILE
+
 Json = dict[str, Any]
-FILE = pathlib.Path(__file__).with_name("deepspeed_keys.json")
 
 _PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", pathlib.Path: "string",
           type(None): "null", list: "array", dict: "object", tuple: "array"}
@@ -92,9 +94,12 @@ def generate() -> Json:
                                        "lower_precision_safe_modules": {"type": ["array"]}}}
     for name in _HIDDEN:
         root.setdefault(name, {"type": ["any"]})
-    for name in (*_NESTED, *_load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS")):
+    removed = {"": _load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS"),
+               "zero_optimization": _load("runtime.config:_REMOVED_ZERO_CONFIG_KEYS")}
+    for name in (*_NESTED, *removed[""]):
         root.pop(name, None)
-    return {"release": deepspeed.__version__, "keys": _sorted(root)}
+    return {"release": deepspeed.__version__, "removed": {place: sorted(names) for place, names in removed.items()},
+            "keys": _sorted(root)}
 
 
 def _module(name: str) -> str:
@@ -166,7 +171,7 @@ def _model(cls: Any) -> Json:
             value = {**value, "deprecated": str(extra.get("new_param", ""))}
         for spelling in {name, field.alias or name}:  # both are accepted: populate_by_name
             keys[spelling] = value
-    return {"keys": keys}
+    return {"keys": keys, **({"strict": True} if cls.model_config.get("extra") == "forbid" else {})}
 
 
 def _annotation(kind: Any) -> Json:

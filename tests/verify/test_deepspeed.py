@@ -12,7 +12,10 @@ import pytest
 from symconfig.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import conversation, deepspeed, deepspeed_rules, deepspeed_schema
+from symconfig.rules import deepspeed as rules
+from symconfig.rules import deepspeed_schema
+from symconfig.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.verify import conversation, deepspeed
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
 
@@ -43,15 +46,13 @@ def _zero(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _findings(edit: Edit, case: str = "zero1", auto: bool = False) -> str:
-    """What schema and rules say of a rendered JSON after a mistake was made in it."""
+    """What the rules say of a rendered JSON after a mistake was made in it."""
     plan = _plan(case)
     config = json.loads(render(plan, "deepspeed")["ds_config_hf.json" if auto else "ds_config.json"])
-    assert not deepspeed_schema.problems(config, "x", auto)
+    assert not deepspeed.broken(DeepSpeedFacts.of_data(config, "x", auto), rules.KEYS)
     edit(config)
-    found = deepspeed_schema.problems(config, "x", auto)
-    if not auto:
-        found += deepspeed_rules.problems(config, "x", plan.best.parallel.world_size)
-    return "\n".join(map(str, found))
+    facts = DeepSpeedFacts.of_data(config, "x", auto, plan.best.parallel.world_size)
+    return "\n".join(map(str, deepspeed.broken(facts, rules.KEYS if auto else rules.RULES)))
 
 
 def _requests(name: str) -> list[dict[str, Any]]:

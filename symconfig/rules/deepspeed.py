@@ -1,0 +1,19 @@
+"""All rules of a DeepSpeed configuration, and what they find in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.rules import deepspeed_batch, deepspeed_keys, deepspeed_numbers, deepspeed_zero
+from symconfig.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.rules.rule import Finding, Rule
+
+KEYS: tuple[Rule[DeepSpeedFacts], ...] = deepspeed_keys.RULES
+MEANING: tuple[Rule[DeepSpeedFacts], ...] = (*deepspeed_batch.RULES, *deepspeed_zero.RULES, *deepspeed_numbers.RULES)
+RULES: tuple[Rule[DeepSpeedFacts], ...] = (*KEYS, *MEANING)
+
+
+def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
+    """Every rule that is broken, with its places, in the order of the file."""
+    found = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
+    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

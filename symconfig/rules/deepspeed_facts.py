@@ -1,0 +1,127 @@
+"""What the rules of a DeepSpeed JSON are asked about, and how they read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from symconfig.descriptor.document import KeyPath, dotted
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
+from symconfig.launch.reading import Reading, Tree, Word
+from symconfig.launch.text import Place, Text
+from symconfig.recover.arguments import Arguments
+from symconfig.recover.deepspeed_auto import ZERO, filled, uses_trainer
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedFacts:
+    """A DeepSpeed JSON and what is around it.
+
+    config: the tree's data with "auto" as Transformers' Trainer fills it in. trainer: it does. gpus: None: not known.
+    arguments: of the training program. environment: that it inherits; None: not known. launcher: the words before it.
+    """
+
+    tree: Tree
+    config: Any
+    trainer: bool
+    arguments: Arguments
+    gpus: int | None = None
+    model: ModelDescriptor | None = None
+    environment: Mapping[str, Word] | None = None
+    launcher: tuple[str, ...] = ()
+
+    @classmethod
+    def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
+        """Of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
+        if reading.deepspeed is None:
+            raise ValueError("there is no DeepSpeed JSON")
+        arguments = Arguments(reading.settings)
+        alone = reading.format == "deepspeed"
+        return cls.of_tree(reading.deepspeed, uses_trainer(arguments), arguments, gpus, model,
+                           None if alone else reading.environment, tuple(word.text for word in reading.launcher))
+
+    @classmethod
+    def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
+        """Of plain data, whose places are not known."""
+        return cls.of_tree(Tree(Text(file, b""), config, {}, "json"), trainer, Arguments(), gpus)
+
+    @classmethod
+    def of_tree(cls, tree: Tree, trainer: bool, arguments: Arguments, gpus: int | None = None,
+                model: ModelDescriptor | None = None, environment: Mapping[str, Word] | None = None,
+                launcher: tuple[str, ...] = ()) -> Self:
+        config = filled(tree.data, arguments, model.hidden_size if model else None) if trainer else tree.data
+        return cls(tree, config, trainer, arguments, gpus, model, environment, launcher)
+
+    def get(self, *path: str) -> Any:
+        """The value of a path; None where there is none."""
+        found: Any = self.config
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def section(self, *path: str) -> Json:
+        """The object of a path; empty where there is none."""
+        found = self.get(*path)
+        return found if isinstance(found, dict) else {}
+
+    def number(self, *path: str) -> int | float | None:
+        found = self.get(*path)
+        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+    def whole(self, *path: str, otherwise: int = 0) -> int:
+        found = self.number(*path)
+        return found if isinstance(found, int) else otherwise
+
+    @property
+    def stage(self) -> int:
+        """Of ZeRO; 0 where it says none that DeepSpeed has."""
+        found = self.get(ZERO, "stage")
+        return int(found) if str(found) in ("1", "2", "3") else 0
+
+    @property
+    def precision(self) -> str:
+        """Of the weights: bf16 goes by its old name, too."""
+        if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
+            return "bf16"
+        return "fp16" if self.get("fp16", "enabled") is True else "fp32"
+
+    @property
+    def tensor_parallel(self) -> int:
+        return max(self.whole("tensor_parallel", "autotp_size"), 1)
+
+    @property
+    def sequence_parallel(self) -> int:
+        return max(self.whole("sequence_parallel_size"), 1)
+
+    @property
+    def expert_parallel(self) -> int:
+        return max(self.whole("expert_parallel", "autoep_size"), 1)
+
+    @property
+    def may_share_data(self) -> bool:
+        """Whether there may be several ranks that hold the same parameters: what ZeRO splits and reduces."""
+        return self.gpus is None or self.gpus > self.tensor_parallel
+
+    def offloads(self, section: str) -> bool:
+        """Whether zero_optimization has offload_optimizer or offload_param on."""
+        return self.get(ZERO, section, "device") in ("cpu", "nvme")
+
+    def problem(self, path: KeyPath, what: str, *, got: str | None = None, need: str | None = None,
+                hint: str | None = None, of_key: bool = False) -> Problem:
+        """A Problem about this path, at its key or its value; at what contains it where it is not in the file."""
+        place = self._place(path, of_key)
+        return Problem(what, file=self.tree.text.file, line=place.line if place else None,
+                       column=place.column if place else None, field=dotted(path) or None, got=got, need=need,
+                       hint=hint)
+
+    def _place(self, path: KeyPath, of_key: bool) -> Place | None:
+        for length in range(len(path), -1, -1):
+            span = self.tree.spans.get(path[:length])
+            if span is not None:
+                at_key = span.key is not None and (of_key or length < len(path))
+                return span.key if at_key else span.value
+        return None

@@ -1,0 +1,134 @@
+"""Each rule's example breaks this rule alone; what DeepSpeed is said to refuse, it refuses; what we write is clean."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import load_model
+from symconfig.launch.json_tree import parse_json
+from symconfig.launch.reading import Piece, Reading, Setting, Word
+from symconfig.launch.text import Place, Text
+from symconfig.recover.arguments import Arguments
+from symconfig.rules import deepspeed as rules
+from symconfig.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.rules.rule import Finding, Rule
+from symconfig.verify import deepspeed as real
+
+GOLDEN = Path(__file__).parent.parent / "render" / "golden_deepspeed"
+NAMED = {rule.name: rule for rule in rules.RULES}
+# Rules whose examples break another one, too.
+ALSO = {"deepspeed-old-and-new-key": {"deepspeed-deprecated-key"}}
+# Of a model that the rule compares with.
+MODELS = {"deepspeed-autotp-heads": "llama2-70b", "deepspeed-ulysses-heads": "llama2-70b"}
+NOTHING = Place("launch.sh", 0, 0, 1, 1)
+
+
+def word(text: str) -> Word:
+    return Word((Piece(text),), NOTHING)
+
+
+def facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
+    """Of an example: a JSON, and before it the command in a line of its own where the rule is about that."""
+    command, _, text = rule.example.rpartition("\n")
+    words = shlex.split(command)
+    start = next((index + 1 for index, item in enumerate(words) if item.endswith(".py")), len(words))
+    pairs = zip(words[start::2], words[start + 1::2], strict=True)
+    settings = tuple(Setting(name, name, (word(value),), NOTHING) for name, value in pairs)
+    if not command and '"auto"' in text and "without" in rule.name:
+        settings = (Setting("--deepspeed_config", "--deepspeed_config", (word("ds.json"),), NOTHING),)
+    tree = parse_json(Text("ds.json", text.encode()))
+    model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
+    reading = Reading("bash", (tree.text,), settings, None, tuple(map(word, words[:start])), deepspeed=tree)
+    found = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
+    return replace(found, environment=None if rule.environment is None else {})
+
+
+def found(rule: Rule[DeepSpeedFacts]) -> list[Finding]:
+    return rules.findings(facts(rule))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
+    broken = {finding.rule for finding in found(NAMED[name]) if finding.severity != "note" or finding.rule == name}
+    assert broken == {name, *ALSO.get(name, ())}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_finding_says_where_it_is(name: str) -> None:
+    for finding in found(NAMED[name]):
+        assert finding.problem.file == "ds.json"
+        assert finding.problem.line == 1
+        assert finding.problem.column is not None
+        assert finding.problem.what[-1] not in ".!"
+
+
+def test_names_are_unique_and_of_one_form() -> None:
+    assert len(NAMED) == len(rules.RULES)
+    assert all(re.fullmatch(r"deepspeed(-[a-z0-9]+)+", name) for name in NAMED)
+
+
+def test_deepspeed_refuses_what_it_is_said_to_refuse_and_takes_all_else_in_silence() -> None:
+    pytest.importorskip("deepspeed")
+    configs = [json.loads(rule.example.rpartition("\n")[2]) for rule in rules.RULES]
+    answers = real.run([{"config": config, "world_size": rule.gpus}
+                        for config, rule in zip(configs, rules.RULES, strict=True)], 240)
+    refused = {rule.name for rule, answer in zip(rules.RULES, answers, strict=True) if not answer["ok"]}
+    assert refused == {rule.name for rule in rules.RULES if "DeepSpeed refuses" in rule.why}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+def test_what_is_written_breaks_no_rule(path: Path) -> None:
+    tree = parse_json(Text(path.name, path.read_bytes()))
+    trainer = path.name.endswith("_hf.json")
+    for gpus in (None, 16):
+        broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+        if trainer:  # the Trainer's defaults stand in for arguments that are not there
+            broken = [finding for finding in broken if finding.rule != "deepspeed-no-precision"]
+        assert [finding for finding in broken if finding.severity != "note"] == []
+
+
+def _said(text: str, gpus: int | None = 8, trainer: bool = False) -> dict[str, str]:
+    tree = parse_json(Text("ds.json", text.encode()))
+    broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+    return {finding.rule: str(finding.problem) for finding in broken}
+
+
+def test_a_misspelt_key_is_told_at_its_place_with_the_nearest_name() -> None:
+    said = _said('{\n  "train_batch_size": 8,\n  "gradient_cliping": 1.0\n}')
+    assert said["deepspeed-misspelt-key"].startswith("ds.json:3:3: gradient_cliping:")
+    assert "gradient_clipping" in said["deepspeed-misspelt-key"]
+
+
+@pytest.mark.parametrize("value", ['"2"', "true", "1.0"])
+def test_a_stage_that_deepspeed_converts_is_not_called_refused(value: str) -> None:
+    said = _said(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {value}}}}}')
+    assert "deepspeed-wrong-choice" not in said
+
+
+@pytest.mark.parametrize(("text", "gpus", "hint"), [
+    ('{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}', 1, "10"),
+    ('{"train_batch_size": 12, "gradient_accumulation_steps": 2}', 4, "16"),
+    ('{"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}', 8, "32"),
+    ('{"train_batch_size": 4}', 8, "8"),
+])
+def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint: str) -> None:
+    assert f"Try: {hint}" in _said(text, gpus)["deepspeed-batch-product"]
+    assert "deepspeed-batch-product" not in _said(text, None)
+
+
+@pytest.mark.parametrize("text", [
+    "[]", "{}", "3", '{"zero_optimization": true}', '{"zero_optimization": {"stage": "x", "offload_optimizer": 3}}',
+    '{"optimizer": []}', '{"optimizer": {"type": 3, "params": 4}}', '{"bf16": 1, "fp16": null}',
+    '{"train_batch_size": -3, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": -2}',
+    '{"zero_optimization": {"reduce_bucket_size": [1]}}', '{"data_types": {"grad_accum_dtype": [1]}}',
+    '{"communication_data_type": 3, "optimizer": {"params": {"betas": "x"}}}', '{"scheduler": {"params": 3}}',
+])
+def test_a_strange_file_is_told_and_breaks_nothing(text: str) -> None:
+    for trainer in (True, False):
+        assert _said(text, 8, trainer)
