@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 from symconfig.errors import InputError, Problem
 from symconfig.launch.text import Text
 
 LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
+
+_NONE: Mapping[str, bytes] = MappingProxyType({})
+_INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a file's own", default=_NONE)
+
+
+@contextmanager
+def instead(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Within, these files (by the name of their Text) have these bytes: what would be read after an edit."""
+    token = _INSTEAD.set(files)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
 
 
 def open_text(path: Path, *, root: Path) -> Text:
@@ -19,6 +36,7 @@ def open_text(path: Path, *, root: Path) -> Text:
     or a pipe (which is not waited for), a link out of `root`, a file too large, bytes that are no text.
     """
     data = _bytes(path, root)
+    data = _INSTEAD.get().get(str(path), data)
     if b"\0" in data:
         raise _refused(path, "is a binary file: it has a NUL byte", need="a text file")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.launch.files import LIMIT_BYTES, open_text
+from symconfig.launch.files import LIMIT_BYTES, instead, open_text
 
 
 def refusal(path: Path, root: Path) -> str:
@@ -54,3 +54,11 @@ def test_links_may_not_lead_out(tmp_path: Path) -> None:
     assert open_text(inside / ".." / "outside.sh", root=inside).data == b"A=1\n"
     assert "leads out of" in refusal(inside / "bad.sh", inside)
     assert "leads out of" in refusal(inside / "folder" / "outside.sh", inside)
+
+
+def test_other_bytes_can_stand_for_a_files_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text("A=1\n")
+    with instead({str(path): b"A=2\n"}):
+        assert open_text(path, root=tmp_path).data == b"A=2\n"
+    assert open_text(path, root=tmp_path).data == b"A=1\n"
