@@ -44,7 +44,8 @@ def test_a_changed_field_changes_what_is_read() -> None:
     assert words is not None
     for option, value, field in (
         ("--num-layers", "60", "num_hidden_layers"), ("--moe-router-topk-scaling-factor", "2.4", "experts"),
-        ("--rotary-base", "20000", "rope_theta"), ("--kv-lora-rank", "256", "latent"), ("--mscale", "0.7", "rope_scaling"),
+        ("--rotary-base", "20000", "rope_theta"), ("--kv-lora-rank", "256", "latent"),
+        ("--mscale", "0.7", "rope_scaling"),
     ):
         changed = [*words, option, value]
         if option == "--num-layers":
