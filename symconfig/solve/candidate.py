@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.interval import interval
-from symconfig.solve.space import constants
+from symconfig.solve.space import Request, constants
 from symconfig.solve.timeline import refined_time
 from symconfig.units import GIB, significant
 
@@ -85,7 +86,7 @@ def describe(recompute: Recompute) -> str:
 
 def _options(found: Found, recompute: Recompute) -> Options:
     request, split = found.request, found.split
-    _, pp, cp, _, _, dp, _ = found.degrees
+    tp, pp, cp, _, _, dp, _ = found.degrees
     megatron = request.framework.name == "megatron"
     replicated = dp * cp > 1
     return Options(
@@ -98,7 +99,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
             grad_reduce=replicated,
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
             param_gather=replicated and found.zero >= 1 and (pp == 1 or split.vpp > 1),
-            tp_comm=False,
+            tp_comm=request.framework.hide.tp_pieces > 1 and tp > 1,
             pp_p2p=megatron and pp > 1 and split.vpp > 1,
             moe_a2a=found.beside_another,
         ),
@@ -109,12 +110,16 @@ def _options(found: Found, recompute: Recompute) -> Options:
         account_for_embedding=split.account_for_embedding,
         account_for_loss=split.account_for_loss,
         microbatch_group_size=pp if split.vpp > 1 else None,
-        moe_dispatcher="alltoall" if request.model.experts else None,
+        moe_dispatcher=_dispatcher(request) if request.model.experts else None,
         grad_bytes=int(request.framework.bytes.gradient),
         schedule="none" if pp == 1 else "interleaved" if split.vpp > 1 else "1f1b",
         first_stage_layers=split.first_layers,
         last_stage_layers=split.last_layers,
     )
+
+
+def _dispatcher(request: Request) -> Literal["alltoall", "flex"]:
+    return "alltoall" if request.framework.implementation.dispatcher == "alltoall" else "flex"
 
 
 def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:

@@ -19,17 +19,20 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
-from symconfig.plan import Predicted
+from symconfig.plan import Candidate, Predicted
 from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
 from symconfig.solve.detail import detail, sizes
 from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
+from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
 from symconfig.targets import DEEPSPEED_RELEASE
+
+_NOTHING = Offload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Configuration:
     """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
 
     modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
-    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among the layers of the stages.
+    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
+    the layers of the stages.
     """
 
     tp: int
@@ -66,7 +70,7 @@ class Configuration:
     backend: Backend = "megatron"
     version: str | None = None  # None: the one that symconfig writes for
     uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
-    offload: Offload = Offload()
+    offload: Offload = _NOTHING
 
     @property
     def gpus(self) -> int:
@@ -130,6 +134,31 @@ class Timer:
         if self._stage is not None:
             return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
         return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0] * self._simulated, n)
+
+
+def of_candidate(candidate: Candidate, framework: Framework) -> Configuration:
+    """A plan's candidate as the configuration that it is, under these habits."""
+    p, b, o = candidate.parallel, candidate.batch, candidate.options
+    full = o.recompute.granularity == "full"
+    given = (o.recompute.num_layers or 0) if full else 0
+    return Configuration(
+        p.tp, p.pp, p.dp, b.micro, b.global_, b.seq_length, p.vpp, p.cp, p.ep, p.etp, o.precision, o.sequence_parallel,
+        o.cp_comm or "p2p",
+        WHOLE.modules if full else frozenset(o.recompute.modules),
+        given if o.recompute.method == "block" else 0,
+        o.zero_stage,
+        framework,
+        (int(o.account_for_embedding), int(o.account_for_loss)),
+        None,
+        o.pipeline_layout or "",
+        o.activation_offload,
+        o.first_stage_layers,
+        o.last_stage_layers,
+        candidate.target.backend,
+        candidate.target.version,
+        max(given, 1) if o.recompute.method == "uniform" else 1,
+        Offload(o.optimizer_offload, o.param_offload),
+    )
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:

@@ -55,12 +55,14 @@ def run(
     start: float,
     exhaustive: bool = False,
     any_will_do: bool = False,
+    framework: Framework | None = None,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
+    framework: as somebody runs it; None: with its usual habits on this GPU.
     """
-    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, any_will_do)
+    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, any_will_do, framework)
     enough = weighed.gammas is not None or (any_will_do and weighed.best)
     proof = None if enough else refine(weighed)
     return Outcome(weighed, time.perf_counter() - start, proof)
@@ -74,6 +76,7 @@ def weigh_all(
     progress: Progress | None = None,
     exhaustive: bool = False,
     any_will_do: bool = False,
+    framework: Framework | None = None,
 ) -> Weighed:
     """All precisions and ways to run, by the formula for the schedule."""
     pins = parse(job.pins)
@@ -81,20 +84,25 @@ def weigh_all(
     # The bounds are on seconds, which say nothing of the relative cost.
     weighed = Weighed(top, exhaustive or relative, any_will_do, gammas=Gammas(top) if relative else None)
     for precision in precisions(cluster, job, pins):
-        asked = requests(model, cluster, job, precision, pins)
+        asked = requests(model, cluster, job, precision, pins, framework)
         # The relative cost knows partitions, which both have.
         weigh(asked[:1] if relative else asked, machine(cluster, precision), weighed, progress)
     return weighed
 
 
 def requests(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: str, pins: Pins
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    precision: str,
+    pins: Pins,
+    framework: Framework | None = None,
 ) -> tuple[Request, ...]:
     """As it is, and with the experts' all-to-all beside another microbatch where the target can and the pins let it.
 
     Raises InputError for a pin that asks for what the target lacks.
     """
-    plain, wanted = request(model, cluster, job, precision, pins), pins.switch(overlap.PIN)
+    plain, wanted = request(model, cluster, job, precision, pins, framework), pins.switch(overlap.PIN)
     if wanted is False:
         return (plain,)
     lacks = overlap.lacking(plain)
@@ -108,14 +116,19 @@ def requests(
 
 
 def request(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, precision: str, pins: Pins
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    precision: str,
+    pins: Pins,
+    framework: Framework | None = None,
 ) -> Request:
     """What the lattice is made from, for a job whose defaults are resolved."""
     version = _version(job)
     return Request(
         model,
         job,
-        habits(job.backend, cluster.gpu.architecture),
+        framework or habits(job.backend, cluster.gpu.architecture),
         version,
         space(model, cluster, job, pins),
         pins,

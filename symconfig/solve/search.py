@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -26,17 +27,19 @@ def search(
     top: int = 5,
     progress: Progress | None = None,
     exhaustive: bool = False,
+    framework: Framework | None = None,
 ) -> Plan:
     """The fastest plan that fits and up to `top` - 1 others with different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
+    framework: as somebody runs it; None: with its usual habits on this GPU.
     Raises InputError for what can never run and InfeasibleError when nothing fits, naming what binds.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)
     if job.gpus == "auto":
         return _fewest(model, cluster, job, top, progress)
-    outcome = run(model, cluster, job, top, progress, start, exhaustive)
+    outcome = run(model, cluster, job, top, progress, start, exhaustive, framework=framework)
     if not outcome.weighed.best:
         raise infeasible(model, cluster, job, outcome.weighed)
     return _plan(model, cluster, job, outcome)

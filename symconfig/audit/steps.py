@@ -1,0 +1,195 @@
+"""The way from a run to a better plan, one change after the other, each with what it gains by itself.
+
+The order is greedy: of the changes that are left, the one that is fastest next, as soon as something fits; until then
+the one that comes closest to fitting. Changes that only run together are made together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from symconfig.audit.judge import Judged
+from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import Framework, beside_another
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.errors import InputError
+from symconfig.graph.operator import LAYER
+from symconfig.plan import Plan
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.space import Refused, admitted, interleaved
+from symconfig.solve.timeline import refined_s
+
+# Fields of a configuration that are one decision, in the order in which ties are broken.
+DECISIONS: Mapping[str, tuple[str, ...]] = {
+    "tp": ("tp",),
+    "stages": ("pp", "vpp", "layout", "first_layers", "last_layers", "ends_as_layers"),
+    "cp": ("cp", "cp_comm"),
+    "experts": ("ep", "etp"),
+    "micro-batch": ("micro",),
+    "sequence parallel": ("sequence_parallel",),
+    "zero": ("zero", "offload"),
+    "recompute": ("modules", "block_layers", "uniform_layers", "activation_offload"),
+    "overlap": ("framework",),
+}
+MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One configuration on the way. gain: share of the step time before that it saves; below 0: it takes longer."""
+
+    changes: tuple[str, ...]
+    step_s: float
+    device_bytes: float
+    fits: bool
+    gain: float = 0.0
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """The better of two: what fits by its time, what does not by its memory."""
+        return not self.fits, self.step_s if self.fits else self.device_bytes
+
+
+def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
+    """From the run to the best candidate of a plan. framework: what that was planned with."""
+    walk, now = _Walk(judged, better.cluster), judged.run.configuration
+    if better.best.options.overlap.moe_a2a:
+        framework = beside_another(framework, better.cluster.gpu.architecture)
+    target = of_candidate(better.best, framework)
+    here, done = walk.state(now, ()), []
+    if here is None:  # the run is refused; its own prediction stands
+        predicted = judged.plan.best.predicted
+        here = State((), predicted.step_s, predicted.device_bytes, judged.fits)
+    left = {name for name in DECISIONS if _differs(name, now, target)}
+    while left:
+        names, found = walk.next(now, target, left)
+        left -= set(names)
+        now = _moved(now, target, names)
+        here = replace(found, gain=1 - found.step_s / here.step_s)
+        done.append(here)
+    return tuple(done)
+
+
+@dataclass(slots=True)
+class _Walk:
+    judged: Judged
+    cluster: ClusterDescriptor
+
+    def next(self, now: Configuration, target: Configuration, left: set[str]) -> tuple[tuple[str, ...], State]:
+        """The decisions to change next, and what that reaches."""
+        ordered = [name for name in DECISIONS if name in left]
+        for count in range(1, min(MOST_TOGETHER, len(ordered) - 1) + 1):
+            tried = []
+            for names in combinations(ordered, count):
+                then = _moved(now, target, names)
+                if (state := self.state(then, changes(now, then))) is not None:
+                    tried.append((names, state))
+            if tried:
+                return min(tried, key=lambda one: one[1].order)
+        last = self.state(target, changes(now, target))
+        assert last is not None, "a plan that was found can run"
+        return tuple(ordered), last
+
+    def state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
+        """What a configuration costs; None where it cannot run."""
+        found = self._found(configuration)
+        if found is None or not _runs(found):
+            return None
+        parts = detail(found)
+        used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
+        return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
+
+    def _found(self, c: Configuration) -> Found | None:
+        model, inner = self.judged.plan.model, c.tp * c.pp * c.cp
+        if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.dp * c.micro):
+            return None
+        if model.num_hidden_layers < c.pp * c.vpp and not c.layout:
+            return None
+        try:
+            return as_found(model, self.cluster, c)
+        except InputError:
+            return None
+
+
+def _runs(found: Found) -> bool:
+    """Whether the target's refusals let it pass."""
+    tp, pp, cp, ep, etp, _, micro = found.degrees
+    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
+    alive = admitted(found.request, found.scheme, point, pp, Refused())
+    if alive.size and found.split.vpp > 1:
+        alive = interleaved(found.request, found.scheme, point, alive, pp, Refused())
+    return bool(alive.size)
+
+
+def _differs(name: str, one: Configuration, other: Configuration) -> bool:
+    return any(getattr(one, field) != getattr(other, field) for field in DECISIONS[name])
+
+
+def _moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
+    """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
+    values = {field: getattr(target, field) for name in names for field in DECISIONS[name]}
+    moved = replace(now, **values)
+    if "tp" in names and moved.tp == 1:
+        moved = replace(moved, sequence_parallel=False)
+    return replace(moved, dp=max(1, now.gpus // (moved.tp * moved.pp * moved.cp)))
+
+
+def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
+    """In words: "tp 8 -> 4"."""
+    return tuple(_said(now, then))
+
+
+def _said(now: Configuration, then: Configuration) -> Iterator[str]:
+    for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
+        if getattr(now, field) != getattr(then, field):
+            yield f"{field.replace('micro', 'micro-batch')} {getattr(now, field)} -> {getattr(then, field)}"
+    if _ends(now) != _ends(then) and then.pp > 1:
+        yield f"stages {_ends(now)} -> {_ends(then)}"
+    if now.cp_comm != then.cp_comm and then.cp > 1:
+        yield f"context parallelism by {then.cp_comm}"
+    if now.sequence_parallel != then.sequence_parallel and then.tp > 1:
+        yield f"sequence parallelism {'on' if then.sequence_parallel else 'off'}"
+    if recompute(now) != recompute(then):
+        yield f"recompute {recompute(now)} -> {recompute(then)}"
+    if now.activation_offload != then.activation_offload:
+        yield f"activation offload {'on' if then.activation_offload else 'off'}"
+    if now.offload != then.offload:
+        yield f"optimizer offload {now.offload.optimizer:.0%} -> {then.offload.optimizer:.0%}"
+    yield from _overlaps(now.framework, then.framework)
+
+
+def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
+    for what, before, after in (
+        ("the gradients' reduction", now.hide.data, then.hide.data),
+        ("the gather of new weights", 0.0 if now.gathers_apart else now.hide.data,
+         0.0 if then.gathers_apart else then.hide.data),
+        ("the pipeline's messages", now.hide.pp, then.hide.pp),
+        ("the experts' all-to-all", now.hide.experts, then.hide.experts),
+    ):
+        if bool(before) != bool(after):
+            yield f"{what} {'beside computation' if after else 'alone'}"
+    if now.demanded_gathers and not then.demanded_gathers:
+        yield "all stages gather new weights at once"
+
+
+def _ends(c: Configuration) -> str:
+    if c.layout:
+        return c.layout
+    told = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
+    told += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
+    return ", ".join(told) or "equal"
+
+
+def recompute(c: Configuration) -> str:
+    """none, full, full 3/chunk, or the modules."""
+    if c.block_layers:
+        return f"full {c.block_layers}/chunk"
+    if LAYER in c.modules:
+        return "full" if c.uniform_layers == 1 else f"full, {c.uniform_layers} at once"
+    return "+".join(sorted(c.modules)) or "none"

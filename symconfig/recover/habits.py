@@ -1,0 +1,124 @@
+"""Megatron-LM's habits under a set of options: which kernels run, what runs beside what, how wide the states are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from symconfig.cost.framework import USER_BUFFERS, Framework, beside_another
+from symconfig.graph.blocks.common import Implementation
+from symconfig.plan import Overlap
+from symconfig.recover.namespace import Value
+from symconfig.solve.run import habits
+
+_WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+
+
+def precision(names: Mapping[str, Value]) -> str | None:
+    """Of the products; None: fp32, of which nothing is predicted."""
+    if names.get("fp4") or names.get("fp4_format"):
+        return "nvfp4"
+    if names.get("fp8") or names.get("fp8_format"):
+        return "mxfp8" if names.get("fp8_recipe") == "mxfp8" else "fp8"
+    return next((name for name in ("bf16", "fp16") if names.get(name)), None)
+
+
+def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
+    """Of an element as it is accumulated (arguments.py: bf16 sums in fp32 unless it is told to reduce in bf16)."""
+    if zero >= 2 and names.get("megatron_fsdp_main_grads_dtype") is not None:
+        return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
+    if names.get("grad_reduce_in_bf16"):
+        return 2
+    if names.get("fp16") and not names.get("accumulate_allreduce_grads_in_fp32"):
+        return 2
+    return 4
+
+
+def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
+    """Which communication runs beside computation; Megatron-FSDP switches its own on."""
+    return Overlap(
+        grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
+        param_gather=bool(names.get("overlap_param_gather")) or zero >= 3,
+        tp_comm=bool(names.get("tp_comm_overlap")),
+        pp_p2p=pp > 1 and vpp > 1 and names.get("overlap_p2p_comm") is not False,
+        moe_a2a=bool(names.get("overlap_moe_expert_parallel_comm")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides which options matter. gradient_bytes: of an element. replicas: ranks that share the gradients."""
+
+    zero: int
+    gradient_bytes: int
+    replicas: int
+    pp: int
+    vpp: int
+    latent: bool
+
+    @property
+    def in_turn(self) -> bool:
+        """Stages without interleaving, whose gathers at their first input go one after the other."""
+        return self.pp > 1 and self.vpp == 1
+
+
+def framework(names: Mapping[str, Value], architecture: str, beside: Overlap, shape: Shape) -> Framework:
+    """Megatron-LM on this GPU as the options have it."""
+    local = names.get("transformer_impl") == "local"
+    base = habits("megatron", architecture, "local" if local else "transformer_engine")
+    hide: dict[str, Any] = {}
+    if not beside.grad_reduce and shape.replicas > 1:
+        hide["data"] = 0.0
+    if beside.tp_comm:
+        hide |= USER_BUFFERS
+    if not beside.pp_p2p and names.get("overlap_p2p_comm") is False:
+        hide["pp"] = 0.0
+    wide = replace(base.bytes, gradient=float(shape.gradient_bytes), optimizer=_optimizer_bytes(names))
+    sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
+    found = replace(
+        base,
+        implementation=replace(base.implementation, **dict(_kernels(names, base.implementation, local, shape.latent))),
+        hide=replace(base.hide, **hide),
+        bytes=wide,
+        gathers_apart=sharded and not beside.param_gather and not shape.in_turn,
+        demanded_gathers=sharded and beside.param_gather and shape.in_turn,
+        quantised_weights=bool(names.get("fp8_param_gather")),
+        optimizer_instances=_instances(names),
+        graphed="all" if names.get("enable_cuda_graph") or names.get("external_cuda_graph") else base.graphed,
+    )
+    return beside_another(found, architecture) if beside.moe_a2a else found
+
+
+def _instances(names: Mapping[str, Value]) -> int:
+    value = names.get("num_distributed_optimizer_instances")
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _optimizer_bytes(names: Mapping[str, Value]) -> float:
+    """Master weight and two moments; of other widths with --use-precision-aware-optimizer only."""
+    if not names.get("use_precision_aware_optimizer"):
+        return 12.0
+    parts = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    return sum(_WIDTHS.get(str(names.get(part) or "fp32").removeprefix("torch."), 4.0) for part in parts)
+
+
+def _kernels(
+    names: Mapping[str, Value], usual: Implementation, local: bool, latent: bool
+) -> Iterator[tuple[str, Any]]:
+    """Fields of the implementation that the options make other than the usual one's."""
+    backend = str(names.get("attention_backend") or "auto")
+    if backend in ("unfused", "local") and usual.attention == "flash":
+        yield "attention", "fused_softmax"
+    elif local and names.get("use_flash_attn"):
+        yield "attention", "flash"
+    if names.get("cross_entropy_loss_fusion"):
+        yield "loss", "fused"
+    if names.get("apply_rope_fusion") is False and not latent:
+        yield "fused_rope", False
+    if names.get("bias_swiglu_fusion") is False:
+        yield "fused_activation", False
+    if names.get("num_experts") and not names.get("moe_grouped_gemm"):
+        yield "sequential_experts", True
+    if names.get("moe_token_dispatcher_type") == "flex":
+        yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
