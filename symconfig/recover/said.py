@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from symconfig.errors import Problem
 from symconfig.launch.text import Place
-from symconfig.recover.namespace import Namespace, Value, defaults, option
+from symconfig.recover.namespace import Namespace, Value, defaults
 from symconfig.recover.run import Assumed
-from symconfig.render.flags import FlagTable, flags, versions
+from symconfig.render.flags import FlagTable, flags, option, versions
 
 
 class Said:
