@@ -90,13 +90,20 @@ class Arguments:
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
         found = self.find(*names)
         if found is not None:
-            self._wrong(found, "has a value that is none", got=text or "nothing", need=need)
+            self._wrong(found, "has a wrong value", got=text or "nothing", need=need)
 
-    def _wrong(self, setting: Setting, what: str, **detail: str | None) -> None:
-        place = setting.place
-        problem = Problem(what, file=place.file, line=place.line, column=place.column, field=setting.spelled, **detail)
+    def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
+        problem = self.problem(setting, what, got=got, need=need)
         if problem not in self.problems:
             self.problems.append(problem)
+
+    @staticmethod
+    def problem(setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None) -> Problem:
+        """A Problem about this setting, where it stands."""
+        place = setting.place if setting else None
+        return Problem(what, file=place.file if place else None, line=place.line if place else None,
+                       column=place.column if place else None, field=setting.spelled if setting else None, got=got,
+                       need=need)
 
 
 def plain(name: str) -> str:

@@ -122,6 +122,13 @@ def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint:
     assert "deepspeed-batch-product" not in _said(text, None)
 
 
+def test_overlap_that_is_not_given_is_off_below_stage_3() -> None:
+    for stage, told in ((1, True), (2, True), (3, False), (0, False)):
+        said = _said(f'{{"train_batch_size": 8, "bf16": {{"enabled": true}}, "zero_optimization": {{"stage": {stage}}}}}')
+        assert ("deepspeed-no-overlap" in said) == told
+    assert "deepspeed-no-overlap" not in _said('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', 1)
+
+
 @pytest.mark.parametrize("text", [
     "[]", "{}", "3", '{"zero_optimization": true}', '{"zero_optimization": {"stage": "x", "offload_optimizer": 3}}',
     '{"optimizer": []}', '{"optimizer": {"type": 3, "params": 4}}', '{"bf16": 1, "fp16": null}',
