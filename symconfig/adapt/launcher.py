@@ -1,0 +1,96 @@
+"""The launcher's numbers of nodes and GPUs, and the environment variables that a plan cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from symconfig.adapt import words
+from symconfig.adapt.outcome import Change, Unplaced
+from symconfig.adapt.progress import Progress
+from symconfig.launch.reading import Piece, Word
+from symconfig.plan import Plan
+from symconfig.render import environment, megatron, summary
+
+# With dashes as underscores: torchrun, DeepSpeed's, Accelerate's, srun's.
+NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
+EACH = ("--nproc_per_node", "--num_gpus", "--ntasks_per_node", "--gpus_per_node")
+ALL = ("--num_processes", "--ntasks", "-n", "-np")
+
+
+def numbers(progress: Progress, plan: Plan) -> Progress:
+    """As many GPUs as the plan is for, where the launcher says a number."""
+    said, wanted = progress.draft.reading.world.gpus, plan.best.parallel.world_size
+    if said == wanted:
+        return progress
+    if said is None:
+        return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
+    nodes = summary.nodes(plan)
+    for names, number in ((NODES, nodes.count), (EACH, nodes.gpus), (ALL, wanted)):
+        progress = _number(progress, names, number)
+    if progress.draft.reading.world.gpus != wanted:
+        place = next((word.place for word in progress.draft.reading.world.said), None)
+        why = f"the launcher's words for {said} GPUs could not be changed without changing something else"
+        return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
+    return progress
+
+
+def _number(progress: Progress, names: tuple[str, ...], number: int) -> Progress:
+    for index, option, word in _given(progress.draft.reading.launcher, names):
+        if word.unknown is not None or word.text == str(number):
+            continue
+        before = progress.draft.said
+        whole = progress.draft.reading.launcher[index].text
+        now = whole[: len(whole) - len(word.text)] + str(number)
+        goal = replace(before, launcher=(*before.launcher[:index], now, *before.launcher[index + 1 :]))
+        after = progress.draft.tried(words.changed(word, str(number), progress.draft.texts), goal.__eq__)
+        if after is not None:
+            progress = progress.went(after, Change(option, word.text, str(number), word.place))
+    return progress
+
+
+def _given(launcher: tuple[Word, ...], names: tuple[str, ...]) -> Iterator[tuple[int, str, Word]]:
+    """Index of the word that holds it, the option, and its value as a word."""
+    for index, word in enumerate(launcher):
+        name, joined, value = word.text.partition("=")
+        if (name[:2] + name[2:].replace("-", "_")) not in names:
+            continue
+        if joined:
+            yield index, name, replace(word, pieces=_tail(word.pieces, len(value)))
+        elif index + 1 < len(launcher):
+            yield index + 1, name, launcher[index + 1]
+
+
+def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
+    """The last `length` characters; of a literal that holds more, its end."""
+    last = pieces[-1]
+    if last.place is None or len(last.text) <= length:
+        return pieces[-1:]
+    ascii_end = replace(last.place, start=last.place.end - length, column=last.place.column + len(last.text) - length)
+    return (replace(last, text=last.text[-length:], place=ascii_end),)
+
+
+def variables(progress: Progress, plan: Plan) -> Progress:
+    """Those without which the plan does not start or is wrong; the others are the user's own choice."""
+    for row in environment.variables(plan, megatron.version(plan)):
+        if not row.forced:
+            continue
+        word = progress.draft.reading.environment.get(row.name)
+        if word is None:
+            progress = progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+        elif word.unknown is not None:
+            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", word.place))
+        elif word.text != row.value:
+            progress = _variable(progress, row, word)
+    return progress
+
+
+def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
+    before = progress.draft.said
+    now = tuple((name, row.value if name == row.name else text) for name, text in before.environment)
+    goal = replace(before, environment=now)
+    after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
+    if after is None:
+        why = "to write it there would change something else as well"
+        return progress.lacking(Unplaced(row.name, row.value, why, word.place))
+    return progress.went(after, Change(row.name, word.text, row.value, word.place))

@@ -1,0 +1,96 @@
+"""Megatron-LM's options with a plan's degrees, batch and switches in them, in whatever file they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from symconfig.adapt import launcher
+from symconfig.adapt.draft import Draft
+from symconfig.adapt.families import FAMILIES, Family, Wish, having, wishes
+from symconfig.adapt.goal import Goal
+from symconfig.adapt.outcome import Change, Unplaced
+from symconfig.adapt.progress import Progress
+from symconfig.adapt.same import check
+from symconfig.adapt.ways import granted
+from symconfig.launch.reading import Setting
+from symconfig.plan import Plan
+from symconfig.recover.namespace import Namespace
+
+_ROUNDS = 4  # one option's default may depend on another that was changed
+_MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
+
+
+def adapt(draft: Draft, plan: Plan) -> Progress:
+    """Every change that can be made. Raises InputError where the model or the sequence length is another one."""
+    goal, reading = Goal.of(plan, draft.reading), draft.reading
+    hidden = goal.hidden(reading)
+    names = goal.known(reading, hidden)
+    check(names, plan)
+    differing = goal.differing(names, reading.world.gpus or goal.gpus)
+    blocked = [family for family in FAMILIES if any(item.dest in family.dests for item in hidden)]
+    progress = Progress(draft, unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
+                        notes=tuple(f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is "
+                                    "not looked at." for item in reading.unread if item.matters))
+    for _ in range(_ROUNDS):
+        progress = _options(progress, goal, [family for family in differing if family not in blocked])
+        reading = progress.draft.reading
+        before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
+        if not differing or differing == before:
+            break
+    progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    return _checked(progress, goal, [family for family in differing if family not in blocked])
+
+
+def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
+    """One option after the other, each tried by itself in the files as they are by then."""
+    before, refused = goal.names(progress.draft.reading), set[Wish]()
+    for _ in range(_MOST):
+        names = goal.names(progress.draft.reading)
+        wish = next((each for each in wishes(names, goal.wanted, families) if each not in refused), None)
+        if wish is None:
+            break
+        setting, after = having(names, wish.dest), granted(progress.draft, names, wish)
+        if after is None:
+            refused.add(wish)
+            place = None if setting is None else setting.place
+            progress = progress.lacking(Unplaced(wish.option, wish.now, _why(setting), place))
+        else:
+            progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
+    return progress
+
+
+def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace) -> Change:
+    """What was there is found where it was before anything was changed; what is new, where it is now."""
+    if setting is None:
+        new = after.setting(wish.dest)
+        assert new is not None, "an option that was added has been read"
+        return Change(wish.option, None, wish.now, new.place)
+    gone = wish.values is None or not setting.values
+    first = having(before, wish.dest)
+    return Change(setting.name, " ".join(word.text for word in setting.values), None if gone else wish.now,
+                  (first or setting).place)
+
+
+def _why(setting: Setting | None) -> str:
+    if setting is None:
+        return "no place was found where it would reach the training and change nothing else"
+    for word in setting.values:
+        for piece in word.pieces:
+            if piece.place is None and piece.variables:
+                return f"its value comes through ${piece.variables[-1]}, which is set outside of what can be edited"
+    return "to write it there would change something else as well"
+
+
+def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
+    """With a sentence for every family that still means something else, though nothing of it could be asked for."""
+    lacking = {item.option for item in progress.unplaced}
+    for family in families:
+        options = [setting for setting in goal.settings if goal.dest(setting) in family.dests]
+        names = {name for name, flag in goal.table.flags.items() if flag.dest in family.dests}
+        if lacking & names:
+            continue
+        said = options[0] if options else None
+        option = said.name if said is not None else min(names)
+        now = None if said is None else " ".join(word.text for word in said.values)
+        progress = progress.lacking(Unplaced(option, now, "all options together still mean something else"))
+    return progress

@@ -1,0 +1,120 @@
+"""Ways to make one option of a configuration say something else, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from symconfig.adapt import trees, words
+from symconfig.adapt.draft import Draft, Said
+from symconfig.adapt.families import Wish, having, neighbours
+from symconfig.launch.reading import Setting, Tree
+from symconfig.launch.text import Edit, Place
+from symconfig.recover.namespace import Namespace, Value, parsed
+from symconfig.render.files import sh
+
+MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
+
+
+def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+    """The draft with this wish in it, and nothing else changed; None: no way to write it is known to be right."""
+    setting = having(names, wish.dest)
+    if setting is None:
+        return _added(draft, names, wish)
+    if wish.values is None or not setting.values:
+        return _without(draft, setting)
+    if not wish.values:
+        return None
+    return _changed(draft, names, setting, wish)
+
+
+def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
+    values = wish.values or ()
+    goal = draft.said.setting(_index(draft, setting), values)
+    tree = _tree(draft, setting.values[0].place)
+    if tree is not None:
+        path = trees.path_at(tree, setting.values[0].place)
+        ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
+    elif len(values) == len(setting.values) == 1:
+        ways = words.changed(setting.values[0], values[0], draft.texts)
+    else:
+        ways = _all_values(draft, setting, values)
+    return draft.tried(ways, lambda said: said == goal)
+
+
+def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
+    """All values anew, where they stand one after the other."""
+    first, last = setting.values[0].place, setting.values[-1].place
+    if first.file == last.file and first.file in draft.texts and first.start <= last.end:
+        text = draft.texts[first.file]
+        for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
+            yield (Edit(text.place(first.start, last.end), spelled),)
+
+
+def _without(draft: Draft, setting: Setting) -> Draft | None:
+    goal = draft.said.setting(_index(draft, setting), None)
+    tree = _tree(draft, setting.place)
+    if tree is None:
+        ways = words.removed(setting, draft.texts)
+    else:
+        path = trees.path_at(tree, setting.place)
+        ways = trees.removed(tree, path) if path else iter(())
+    return draft.tried(ways, lambda said: said == goal)
+
+
+def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+    before, values = draft.said, wish.values or ()
+
+    def right(after: Said) -> bool:
+        return before.gained(wish.option, values, after)
+
+    ways = chain.from_iterable(_beside(draft, names, anchor, wish) for anchor in _anchors(draft, names, wish))
+    return draft.tried(ways, right)
+
+
+def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
+    """A new option behind another one, as that is spelled: an option, an override, a key of YAML."""
+    values = wish.values or ()
+    tree = _tree(draft, anchor.place)
+    dashed = anchor.spelled.startswith("-")
+    if tree is not None:
+        key = wish.option if dashed else wish.dest
+        yield from (way for path in tree.spans if path[-1:] == (key,)  # it is there, and says no
+                    for way in trees.changed(tree, path, _data(names, wish)))
+        if path := trees.path_at(tree, anchor.place):
+            yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
+    elif dashed:
+        yield from words.added(anchor, (wish.option, *values), draft.texts)
+    else:
+        section = anchor.spelled.rpartition(".")[0]
+        name = f"{section}.{wish.dest}" if section else wish.dest
+        yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+
+
+def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
+    """The wish as YAML has it: typed; a switch is true, one that switches off is false."""
+    flag = names.table.flags[wish.option]
+    value = parsed(flag, wish.values or (), wish.option)
+    if isinstance(value, tuple):
+        return list(value) if len(value) != 1 else _one(value[0])
+    return value
+
+
+def _one(value: Value) -> bool | int | float | str | list[Value] | None:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tree(draft: Draft, place: Place) -> Tree | None:
+    """The tree that stands there, where it is one."""
+    tree = draft.reading.tree
+    return tree if tree is not None and tree.text.file == place.file else None
+
+
+def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
+    """Options beside which a new one belongs, the best first: of the nearest family, then the last of all."""
+    found = [setting for dest in neighbours(wish.dest) if (setting := names.setting(dest)) is not None]
+    return [*found[:MOST_ANCHORS], *reversed(draft.reading.settings[-1:])]
+
+
+def _index(draft: Draft, setting: Setting) -> int:
+    return next(index for index, each in enumerate(draft.reading.settings) if each is setting)
