@@ -1,4 +1,4 @@
-"""Megatron's printed namespace, read as what a measured row states: model, degrees, batch, options.
+"""Megatron's printed namespace, read as what a measured row states: degrees, batch, options. Its model: `log_model`.
 
 The namespace has every argument by its destination (`add_bias_linear`), after `validate_args` has settled it; a row's
 `megatron_args` has options as they are given (`disable-bias-linear`), so that it is read like any other row's.
@@ -18,14 +18,6 @@ from symconfig.render.flags import Flag, flags, versions
 Namespace = Mapping[str, Value]
 
 _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|port$|url|name|prefix|log|prompt")
-_LATENT = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_nope_head_dim": "qk_head_dim",
-    "qk_rope_head_dim": "qk_pos_emb_head_dim",
-    "v_head_dim": "v_head_dim",
-}
-_POSITIONS = {"rope": "rope", "yarn": "rope", "mrope": "rope", "learned_absolute": "learned"}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -69,62 +61,6 @@ def whole(names: Namespace, *choices: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
             return value
     return None
-
-
-def model_fields(names: Namespace, log: TrainingLog) -> dict[str, Any]:
-    """Fields of a row's model."""
-    latent = bool(names.get("multi_latent_attention"))
-    heads = whole(names, "num_attention_heads")
-    layers, hidden = whole(names, "num_layers", "encoder_num_layers"), whole(names, "hidden_size")
-    learned = names.get("position_embedding_type", "learned_absolute")
-    position = "rope" if names.get("use_rotary_position_embeddings") else _POSITIONS.get(str(learned))
-    fields: dict[str, Any] = {
-        "name": f"{layers} layers of {hidden}",
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": whole(names, "ffn_hidden_size") or (4 * hidden if hidden else None),
-        "num_attention_heads": heads,
-        "num_key_value_heads": whole(names, "num_query_groups") if names.get("group_query_attention") else heads,
-        "head_dim": whole(names, "kv_channels") or (hidden // heads if hidden and heads else None),
-        "vocab_size": log.vocab_size or whole(names, "vocab_size", "padded_vocab_size"),
-        "gated_mlp": bool(names.get("swiglu") or names.get("quick_geglu")),
-        "tie_word_embeddings": not names.get("untie_embeddings_and_output_weights"),
-        "position": position,
-        "norm": "rmsnorm" if names.get("normalization") == "RMSNorm" else "layernorm",
-        "attention": "mla" if latent else "gqa",
-        "mtp_num_layers": whole(names, "mtp_num_layers"),
-    }
-    if latent:
-        fields |= {field: whole(names, name) for field, name in _LATENT.items()}
-    return {name: value for name, value in (fields | _experts(names, layers)).items() if value is not None}
-
-
-def _experts(names: Namespace, layers: int | None) -> dict[str, Any]:
-    if not whole(names, "num_experts", "num_moe_experts"):
-        return {}
-    return {
-        "num_experts": whole(names, "num_experts", "num_moe_experts"),
-        "num_experts_per_tok": whole(names, "moe_router_topk") or 2,
-        "moe_intermediate_size": whole(names, "moe_ffn_hidden_size", "ffn_hidden_size"),
-        "shared_expert_intermediate_size": whole(names, "moe_shared_expert_intermediate_size"),
-        "first_k_dense": _leading_dense(names.get("moe_layer_freq", 1), layers or 0),
-    }
-
-
-def _leading_dense(pattern: Value, layers: int) -> int | None:
-    """Dense layers before the first mixture of experts; a row has no other pattern. Raises InputError."""
-    if pattern in (1, None):
-        return None
-    bits = [int(bit) for bit in re.findall(r"\b[01]\b", str(pattern))]
-    dense = bits.index(1) if 1 in bits else 0
-    if len(bits) == layers and all(bits[dense:]):
-        return dense or None
-    raise InputError(
-        Problem(
-            "only dense layers before all others are read from a log", field="moe_layer_freq", got=str(pattern)[:80],
-            hint="name the model",
-        )
-    )
 
 
 def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:

@@ -8,16 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.measurements import MeasuredBatch, MeasuredModel, MeasuredOptions, MeasuredParallel, Row
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, MeasuredParallel, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.measured.log_arguments import model_fields, option_fields, parallel_fields, whole
+from symconfig.measured.log_arguments import option_fields, parallel_fields, whole
+from symconfig.measured.log_model import check_model, log_model, row_fields
 from symconfig.measured.log_records import TrainingLog
 from symconfig.units import GIB
 
 SOURCES = {"megatron": "megatron_log", "deepspeed": "deepspeed_log"}  # names in data/assumptions.yaml
-_MEASURED_MODEL = frozenset(MeasuredModel.model_fields) & frozenset(ModelDescriptor.model_fields)
-_POSITIONS = ("rope", "learned", "alibi")
 
 
 def source_of(log: TrainingLog) -> str:
@@ -72,29 +71,14 @@ def _stated(section: MeasuredParallel | MeasuredBatch | MeasuredOptions | None) 
 
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
-    if model is None:
-        if not log.arguments:
-            raise InputError(
-                Problem("does not say which model it trains", file=log.path, field="model", hint="name the model")
-            )
-        return model_fields(log.arguments, log)
-    for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
-        printed = whole(log.arguments, argument)
-        if printed is not None and printed != getattr(model, field):
-            what = f"is not the model of this log ({model.name})"
-            raise InputError(
-                Problem(what, file=log.path, field=argument, got=str(getattr(model, field)), need=str(printed))
-            )
-    dump = model.model_dump(mode="json", exclude_none=True)
-    fields = {name: dump[name] for name in _MEASURED_MODEL if name in dump}
-    fields |= dump.get("latent", {})
-    if "experts" in dump:
-        names = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
-        fields |= {name: dump["experts"][name] for name in names}
-        fields["first_k_dense"] = dump["experts"]["first_k_dense_replace"]
-    if fields.get("position") not in _POSITIONS:
-        fields.pop("position", None)
-    return fields
+    if model is not None:
+        check_model(log, model)
+        return row_fields(model)
+    found = log_model(log)
+    if found.experts is not None and found.experts.moe_layer_freq != 1:
+        what = "a row has only dense layers before all others"
+        raise InputError(Problem(what, file=log.path, field="moe_layer_freq", hint="name the model"))
+    return row_fields(found)
 
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:

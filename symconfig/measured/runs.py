@@ -12,6 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
 from symconfig.measured.judge import Judged, judge
+from symconfig.measured.log_model import log_model
 from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
@@ -115,8 +116,9 @@ def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[lis
     )
     options = MeasuredOptions(recompute=told.recompute)
     try:
-        row = as_row(log, cluster, told.model, gpus=told.gpus, batch=batch, options=options)
-        item = judge(source_of(log), row, told.model, cluster)
+        model = told.model or log_model(log)
+        row = as_row(log, cluster, model, gpus=told.gpus, batch=batch, options=options)
+        item = judge(source_of(log), row, model, cluster)
     except InputError as error:
         said = [Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
                 for remark in log.remarks if remark.kind == "batch" and log.steady is None]
