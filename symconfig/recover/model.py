@@ -107,7 +107,11 @@ def _attention(out: Fields) -> None:
     if said.switch("multi_latent_attention"):
         _latent(out, heads)
         return
-    groups = said.whole("num_query_groups") if said.switch("group_query_attention") else heads
+    grouped = said.switch("group_query_attention")
+    groups = said.whole("num_query_groups") if grouped else heads
+    if not grouped and said.given("num_query_groups") and said.whole("num_query_groups") not in (1, heads):
+        out.assume("num_key_value_heads", heads, "without --group-query-attention --num-query-groups counts for "
+                   "nothing", "num_query_groups")
     out.put("num_key_value_heads", groups, "num_query_groups", "group_query_attention")
     hidden, width = said.whole("hidden_size"), said.whole("kv_channels")
     if width is None and hidden and heads and hidden % heads:

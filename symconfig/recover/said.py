@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from symconfig.errors import Problem
 from symconfig.launch.text import Place
@@ -63,25 +64,25 @@ class Said:
     def place(self, *dests: str) -> Place | None:
         return None if self._options is None else self._options.place(*dests)
 
-    def option(self, dest: str, value: Value = True) -> str:
-        """How the file spells it where it is given, else the option that would say it."""
+    def option(self, dest: str) -> str:
+        """How the file spells it where it is given, else the option that would say it, or its opposite."""
         setting = None if self._options is None else self._options.setting(dest)
         if setting is not None:
             return setting.spelled
         if self._options is None:
             return dest  # a printed namespace has no options
-        try:
-            return option(self.table, dest, value)
-        except KeyError:
-            return "--" + dest.replace("_", "-")
+        for value in (True, False):
+            with suppress(KeyError):
+                return option(self.table, dest, value)
+        return "--" + dest.replace("_", "-")
 
-    def problem(self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None,
-                value: Value = True) -> Problem:
+    def problem(self, what: str, *dests: str, got: object = None, need: str | None = None,
+                hint: str | None = None) -> Problem:
         """About the first of these that is given, where it stands, else about the first."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
         place = self.place(dest)
         file, line, column = (place.file, place.line, place.column) if place is not None else (None, None, None)
-        return Problem(what, file, line, column, field=self.option(dest, value), need=need, hint=hint,
+        return Problem(what, file, line, column, field=self.option(dest), need=need, hint=hint,
                        got=None if got is None else str(got)[:80])
 
 
@@ -108,10 +109,10 @@ class Fields:
             self.values[field] = value
 
     def refuse(self, what: str, *dests: str, got: object = None, need: str | None = None,
-               hint: str | None = None, value: Value = True) -> None:
+               hint: str | None = None) -> None:
         """What the options ask for and no descriptor has."""
         self.problems.append(
-            self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint, value=value)
+            self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint)
         )
 
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:

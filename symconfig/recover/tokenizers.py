@@ -8,6 +8,7 @@ from __future__ import annotations
 # Megatron-LM's own types that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).
 BY_TYPE: dict[str, int] = {
     "GPT2BPETokenizer": 50_257,  # vocab.json of openai-community/gpt2
+    "Llama2Tokenizer": 32_000,  # tokenizer.model of meta-llama/Llama-2-7b
     "BertWordPieceLowerCase": 30_522,  # vocab.txt of google-bert/bert-base-uncased
     "BertWordPieceCase": 28_996,  # vocab.txt of google-bert/bert-base-cased
 }

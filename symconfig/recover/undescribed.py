@@ -36,7 +36,7 @@ _DEFAULTS: dict[str, str] = {
     "apply_residual_connection_post_layernorm": "a residual connection from behind the norm is not described",
     "no_rope_freq": "layers without rope among layers with it are not described",
     "moe_latent_size": "experts on a smaller hidden size are not described",
-    "enable_hyper_connections": "several residual streams (hyper-connections) are not described",
+    "enable_mhc_connections": "several residual streams (hyper-connections) are not described",
     "use_legacy_models": "Megatron-LM's legacy models are not described",
     "openai_gelu": "this form of GELU is Megatron-LM's legacy models' own",
     "onnx_safe": "this form of GELU is Megatron-LM's legacy models' own",
