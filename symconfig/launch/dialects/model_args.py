@@ -1,0 +1,65 @@
+"""Megatron-LM's functional tests: MODEL_ARGS and ENV_VARS of a YAML file.
+
+The runner is tests/functional_tests/shell_test_utils/_run_training.sh: `true` is a switch, a text in brackets is
+several words, any other text is one, and the environment is put in by envsubst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.launch.dialects.entry import Entry, entries, word
+from symconfig.launch.dialects.interpolation import expanded
+from symconfig.launch.dialects.translate import by_path, translated
+from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word
+from symconfig.launch.text import Place
+
+SECTION = "MODEL_ARGS"
+
+
+def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
+    """The options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
+    own = tree.get("ENV_VARS")
+    environment = {name: word(tree, ("ENV_VARS", name)) for name, value in (own or {}).items()
+                   if value is not None and not isinstance(value, dict | list)}
+    top = tree.spans[()].value
+    given = {name: Word((Piece(value),), top) for name, value in variables.items()}
+    known = {**given, **environment}
+    found: list[Setting] = []
+    overrides: list[Entry] = []
+    for entry in entries(tree, (SECTION,)):
+        name = next((part for part in reversed(entry.path) if part.startswith("-")), None)
+        if name is not None:
+            found += _setting(name, expanded(entry, known))
+        else:
+            overrides.append(expanded(entry, known))
+    dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
+    translation, unread = translated(dotted)
+    return Reading("model args yaml", (tree.text,), (*found, *translation), tree=tree, environment=environment,
+                   unread=(*tree.unread, *unread, *_later_runs(tree)))
+
+
+def _setting(name: str, entry: Entry) -> Iterator[Setting]:
+    if entry.value is False or (entry.value is None and not entry.unknown):
+        return
+    switch = entry.value is True or entry.value == "true"
+    said = () if switch else entry.words
+    if len(said) == 1 and said[0].text[:1] == "[" and said[0].text[-1:] == "]" and not said[0].unknown:
+        said = tuple(_items(said[0]))
+    yield Setting(name, entry.spelled, said, entry.place)
+
+
+def _items(whole: Word) -> Iterator[Word]:
+    """The words between the brackets of a text."""
+    for item in whole.text[1:-1].replace(",", " ").split():
+        yield Word((Piece(item),), whole.place)
+
+
+def _later_runs(tree: Tree) -> Iterator[Unread]:
+    for key in tree.data:
+        if key.startswith(SECTION + "_"):
+            path: KeyPath = (key,)
+            place: Place = tree.spans[path].key or tree.spans[path].value
+            yield Unread(place, key, f"is of another run of the same test; {SECTION} is read", matters=False)

@@ -1,0 +1,201 @@
+"""Files that a command names and that say how it trains: DeepSpeed's JSON, Megatron-LM's YAML, hydra's, a model's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from symconfig.errors import InputError
+from symconfig.launch.detect import parse, syntax_of
+from symconfig.launch.dialects.documents import read_document, read_sections
+from symconfig.launch.dialects.override import entries_of_options, is_override, short
+from symconfig.launch.files import open_text
+from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
+from symconfig.launch.text import Text
+
+_DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
+_MODEL = ("--model-config", "--model-name-or-path", "--model-path", "--model", "--model-dir", "--config-name-or-path",
+          "--base-model")
+_MODEL_FILE = "config.json"
+_HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
+_FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")
+_RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
+_NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where the files that a configuration names are looked for. virtual: those that a script itself writes."""
+
+    folder: Path | None
+    virtual: Mapping[str, Text]
+    variables: Mapping[str, str]
+
+    def text(self, name: str, *below: str) -> Text | None:
+        """The file of this name; None where there is none. Raises InputError where it may not be read."""
+        if name in self.virtual:
+            return self.virtual[name]
+        path = self.path(name, *below)
+        return None if path is None else open_text(path, root=self.folder or Path.cwd())
+
+    def path(self, name: str, *below: str) -> Path | None:
+        """A path that exists: as it is, or beside the script, or below one of these folders."""
+        folders = [] if self.folder is None else [self.folder, *(self.folder / one for one in below)]
+        try:
+            return next((path for path in (*(base / name for base in folders), Path(name)) if path.exists()), None)
+        except (OSError, ValueError):  # a name that no file system has
+            return None
+
+
+def followed(reading: Reading, around: Around) -> Reading:
+    """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
+    for step in (_deepspeed, _model, _megatron_yaml, _recipe, _overrides):
+        reading = step(reading, around)
+    positional = tuple(setting for setting in reading.settings if setting.name)
+    return replace(reading, settings=positional)
+
+
+def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
+    """The last option of these names that has a value, dashes and underscores alike."""
+    found = [setting for setting in reading.settings
+             if setting.name.replace("_", "-") in names and setting.values]
+    return found[-1] if found else None
+
+
+def _dark(setting: Setting, why: str) -> Unread:
+    what = " ".join((setting.spelled, *(word.text for word in setting.values)))
+    return Unread(setting.place, what, why)
+
+
+def _tree(setting: Setting, around: Around, *below: str) -> Tree | Unread:
+    """The file that an option names."""
+    word = setting.values[-1]
+    if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
+        return _dark(setting, f"its value {word.unknown}")
+    try:
+        text = around.text(word.text, *below)
+        if text is None:
+            return _dark(setting, "names a file that is not there")
+        syntax = syntax_of(text)
+        return parse(text, "yaml" if syntax == "bash" else syntax)
+    except InputError as error:
+        return _dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+
+
+def _unread(reading: Reading, *items: Unread) -> Reading:
+    return replace(reading, unread=(*reading.unread, *items))
+
+
+def _deepspeed(reading: Reading, around: Around) -> Reading:
+    setting = _given(reading, _DEEPSPEED)
+    if setting is None or reading.deepspeed is not None:
+        return reading
+    tree = _tree(setting, around)
+    if isinstance(tree, Unread):
+        return _unread(reading, tree)
+    return replace(reading, deepspeed=tree, texts=_texts(reading, tree.text))
+
+
+def _texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
+    known = {text.file for text in reading.texts}
+    return (*reading.texts, *(text for text in more if text.file not in known))
+
+
+def _model(reading: Reading, around: Around) -> Reading:
+    """A model's config.json, where the option names it or its folder. A name of the hub is no path, and stays."""
+    setting = _given(reading, _MODEL)
+    if setting is None or setting.values[-1].unknown:
+        return reading
+    path = around.path(setting.values[-1].text)
+    if path is not None and path.is_dir():
+        path = path / _MODEL_FILE
+    if path is None or not path.is_file() or path.suffix != ".json":
+        return reading
+    return replace(reading, model_config=str(path))
+
+
+def _megatron_yaml(reading: Reading, around: Around) -> Reading:
+    """--yaml-cfg: Megatron-LM takes everything from the file, and nothing from the command line beside it."""
+    setting = _given(reading, ("--yaml-cfg",))
+    if setting is None:
+        return reading
+    tree = _tree(setting, around)
+    if isinstance(tree, Unread):
+        return _unread(reading, tree)
+    filed = read_document(tree, around.variables)
+    if filed is None:
+        return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
+    why = "does nothing beside --yaml-cfg, which replaces it"
+    beside = tuple(Unread(other.place, other.spelled, why, matters=False)
+                   for other in reading.settings if other is not setting and other.name)
+    return replace(reading, format="megatron yaml", settings=(*filed.settings, setting), tree=tree,
+                   texts=_texts(reading, tree.text), unread=(*reading.unread, *filed.unread, *beside))
+
+
+def _recipe(reading: Reading, around: Around) -> Reading:
+    """The recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is started."""
+    setting = _given(reading, _RECIPE)
+    program = Path(reading.program.text).name if reading.program is not None else ""
+    if setting is None and _RECIPE_RUNNERS.fullmatch(program):
+        setting = _given(reading, ("--model",))
+    if setting is not None:
+        return replace(reading, recipe=setting.values[0])
+    return reading
+
+
+def _overrides(reading: Reading, around: Around) -> Reading:
+    """model.x=1 among the words, and the YAML file that they change."""
+    program = Path(reading.program.text) if reading.program is not None else Path()
+    runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
+    words = [setting if runner else replace(setting, name="") for setting in reading.settings]
+    overrides = list(entries_of_options(words))
+    tree, dark = _sections_file(reading, around, str(program.parent))
+    if tree is None and not overrides:
+        return _unread(reading, *dark)
+    filed = read_sections(tree, around.variables, overrides)
+    named = reading.recipe or _recipe_of_program(reading)
+    rest = tuple(_rest(reading.settings, runner))
+    return replace(reading, format="overrides", settings=(*filed.settings, *rest), tree=tree or reading.tree,
+                   texts=_texts(reading, *filed.texts), unread=(*reading.unread, *dark, *filed.unread),
+                   world=_both(reading.world, filed.world), recipe=named)
+
+
+def _recipe_of_program(reading: Reading) -> Word | None:
+    """`pretrain_llama3_8b.py` says which one."""
+    program = reading.program
+    match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
+    return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
+
+
+def _rest(settings: Sequence[Setting], runner: bool) -> Iterator[Setting]:
+    """The options as they are, without those that are overrides."""
+    for setting in settings:
+        if not (runner and short(setting)):
+            yield replace(setting, values=tuple(word for word in setting.values if not is_override(word.text)))
+
+
+def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+    """hydra's --config-path and --config-name, Megatron-Bridge's --config-file."""
+    folder, name, file = (_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
+        base = Path(folder.values[-1].text) if folder is not None else Path()
+        path = str(base / name.values[-1].text)
+        spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
+        word = Word((Piece(spelled),), name.values[-1].place)
+        file = replace(name, values=(word,))
+    elif name is not None:
+        return None, (_dark(name, "its folder or its name is not known"),)
+    if file is None:
+        return None, ()
+    tree = _tree(file, around, program)
+    return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _both(launcher: World, trainer: World) -> World:
+    """What the training program is told goes before what its launcher starts."""
+    nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
+    gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
+    return World(gpus, nodes, each, (*launcher.said, *trainer.said))
