@@ -79,7 +79,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
     """A copy with "auto" replaced wherever the arguments, or the defaults of the Trainer's, say the value.
 
     train_batch_size is left out: DeepSpeed multiplies it out to what the Trainer would write there. What else is not
-    known (sizes without a model, numbers of steps) stays "auto".
+    known (all that arguments say, where there are none; sizes without a model; numbers of steps) stays "auto".
     """
     if not isinstance(config, dict):
         return config
@@ -94,7 +94,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
         section = copy
         for key in path[:-1]:
             section = section[str(key)]
-        if path in _FROM_ARGUMENTS:
+        if path in _FROM_ARGUMENTS and arguments.settings:
             section[str(path[-1])] = _FROM_ARGUMENTS[path](arguments)
         elif path in _OF_HIDDEN_SIZE and hidden_size is not None:
             section[str(path[-1])] = _OF_HIDDEN_SIZE[path](hidden_size)

@@ -12,7 +12,7 @@ from symconfig.errors import Problem
 from symconfig.launch.reading import Reading, Tree, Word
 from symconfig.launch.text import Place, Text
 from symconfig.recover.arguments import Arguments
-from symconfig.recover.deepspeed_auto import ZERO, filled, uses_trainer
+from symconfig.recover.deepspeed_auto import AUTO, ZERO, filled, uses_trainer
 
 Json = dict[str, Any]
 
@@ -84,10 +84,12 @@ class DeepSpeedFacts:
 
     @property
     def precision(self) -> str:
-        """Of the weights: bf16 goes by its old name, too."""
+        """Of the weights: bf16, fp16, fp32, or "unknown". bf16 goes by its old name, too."""
         if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
             return "bf16"
-        return "fp16" if self.get("fp16", "enabled") is True else "fp32"
+        if self.get("fp16", "enabled") is True:
+            return "fp16"
+        return "unknown" if AUTO in (self.get(name, "enabled") for name in ("bf16", "bfloat16", "fp16")) else "fp32"
 
     @property
     def tensor_parallel(self) -> int:

@@ -20,8 +20,7 @@ def _both(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _neither(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    unsaid = [name for name in ("bf16", "fp16") if facts.get(name, "enabled") == "auto"]
-    if facts.precision == "fp32" and not unsaid and facts.get("torch_autocast", "enabled") is not True:
+    if facts.precision == "fp32" and facts.get("torch_autocast", "enabled") is not True:
         where = ("bf16",) if facts.section("bf16") else ()
         yield facts.problem(where, "neither bf16 nor fp16 is on: all weights, gradients and products are in 32 bits",
                             hint='"bf16": {"enabled": true}')
@@ -31,7 +30,7 @@ def _accumulation_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
     found, path = facts.get("data_types", "grad_accum_dtype"), ("data_types", "grad_accum_dtype")
     if found not in (None, *_TYPES):
         yield facts.problem(path, f"{found!r} is not a type", hint="fp32, fp16 or bf16")
-    elif found not in (None, facts.precision) and facts.stage == 0:
+    elif found not in (None, facts.precision) and facts.stage == 0 and facts.precision != "unknown":
         yield facts.problem(path, f"{found} with {facts.precision} weights needs ZeRO", hint="stage 1, 2 or 3")
 
 

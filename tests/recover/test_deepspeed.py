@@ -247,8 +247,8 @@ def test_adapters_of_other_shapes_are_on_the_model() -> None:
 
 def test_the_zoo_s_name_is_for_its_adapter_alone() -> None:
     base = Asked(model=load_model("llama2-70b"), seq_length=4096)
-    for other in (("--lora_target=q_proj,k_proj,v_proj",), ("--lora_target=q_proj,k_proj,v_proj,o_proj", "--lora_rank=8"),
-                  ("--lora_target=q_proj,k_proj,v_proj,o_proj", "--qlora")):
+    four = "--lora_target=q_proj,k_proj,v_proj,o_proj"
+    for other in (("--lora_target=q_proj,k_proj,v_proj",), (four, "--lora_rank=8"), (four, "--qlora")):
         found = of(SIMPLE, *LORA, *other, asked=base).described
         assert found.model.adapter is not None
         assert found.zoo is None

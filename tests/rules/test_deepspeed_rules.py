@@ -88,8 +88,6 @@ def test_what_is_written_breaks_no_rule(path: Path) -> None:
     trainer = path.name.endswith("_hf.json")
     for gpus in (None, 16):
         broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
-        if trainer:  # the Trainer's defaults stand in for arguments that are not there
-            broken = [finding for finding in broken if finding.rule != "deepspeed-no-precision"]
         assert [finding for finding in broken if finding.severity != "note"] == []
 
 
@@ -122,9 +120,20 @@ def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint:
     assert "deepspeed-batch-product" not in _said(text, None)
 
 
+def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
+    """The Trainer's own defaults are no finding in a JSON by itself, whose arguments are not known."""
+    text = ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, '
+            '"gradient_accumulation_steps": "auto", "data_types": {"grad_accum_dtype": "bf16"}}')
+    assert _said(text, 8, trainer=True) == {}
+    tree = parse_json(Text("ds.json", text.encode()))
+    settings = (Setting("--output_dir", "--output_dir", (word("out"),), NOTHING),)
+    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(settings), 8))
+    assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
+
+
 def test_overlap_that_is_not_given_is_off_below_stage_3() -> None:
     for stage, told in ((1, True), (2, True), (3, False), (0, False)):
-        said = _said(f'{{"train_batch_size": 8, "bf16": {{"enabled": true}}, "zero_optimization": {{"stage": {stage}}}}}')
+        said = _said(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
         assert ("deepspeed-no-overlap" in said) == told
     assert "deepspeed-no-overlap" not in _said('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', 1)
 
