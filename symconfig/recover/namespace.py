@@ -30,6 +30,7 @@ class Namespace(Mapping[str, Value]):
         self.unknown: list[Setting] = []  # in no version
         self.foreign: list[Setting] = []  # in other versions
         self.problems: list[Problem] = []
+        self.dark: set[str] = set()  # destinations whose value is not known, or refused
         self._given: dict[str, tuple[Value, Setting]] = {}
         self.repeated: list[Setting] = []
         for setting in settings:
@@ -43,13 +44,16 @@ class Namespace(Mapping[str, Value]):
             if flag is None:
                 return
         dark = next((word for word in setting.values if word.unknown), None)
+        self.dark.discard(flag.dest)
         if dark is not None:
+            self.dark.add(flag.dest)
             self.problems.append(self.problem(setting, f"its value {dark.unknown}", got=dark.text or None))
             return
         try:
             value = parsed(flag, [word.text for word in setting.values], setting.name)
         except ValueError as error:
             words = " ".join(word.text for word in setting.values)
+            self.dark.add(flag.dest)
             self.problems.append(self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
                                               need=str(error)))
             return
@@ -61,7 +65,8 @@ class Namespace(Mapping[str, Value]):
     def problem(setting: Setting, what: str, **detail: str | None) -> Problem:
         """A Problem about this option, where it stands."""
         place = setting.place
-        return Problem(what, file=place.file, line=place.line, column=place.column, field=setting.spelled, **detail)
+        return Problem(what, file=place.file, line=place.line or None, column=place.column or None,
+                       field=setting.spelled, **detail)
 
     def __getitem__(self, dest: str) -> Value:
         if dest in self._given:

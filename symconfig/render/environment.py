@@ -16,7 +16,10 @@ DATA = Path(__file__).parent / "data" / "environment.json"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`forced`: the run fails or is wrong with another value, so the caller's own value is overwritten."""
+    """`forced`: the run fails or is wrong with another value, so the caller's own value is overwritten.
+
+    refused: the values that are known to be wrong; None: every other one, and none at all.
+    """
 
     name: str
     value: str
@@ -27,6 +30,7 @@ class Variable:
     until: str | None
     reason: str
     source: str
+    refused: tuple[str, ...] | None = None
 
 
 _WHEN: dict[str, Callable[[Candidate], bool]] = {
@@ -43,17 +47,23 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 def table() -> tuple[Variable, ...]:
     """Every row. Of several rows with one name, the first that applies counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(Variable(**{**row, "architectures": tuple(row["architectures"])}) for row in rows)
+    return tuple(Variable(**{**row, "architectures": tuple(row["architectures"]),
+                             "refused": tuple(row["refused"]) if "refused" in row else None}) for row in rows)
 
 
 def variables(plan: Plan, megatron_version: str) -> tuple[Variable, ...]:
     """What applies to this plan's GPU, version and options."""
+    return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best))
+
+
+def applying(megatron_version: str, architecture: str, when: Callable[[str], bool]) -> tuple[Variable, ...]:
+    """The rows of a version and a GPU whose condition (a name of the column `when`) holds."""
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))
     found: dict[str, Variable] = {}
     for row in table():
         in_range = (order.index(row.since) if row.since else 0) <= version <= (
             order.index(row.until) if row.until else len(order))
-        if in_range and plan.cluster.gpu.architecture in row.architectures and _WHEN[row.when](plan.best):
+        if in_range and architecture in row.architectures and when(row.when):
             found.setdefault(row.name, row)
     return tuple(found.values())

@@ -62,11 +62,11 @@ class FlagTable:
             token = args[position]
             position += 1
             name, joined, value = token.partition("=")
-            if not _is_option(token):
+            if not is_option(token):
                 problems.append(Problem("belongs to no option", field="megatron arguments", got=repr(token)))
                 continue
             values = [value] if joined else []
-            while not joined and position < len(args) and not _is_option(args[position]):
+            while not joined and position < len(args) and not is_option(args[position]):
                 values.append(args[position])
                 position += 1
             flag = self.flags.get(name)
@@ -83,7 +83,7 @@ class FlagTable:
         )
 
 
-def _is_option(token: str) -> bool:
+def is_option(token: str) -> bool:
     """As argparse decides: a dash in front, and not a negative number."""
     return len(token) > 1 and token[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(token)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from symconfig.errors import Problem
 
@@ -34,6 +34,26 @@ class Rule(Generic[Facts]):
     since: str | None = None
     until: str | None = None
     environment: Mapping[str, str] | None = None  # of the example
+
+
+Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules(Generic[Facts]):
+    """The rules of one file, in its order: each is entered by the function that checks it."""
+
+    entered: list[Rule[Facts]] = field(default_factory=list)
+
+    def rule(
+        self, name: str, severity: Severity, title: str, why: str, example: str, *, gpus: int = 8,
+        since: str | None = None, until: str | None = None, environment: Mapping[str, str] | None = None,
+    ) -> Callable[[Check[Facts]], Check[Facts]]:
+        """Enter the function below as the check of a rule."""
+        def enter(check: Check[Facts]) -> Check[Facts]:
+            self.entered.append(Rule(name, severity, title, why, example, check, gpus, since, until, environment))
+            return check
+        return enter
 
 
 @dataclass(frozen=True, slots=True)

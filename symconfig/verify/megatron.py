@@ -22,7 +22,7 @@ from symconfig.verify import (
     megatron_source,
 )
 from symconfig.verify.checks import Check, Options, Stopwatch
-from symconfig.verify.megatron_arguments import FILE, ArgumentList, edits, read
+from symconfig.verify.megatron_arguments import FILE, edits, read
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.shell import dry_run
@@ -85,9 +85,8 @@ def offline(rendered: Rendered) -> Iterator[Check]:
     yield watch.problems(f"options of Megatron-LM {table.version}", table.check(rendered.args),
                          f"all {sum(word.startswith('--') for word in rendered.args)} options are known, with values "
                          "that its parser takes")
-    arguments = ArgumentList(rendered.args, table)
     yield watch.problems("what Megatron's parser lets pass",
-                         megatron_rules.refuse(arguments, rendered.plan.best.parallel.world_size),
+                         megatron_rules.refuse(rendered.args, table, rendered.plan.best.parallel.world_size),
                          f"{len(megatron_rules.RULES)} rules hold")
 
 
@@ -157,7 +156,7 @@ def judge(
 def not_rendered(plan: Plan, args: Sequence[str]) -> str:
     """The options that are not the plan's, in words; nothing if all are."""
     try:
-        changed = edits(args, plan.megatron_args(), flags.flags(plan.best.target.version))
+        changed = edits(args, plan.megatron_args())
     except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
         return ""
     return f"{FILE} is not what the plan renders: {changed}" if changed else ""

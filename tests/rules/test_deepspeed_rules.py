@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from symconfig.descriptor.load import load_model
 from symconfig.launch.json_tree import parse_json
-from symconfig.launch.reading import Piece, Reading, Setting, Word
-from symconfig.launch.text import Place, Text
+from symconfig.launch.text import Text
 from symconfig.recover.arguments import Arguments
+from symconfig.recover.words import settings
 from symconfig.rules import deepspeed as rules
 from symconfig.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.rules.examples import deepspeed_facts
 from symconfig.rules.rule import Finding, Rule
 from symconfig.verify import deepspeed as real
 
@@ -24,33 +22,10 @@ GOLDEN = Path(__file__).parent.parent / "render" / "golden_deepspeed"
 NAMED = {rule.name: rule for rule in rules.RULES}
 # Rules whose examples break another one, too.
 ALSO = {"deepspeed-old-and-new-key": {"deepspeed-deprecated-key"}}
-# Of a model that the rule compares with.
-MODELS = {"deepspeed-autotp-heads": "llama2-70b", "deepspeed-ulysses-heads": "llama2-70b"}
-NOTHING = Place("launch.sh", 0, 0, 1, 1)
-
-
-def word(text: str) -> Word:
-    return Word((Piece(text),), NOTHING)
-
-
-def facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
-    """Of an example: a JSON, and before it the command in a line of its own where the rule is about that."""
-    command, _, text = rule.example.rpartition("\n")
-    words = shlex.split(command)
-    start = next((index + 1 for index, item in enumerate(words) if item.endswith(".py")), len(words))
-    pairs = zip(words[start::2], words[start + 1::2], strict=True)
-    settings = tuple(Setting(name, name, (word(value),), NOTHING) for name, value in pairs)
-    if not command and '"auto"' in text and "without" in rule.name:
-        settings = (Setting("--deepspeed_config", "--deepspeed_config", (word("ds.json"),), NOTHING),)
-    tree = parse_json(Text("ds.json", text.encode()))
-    model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
-    reading = Reading("bash", (tree.text,), settings, None, tuple(map(word, words[:start])), deepspeed=tree)
-    found = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
-    return replace(found, environment=None if rule.environment is None else {})
 
 
 def found(rule: Rule[DeepSpeedFacts]) -> list[Finding]:
-    return rules.findings(facts(rule))
+    return rules.findings(deepspeed_facts(rule))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -126,8 +101,8 @@ def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
             '"gradient_accumulation_steps": "auto", "data_types": {"grad_accum_dtype": "bf16"}}')
     assert _said(text, 8, trainer=True) == {}
     tree = parse_json(Text("ds.json", text.encode()))
-    settings = (Setting("--output_dir", "--output_dir", (word("out"),), NOTHING),)
-    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(settings), 8))
+    given = settings(("--output_dir", "out"), "launch.sh")
+    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(given), 8))
     assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from symconfig.render import flags
 from symconfig.verify import megatron_rules
-from symconfig.verify.megatron_arguments import ArgumentList
 from tests.sample_plans import _DEGREES
 from tests.verify.megatron_support import rendered, replaced
 
@@ -17,8 +16,7 @@ FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-nu
 
 
 def refused(words: list[str] | tuple[str, ...], world_size: int, version: str = "core_v0.19.0") -> list[str]:
-    arguments = ArgumentList(words, flags.flags(version))
-    return [str(problem) for problem in megatron_rules.refuse(arguments, world_size)]
+    return [str(problem) for problem in megatron_rules.refuse(words, flags.flags(version), world_size)]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,0 +1,47 @@
+"""All rules about Megatron-LM, and what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from symconfig.errors import Problem
+from symconfig.render.flags import versions
+from symconfig.rules import (
+    environment,
+    megatron_experts,
+    megatron_grid,
+    megatron_layers,
+    megatron_options,
+    megatron_recompute,
+    megatron_sizes,
+    megatron_speed,
+    megatron_switches,
+)
+from symconfig.rules.facts import MegatronFacts, NotKnown
+from symconfig.rules.rule import Finding, Rule
+
+FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megatron_experts, megatron_switches,
+         megatron_recompute, megatron_speed, environment)
+RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
+
+
+def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES) -> list[Finding]:
+    """Every rule that is broken, with its places, in the order of the file."""
+    found = [Finding(rule.name, rule.severity, problem)
+             for rule in rules if applies(rule, facts.version) for problem in broken(rule, facts)]
+    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+
+
+def applies(rule: Rule[MegatronFacts], version: str) -> bool:
+    """Does the rule hold for a version of the tables?"""
+    order = versions()
+    since, until = rule.since or order[0], rule.until or order[-1]
+    return order.index(since) <= order.index(version) <= order.index(until)
+
+
+def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
+    """Where one rule is broken, as far as what it asks for is known."""
+    try:
+        yield from rule.check(facts)
+    except NotKnown:
+        return
