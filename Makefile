@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition verify-all verify-real megatron-source readme clean
+.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real megatron-source readme clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -26,6 +26,7 @@ help:
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
+	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make readme      put fresh output into README.md'
 	@echo 'make clean       remove what these made'
 
@@ -90,6 +91,9 @@ pipelines: $(VENV)/.base
 
 partition: $(VENV)/.dev
 	$(BIN)/python docs/partition.py
+
+rules: $(VENV)/.base
+	$(BIN)/python docs/rules.py
 
 readme: $(VENV)/.base
 	$(BIN)/python docs/refresh_readme.py

@@ -180,9 +180,11 @@ def flags(version: str) -> FlagTable:
 
 
 def option(table: FlagTable, dest: str, value: object = True) -> str:
-    """The option of a destination; of a switch the one that sets `value`. Raises KeyError where there is none."""
+    """The option of a destination; of a switch the one that sets `value`; of several the one that is spelled like the
+    destination. Raises KeyError where there is none."""
     wanted = ("false",) if value is False else ("true", "store")
-    named = _of_dest(table.version).get(dest, ())
+    spelled = "--" + dest.replace("_", "-")
+    named = sorted(_of_dest(table.version).get(dest, ()), key=lambda flag: flag.name != spelled)
     for flag in named:
         if flag.kind in wanted:
             return flag.name

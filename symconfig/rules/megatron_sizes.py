@@ -161,4 +161,4 @@ def _vocabulary(facts: MegatronFacts) -> Iterator[Problem]:
     multiple = facts.number("make_vocab_size_divisible_by") * facts.tp
     if facts.value("padded_vocab_size") is None and multiple > 0 and size % multiple:
         padded = -(-size // multiple) * multiple
-        yield facts.problem("is rounded up", "vocab_size", got=size, need=f"{padded} is a multiple of {multiple}")
+        yield facts.problem(f"is rounded up to {padded}", "vocab_size", got=size, need=f"a multiple of {multiple}")

@@ -1,0 +1,109 @@
+"""Every rule of `symconfig audit`, with what it says on its example, into docs/rules.md: `python docs/rules.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from symconfig.rules import deepspeed, examples, megatron
+from symconfig.rules.catalogue import GROUPS, SEVERITIES, Group
+from symconfig.rules.rule import Finding, Rule
+
+PAGE = Path(__file__).with_suffix(".md")
+INTRO = """# What can be wrong in a launch
+
+`symconfig audit` asks every rule below, and names each that is broken with the line and column where it is. A rule that
+needs what the configuration does not say (a value that depends on the machine, the number of GPUs, a part of the script
+that was not understood) finds nothing: no finding is a guess. This page is written by `make rules`.
+"""
+MEGATRON = """Each example stands behind these options, unless it says them itself, on 8 Hopper GPUs of a node:
+
+```
+{base}
+```
+
+Nearly all errors are refused by core_v0.19's own parser and config classes, which the tests ask; the others show when
+the model is built, in the first step, or never, and the rule says which.
+"""
+DEEPSPEED = """Each example is a DeepSpeed JSON; a line before it is the command that is given it.
+"""
+
+
+def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
+    """What is said on the rule's example."""
+    if framework == "DeepSpeed":
+        found = deepspeed.findings(examples.deepspeed_facts(rule))
+    else:
+        found = megatron.findings(examples.megatron_facts(rule))
+    return [finding for finding in found if finding.rule == rule.name]
+
+
+def markdown() -> str:
+    """The page."""
+    severities = [f"- **{name}**: {meaning}" for name, meaning in SEVERITIES.items()]
+    parts = [INTRO, *severities, ""]
+    for group in GROUPS:
+        parts += [f"## {group.framework}", "", _intro(group), *_table(group), ""]
+        for rule in group.rules:
+            parts += _section(group.framework, rule)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _intro(group: Group) -> str:
+    if group.framework == "DeepSpeed":
+        return DEEPSPEED
+    return MEGATRON.format(base=" \\\n".join(_wrapped(examples.BASE, 100)))
+
+
+def _table(group: Group) -> Iterator[str]:
+    yield "| rule | | what is wrong |"
+    yield "|---|---|---|"
+    for rule in group.rules:
+        yield f"| [{rule.name}](#{rule.name}) | {rule.severity} | {_sentence(rule.title)} |"
+
+
+def _sentence(title: str) -> str:
+    return title[0].upper() + title[1:]
+
+
+def _section(framework: str, rule: Rule[Any]) -> Iterator[str]:
+    yield f"### {rule.name}"
+    yield ""
+    yield f"{_sentence(rule.title)} ({', '.join(_facts(rule))})."
+    yield ""
+    yield rule.why
+    yield ""
+    yield "```"
+    yield from (f"{name}={value}" for name, value in (rule.environment or {}).items())
+    yield from (line for given in rule.example.splitlines() for line in _wrapped(given, 110))
+    yield "```"
+    yield ""
+    yield "\n>\n".join(f"> {finding.problem}" for finding in findings(framework, rule))
+    yield ""
+
+
+def _facts(rule: Rule[Any]) -> Iterator[str]:
+    yield rule.severity
+    if rule.since or rule.until:
+        yield f"{rule.since or 'all releases'} to {rule.until or 'today'}"
+    if rule.gpus != 8:
+        yield f"on {rule.gpus} GPUs"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Options over lines, none cut from its values; a JSON stays as it is."""
+    if not text.startswith("-"):
+        return [text]
+    lines: list[str] = []
+    for option in text.replace(" --", "\n--").split("\n"):
+        if lines and len(lines[-1]) + len(option) < width:
+            lines[-1] += " " + option
+        else:
+            lines.append(option)
+    return lines
+
+
+if __name__ == "__main__":
+    PAGE.write_text(markdown(), encoding="utf-8")
+    print(f"{PAGE.name}: {sum(len(group.rules) for group in GROUPS)} rules")
