@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from symconfig.descriptor.document import KeyPath
+from symconfig.descriptor.document import KeyPath, dotted
+from symconfig.errors import Problem
 from symconfig.launch.text import Place, Text
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
@@ -107,6 +108,23 @@ class Tree:
             else:
                 found = found.get(key) if isinstance(found, dict) else None
         return found
+
+    def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
+        """Of its value, or its key; of what contains it where it is not in the file."""
+        for length in range(len(path), -1, -1):
+            span = self.spans.get(path[:length])
+            if span is not None:
+                at_key = span.key is not None and (of_key or length < len(path))
+                return span.key if at_key else span.value
+        return None
+
+    def problem(self, path: KeyPath, what: str, *, got: str | None = None, need: str | None = None,
+                hint: str | None = None, of_key: bool = False) -> Problem:
+        """A Problem about this path, where it stands."""
+        place = self.place(path, of_key=of_key)
+        return Problem(what, file=self.text.file, line=place.line if place else None,
+                       column=place.column if place else None, field=dotted(path) or None, got=got, need=need,
+                       hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

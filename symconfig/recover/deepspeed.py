@@ -6,18 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.cost.framework import DEEPSPEED, Framework
-from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import LAYER
-from symconfig.launch.reading import Reading
+from symconfig.launch.reading import Reading, Tree
 from symconfig.plan import Options, Overlap, Recompute, Target
+from symconfig.recover import megatron_deepspeed
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.asked import Asked
-from symconfig.recover.deepspeed_auto import AUTO, ZERO, filled, uses_trainer
+from symconfig.recover.deepspeed_auto import AUTO, filled, uses_trainer
 from symconfig.recover.deepspeed_batch import Grid, Sizes, sizes
 from symconfig.recover.deepspeed_model import described
+from symconfig.recover.deepspeed_zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.recover.run import Assumed, Run
 from symconfig.solve.predict import Configuration
 from symconfig.targets import DEEPSPEED_RELEASE
@@ -28,84 +30,81 @@ SEQUENCE = ("seq_length", "seq_len", "max_seq_length", "max_seq_len", "model_max
             "block_size", "max_length")
 _RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
 _KERNELS = ("attn_implementation", "attention_implementation")
-_PREFETCH = 50_000_000  # elements, by default (runtime/zero/config.py)
-
-
-@dataclass(frozen=True, slots=True)
-class Zero:
-    """The section zero_optimization, with DeepSpeed's defaults. overlap: gradients are reduced beside the backward.
-    prefetch: stage 3 gathers weights ahead. scatters: gradients go to their owner, not to all."""
-
-    stage: int = 0
-    offload: Offload = field(default_factory=Offload)
-    overlap: bool = False
-    prefetch: bool = True
-    scatters: bool = True
-
-
-def zero_of(config: Any) -> Zero:
-    """Of a DeepSpeed JSON's data. A stage that DeepSpeed refuses counts as none: the rules tell it."""
-    section = _section(config, ZERO)
-    stage = int(section.get("stage", 0)) if str(section.get("stage", 0)) in ("0", "1", "2", "3") else 0
-    optimizer = section.get("offload_optimizer")
-    if section.get("cpu_offload") is True and not optimizer:
-        optimizer = {"device": "cpu"}
-    ratio = _section(section, "offload_optimizer").get("ratio", 1.0) if _on(optimizer) and stage else 0.0
-    overlap = section.get("overlap_comm")
-    return Zero(
-        stage,
-        Offload(float(ratio) if isinstance(ratio, (int, float)) else 1.0,
-                stage == 3 and (_on(section.get("offload_param")) or section.get("cpu_offload_param") is True)),
-        stage == 3 if not isinstance(overlap, bool) else overlap,
-        section.get("stage3_prefetch_bucket_size", section.get("prefetch_bucket_size", _PREFETCH)) != 0,
-        section.get("reduce_scatter") is not False,
-    )
-
-
-def gradient_bytes_of(config: Any) -> int:
-    """Bytes of an accumulated gradient: the weights' two, unless data_types says otherwise."""
-    return 4 if _section(config, "data_types").get("grad_accum_dtype") in ("fp32", "float32", "float") else 2
-
-
-def with_zero(framework: Framework, zero: Zero, gradient_bytes: int, replicas: int) -> Framework:
-    """The framework's habits with what the JSON switches. replicas: ranks that the same weights would be on."""
-    hide = framework.hide
-    if replicas > 1 and zero.stage and not zero.overlap:
-        hide = replace(hide, data=0.0)
-    if replicas > 1 and zero.stage == 3 and not zero.prefetch:
-        hide = replace(hide, sharded_weights=0.0)
-    return replace(framework, hide=hide, bytes=replace(framework.bytes, gradient=float(gradient_bytes)),
-                   all_reduced_gradients=zero.stage in (1, 2) and not zero.scatters)
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
-    """What the JSON and the program's arguments run. Raises InputError with everything that is missing or wrong."""
-    arguments, problems = Arguments(reading.settings), list[Problem]()
-    if reading.deepspeed is None:
+    """What the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
+
+    Raises InputError with everything that is missing or wrong.
+    """
+    tree = reading.deepspeed
+    if tree is None:
         raise InputError(Problem("names no DeepSpeed JSON that could be read", file=reading.file))
-    file, data = reading.deepspeed.text.file, reading.deepspeed.data
-    if not isinstance(data, dict):
-        raise InputError(Problem("is not a JSON object", file=file))
-    model = described(reading, arguments, asked, problems)
-    hidden = model.model.hidden_size if model else None
-    config = filled(data, arguments, hidden) if uses_trainer(arguments) else data
-    grid = Grid(_degree(config, "tensor_parallel", "autotp_size", file, problems),
-                _degree(config, "sequence_parallel_size", None, file, problems))
-    experts = _degree(config, "expert_parallel", "autoep_size", file, problems) \
-        if _section(config, "expert_parallel").get("enabled") is True else 1
-    batch, assumed = sizes(data, arguments, asked.gpus or reading.world.gpus, grid, file, problems)
-    length = asked.seq_length or arguments.whole(*SEQUENCE)
-    if length is None:
-        problems.append(Problem("the length of the sequences is not said", file=reading.file, hint="--seq-length N"))
-    precision, guessed = _precision(data, config, arguments, cluster, file, problems)
-    recompute = _recompute(arguments)
-    problems += arguments.problems
-    if problems or model is None or batch is None or length is None:
-        raise InputError(list(dict.fromkeys(problems)))
-    found = _configuration(config, batch, grid, experts, length, precision, recompute)
-    framework = _kernels(found.framework, arguments, model.model)
-    return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, replace(found, framework=framework),
-               _options(config, found, recompute, model.model), (*assumed, *guessed))
+    if not isinstance(tree.data, dict):
+        raise InputError(tree.problem((), "is not a JSON object"))
+    if megatron_deepspeed.applies(reading):
+        return megatron_deepspeed.run(reading, tree, cluster, asked)
+    return _Reader(reading, tree, cluster, asked, Arguments(reading.settings)).run()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One JSON and the arguments of a program around Transformers; what is wrong is gathered."""
+
+    reading: Reading
+    tree: Tree
+    cluster: ClusterDescriptor
+    asked: Asked
+    arguments: Arguments
+    problems: list[Problem] = field(default_factory=list)
+
+    def run(self) -> Run:
+        arguments, asked, problems = self.arguments, self.asked, self.problems
+        model = described(self.reading, arguments, asked, problems)
+        grid = Grid(self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size"))
+        experts = self._degree("expert_parallel", "autoep_size") \
+            if section(self.tree.data, "expert_parallel").get("enabled") is True else 1
+        batch, assumed = sizes(self.tree, arguments, asked.gpus or self.reading.world.gpus, grid, problems)
+        length = asked.seq_length or arguments.whole(*SEQUENCE)
+        if length is None:
+            problems.append(Problem("the length of the sequences is not said", file=self.reading.file,
+                                    hint="--seq-length N"))
+        trainer = uses_trainer(arguments)
+        config = filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer \
+            else self.tree.data
+        precision, guessed = self._precision(config)
+        recompute = _recompute(arguments)
+        problems += arguments.problems
+        if problems or model is None or batch is None or length is None:
+            raise InputError(list(dict.fromkeys(problems)))
+        found = _configuration(config, batch, grid, experts, length, precision, recompute)
+        framework = _kernels(found.framework, arguments, model.model)
+        return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, replace(found, framework=framework),
+                   _options(config, found, recompute, model.model), (*assumed, *guessed))
+
+    def _precision(self, config: Json) -> tuple[str, tuple[Assumed, ...]]:
+        """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
+        if (said := precision_of(config)) is not None:
+            return said, ()
+        left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
+        if left and not self.arguments.settings:
+            name, key = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16", left[0]
+            why = f'{key}.enabled is "auto", and the GPU has it'
+            return name, (Assumed("precision", name, why, self.tree.place((key, "enabled"))),)
+        what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
+        hint = '"bf16": {"enabled": true}' + (" or --bf16 True" if left else "")
+        self.problems.append(self.tree.problem((left[0], "enabled") if left else (), what, hint=hint))
+        return "bf16", ()
+
+    def _degree(self, *path: str) -> int:
+        value = self.tree.get(*path)
+        if value in (None, 0, AUTO):
+            return 1
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        self.problems.append(self.tree.problem(path, "is no degree", got=shorten(repr(value)),
+                                               need="a whole number above zero"))
+        return 1
 
 
 def _configuration(config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: str,
@@ -144,21 +143,6 @@ def _recompute(arguments: Arguments) -> Recompute:
     return whole if layers == "-1" or arguments.switch(*_RECOMPUTE) else Recompute("none")
 
 
-def _precision(data: Json, config: Json, arguments: Arguments, cluster: ClusterDescriptor, file: str,
-               problems: list[Problem]) -> tuple[str, tuple[Assumed, ...]]:
-    """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
-    for name, key in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16")):
-        if _section(config, key).get("enabled") is True:
-            return name, ()
-    left = [key for key in ("bf16", "fp16") if _section(data, key).get("enabled") == AUTO]
-    if left and not arguments.settings:
-        name = "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
-        return name, (Assumed("precision", name, f'{left[0]}.enabled is "auto", and the GPU has it'),)
-    problems.append(Problem("neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted", file=file,
-                            hint='"bf16": {"enabled": true}' + (" or --bf16 True" if left else "")))
-    return "bf16", ()
-
-
 def _kernels(framework: Framework, arguments: Arguments, model: ModelDescriptor) -> Framework:
     """With the kernels that the arguments choose. Where a model can only run eager attention, plans take it so, too."""
     how = framework.implementation
@@ -170,24 +154,3 @@ def _kernels(framework: Framework, arguments: Arguments, model: ModelDescriptor)
     if arguments.switch("torch_compile"):
         how = replace(how, fused_norm=True, fused_activation=True, fused_rope=True, fused_yarn=True)
     return replace(framework, implementation=how)
-
-
-def _degree(config: Json, section: str, key: str | None, file: str, problems: list[Problem]) -> int:
-    value = config.get(section) if key is None else _section(config, section).get(key)
-    if value in (None, 0, AUTO):
-        return 1
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    field = section if key is None else f"{section}.{key}"
-    problems.append(Problem("is no degree", file=file, field=field, got=repr(value)[:60],
-                            need="a whole number above zero"))
-    return 1
-
-
-def _section(config: Any, name: str) -> Json:
-    found = config.get(name) if isinstance(config, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _on(section: Any) -> bool:
-    return isinstance(section, dict) and section.get("device", "none") not in ("none", AUTO)

@@ -18,11 +18,10 @@ def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _product(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """DeepSpeed counts AutoTP ranks as data ranks and Ulysses ranks not, so the product is over world / cp."""
-    if facts.gpus is None or facts.gpus % (facts.tensor_parallel * facts.sequence_parallel):
+    ranks, tp = facts.data_ranks, facts.tensor_parallel
+    if ranks is None or ranks % tp:
         return
     train, micro, steps = (facts.whole(key) for key in (TRAIN, MICRO, ACCUMULATION))
-    ranks, tp = facts.gpus // facts.sequence_parallel, facts.tensor_parallel
     right = micro * steps * ranks
     if train and right and train != right:
         why = f", and this release counts the {tp} AutoTP ranks of a group as data ranks" if tp > 1 else ""
@@ -93,6 +92,12 @@ def _experts(facts: DeepSpeedFacts) -> Iterator[Problem]:
         yield facts.problem(path, f"{facts.model.experts.num_experts} experts do not divide over {ep} ranks")
 
 
+def _zero_stage(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    said = facts.arguments.text("zero_stage")
+    if said in ("0", "1", "2", "3") and int(said) != facts.stage:
+        yield facts.problem((ZERO, "stage"), f"is {facts.stage}, and --zero-stage {said}", hint=said)
+
+
 def _trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.trainer:
         for path, got, need in mismatches(facts.tree.data, facts.arguments):
@@ -141,6 +146,10 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
          "refuses it (deepspeed/module_inject/auto_ep_config.py, validate_autoep_config).",
          _example(f'{_MICRO}, "expert_parallel": {{"enabled": true, "autoep_size": 3, "preset_model": "mixtral"}}'),
          _experts),
+    Rule("deepspeed-stage-mismatch", "warning", "the JSON and --zero-stage say different stages",
+         "Megatron-DeepSpeed's --zero-stage decides only whether the model is born split (pretrain_gpt.py, "
+         "deepspeed.zero.Init), the JSON how it is trained.",
+         "deepspeed pretrain_gpt.py --deepspeed_config ds.json --zero-stage 1\n" + _example(_MICRO), _zero_stage),
     Rule("deepspeed-trainer-mismatch", "error", "the JSON and the Trainer's arguments say different things",
          "The Trainer stops with both values (transformers/integrations/deepspeed.py, fill_match).",
          "deepspeed train.py --per_device_train_batch_size 4 --deepspeed ds.json\n" + _example(_MICRO), _trainer),

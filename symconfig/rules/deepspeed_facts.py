@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from symconfig.descriptor.document import KeyPath, dotted
+from symconfig.descriptor.document import KeyPath
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.launch.reading import Reading, Tree, Word
-from symconfig.launch.text import Place, Text
+from symconfig.launch.text import Text
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.deepspeed_auto import AUTO, ZERO, filled, uses_trainer
+from symconfig.recover.deepspeed_zero import stage_of
 
 Json = dict[str, Any]
+# Degrees among the arguments of Megatron-DeepSpeed.
+GRID = (("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("ds_sequence_parallel_size",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,17 @@ class DeepSpeedFacts:
     @property
     def stage(self) -> int:
         """Of ZeRO; 0 where it says none that DeepSpeed has."""
-        found = self.get(ZERO, "stage")
-        return int(found) if str(found) in ("1", "2", "3") else 0
+        return stage_of(self.config)
+
+    @property
+    def data_ranks(self) -> int | None:
+        """Ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not, and where the program is
+        Megatron-DeepSpeed, which tells its own grid, its tensor and pipeline ranks do not either. None: not known, or
+        no whole number."""
+        shared = self.sequence_parallel
+        for names in GRID:
+            shared *= self.arguments.whole(*names) or 1
+        return None if self.gpus is None or self.gpus % shared else self.gpus // shared
 
     @property
     def precision(self) -> str:
@@ -114,16 +126,5 @@ class DeepSpeedFacts:
 
     def problem(self, path: KeyPath, what: str, *, got: str | None = None, need: str | None = None,
                 hint: str | None = None, of_key: bool = False) -> Problem:
-        """A Problem about this path, at its key or its value; at what contains it where it is not in the file."""
-        place = self._place(path, of_key)
-        return Problem(what, file=self.tree.text.file, line=place.line if place else None,
-                       column=place.column if place else None, field=dotted(path) or None, got=got, need=need,
-                       hint=hint)
-
-    def _place(self, path: KeyPath, of_key: bool) -> Place | None:
-        for length in range(len(path), -1, -1):
-            span = self.tree.spans.get(path[:length])
-            if span is not None:
-                at_key = span.key is not None and (of_key or length < len(path))
-                return span.key if at_key else span.value
-        return None
+        """A Problem about this path of the JSON, where it stands."""
+        return self.tree.problem(path, what, got=got, need=need, hint=hint, of_key=of_key)

@@ -16,7 +16,8 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Plan, Recompute
 from symconfig.recover.asked import Asked
-from symconfig.recover.deepspeed import run, zero_of
+from symconfig.recover.deepspeed import run
+from symconfig.recover.deepspeed_zero import zero_of
 from symconfig.recover.run import Run
 from symconfig.render import render
 from symconfig.render.deepspeed_launch import arguments, default_model
@@ -179,6 +180,11 @@ def test_all_that_is_missing_is_told_at_once_with_what_to_say() -> None:
     for hint in ("--model", "--seq-length", "--per_device_train_batch_size"):
         assert hint in text
     assert "--gpus" in refused(SIMPLE, gpus=None)
+
+
+def test_what_is_wrong_in_the_json_is_told_at_its_place() -> None:
+    text = refused({"bf16": {"enabled": True}, "train_batch_size": 100, "train_micro_batch_size_per_gpu": 3})
+    assert "ds_config.json:5:23: train_batch_size: is not" in text
 
 
 def test_an_auto_that_nobody_fills_in_is_told() -> None:
