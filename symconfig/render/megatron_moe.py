@@ -43,8 +43,9 @@ def _router(out: Arguments, experts: Experts) -> None:
     out.put("--moe-router-score-function", experts.scoring_func)
     if experts.scoring_func == "sigmoid":
         # Megatron divides the chosen scores by their sum whenever there is more than one.
-        if not experts.norm_topk_prob and top_k > 1:
-            out.refuse("experts.norm_topk_prob", "it always renormalises sigmoid scores", False)
+        if experts.norm_topk_prob != (top_k > 1):
+            out.refuse("experts.norm_topk_prob", "it renormalises sigmoid scores of several chosen experts, and never "
+                       "that of one", experts.norm_topk_prob)
         out.put("--moe-router-dtype", "fp32")  # as transformers' DeepSeek-V3 computes them
     elif not experts.norm_topk_prob and not experts.softmax_after_topk:
         out.put("--moe-router-pre-softmax")

@@ -151,8 +151,11 @@ def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
-    """moe_utils.py, topk_softmax/topk_routing: a softmax before the choice is not renormalised; sigmoid always is."""
-    return r("moe_router_score_function", "softmax") == "sigmoid" or not r("moe_router_pre_softmax", False)
+    """moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalised; sigmoid scores
+    are where several experts are chosen."""
+    if r("moe_router_score_function", "softmax") == "sigmoid":
+        return int(r("moe_router_topk")) > 1
+    return not r("moe_router_pre_softmax", False)
 
 
 def aux_loss_got(model: ModelDescriptor, r: Resolved) -> float:

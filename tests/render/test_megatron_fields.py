@@ -192,6 +192,15 @@ def test_the_softmax_order_follows_the_renormalisation() -> None:
     assert "--moe-router-pre-softmax" not in _arguments(sample_model("gpt-oss-120b"))
 
 
+def test_sigmoid_scores_are_renormalised_where_there_are_several() -> None:
+    for chosen, right in ((1, False), (2, True)):
+        changed = {"scoring_func": "sigmoid", "num_experts_per_tok": chosen}
+        model = sample_model("mixtral-8x7b", **_experts(**changed, norm_topk_prob=right))
+        assert "sigmoid" in _arguments(model)
+        with pytest.raises(InfeasibleError, match="renormalises sigmoid scores"):
+            _arguments(sample_model("mixtral-8x7b", **_experts(**changed, norm_topk_prob=not right)))
+
+
 def test_the_exact_gelu_is_not_the_fused_one() -> None:
     tanh, exact = sample_model("gpt3-175b"), sample_model("gpt3-175b", hidden_act="gelu")
     assert "--no-bias-gelu-fusion" not in _arguments(tanh)
