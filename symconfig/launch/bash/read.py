@@ -1,0 +1,175 @@
+"""From a script, or a line of arguments, to a Reading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from symconfig.errors import InputError, Problem
+from symconfig.launch.bash import training
+from symconfig.launch.bash.interpret import Interpreter
+from symconfig.launch.bash.log import Leave, Log, shortened
+from symconfig.launch.bash.settings import Arguments, arguments, dark, holds_options
+from symconfig.launch.bash.shell import Budget, Exhausted, State
+from symconfig.launch.bash.source import FileSource
+from symconfig.launch.bash.training import Split
+from symconfig.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
+from symconfig.launch.reading import Piece, Reading, Unread, Word
+from symconfig.launch.text import Place, Text
+from symconfig.launch.world import world
+
+GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
+_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
+# What Slurm sets from its options: sbatch's manual, "output environment variables".
+_SLURM = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",), "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",), "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bash:
+    """What was read of a script, and what a dispatcher needs to follow the files that it names.
+
+    virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
+    with the places in the script where they stand.
+    """
+
+    reading: Reading
+    virtual: Mapping[str, Text]
+    origins: Mapping[str, tuple[Piece, ...]]
+    folder: Path | None
+
+
+def read_bash(text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None,
+              extra: Sequence[str] = ()) -> Bash:
+    """The training command of a script, its options and what was not understood. Executes nothing.
+
+    folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
+    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    """
+    log = Log([text], folder)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
+    path = folder / Path(text.file).name if folder is not None else None
+    shell.sourcing = (str(path.resolve()),) if path is not None else ()
+    try:
+        shell.program(FileSource(text))
+    except Leave:
+        pass
+    except (Exhausted, RecursionError) as error:
+        why = str(error) if isinstance(error, Exhausted) else "is nested too deeply"
+        log.add(text.place(0, 0), text.file, f"{why}: it was not read to its end")
+    return _result(text, folder, log, shell.state)
+
+
+def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
+    nowhere = text.place(0, 0)
+    state = State(exported=set(variables))
+    for name, value in variables.items():
+        state.variables[name] = plain(value, place=nowhere)
+    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1))
+                            for index, word in enumerate(extra))
+    for option, word in _directives(text).items():
+        for name in _SLURM.get(option, ()):
+            value = word.pieces[0].text.rpartition(":")[2]
+            if name not in state.variables and value.isdecimal():
+                state.exported.add(name)
+                place = word.place if value == word.text else None
+                state.variables[name] = (Part(value, place, written=word.place),)
+    if folder is not None:
+        state.folder = plain(str(folder), place=nowhere)
+        state.variables["0"] = plain(str(folder / Path(text.file).name), place=nowhere)
+    return state
+
+
+def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
+    texts = {each.file: each for each in log.texts}
+
+    def source(place: Place) -> str:
+        return texts[place.file].at(place) if place.file in texts else ""
+
+    splits = [found for command in log.commands if (found := training.split(command)) is not None]
+    best = training.chosen(splits)
+    if best is None:
+        best = training.chosen([found for command in log.commands if (found := training.bare(command)) is not None])
+    if best is None:
+        raise InputError(_nothing(text, log))
+    made = arguments(best.arguments, source)
+    files = {**state.files, **best.command.files}
+    unread = [*log.unread, *_around(best, log, splits, source), *made.unread]
+    launcher = tuple(word.word() for word in best.launcher)
+    environment = {name: Field(parts, best.command.place).word() for name, parts in best.command.environment.items()}
+    reading = Reading(
+        "bash", tuple(log.texts), tuple(made.settings), best.program.word() if best.program is not None else None,
+        launcher, environment=environment, world=world(launcher, _directives(text), environment),
+        unread=tuple(dict.fromkeys([*unread, *_dark_files(made, files)])),
+    )
+    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(reading, {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
+                {name: _pieces(parts) for name, parts in known.items()}, folder)
+
+
+def _pieces(parts: Parts) -> tuple[Piece, ...]:
+    return Field(parts, Place("", 0, 0, 1, 1)).word().pieces
+
+
+def _around(best: Split, log: Log, splits: Sequence[Split],
+            source: Callable[[Place], str]) -> list[Unread]:
+    """What else stands beside the command that was taken."""
+    found = []
+    for index, word in enumerate(best.launcher):
+        value = index > 0 and best.launcher[index - 1].text.startswith("-")
+        if word.several and (not value or holds_options(word)):
+            found.append(dark(word, source))
+    if best.command.maybe:
+        why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
+        found.append(Unread(best.command.place, "the training command", why))
+    for other in splits:
+        if other is not best:
+            name = other.program.text if other.program is not None else "a command"
+            found.append(Unread(other.command.place, name, "is another program that the script starts", False))
+    for command in log.commands:
+        if command.words[0].text.startswith("-") and best.program is not None:
+            what = shortened(" ".join(word.text for word in command.words))
+            found.append(Unread(command.place, what, "is a command of its own for bash: the one above it ends before, "
+                                                     "at a comment, a blank line or a \\ with a blank after it"))
+    return found
+
+
+def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
+    """Files that the script writes and the program is given, whose contents are not known."""
+    return [Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+            for setting in made.settings for word in setting.values
+            if word.text in files and (why := unknown_of(files[word.text]))]
+
+
+def _nothing(text: Text, log: Log) -> Problem:
+    first = next((item for item in log.unread if item.matters), None)
+    names = dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text)
+    got = f"commands {', '.join(list(names)[:5])}" if names else "no command that starts a program"
+    why = f"; {first.place}: {first.what} {first.why}" if first else ""
+    return Problem("starts no training program that can be recognised" + why, file=text.file, got=got,
+                   need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+                   hint="name the script that holds the training command, or give its arguments as one line")
+
+
+def _directives(text: Text) -> dict[str, Word]:
+    """Options of comments for a scheduler; the last of each, with its place."""
+    found: dict[str, Word] = {}
+    for match in _DIRECTIVE.finditer(text.data):
+        line = match.group(1).split(b" #")[0]
+        pairs = re.finditer(rb"--?([A-Za-z][\w-]*)(?:[= \t]+([^\s-]\S*))?", line)
+        for pair in pairs:
+            if pair.group(2) is None:
+                continue
+            start = match.start(1) + pair.start(2)
+            place = text.place(start, start + len(pair.group(2)))
+            value = pair.group(2).decode("utf-8", "replace")
+            found[pair.group(1).decode()] = Word((Piece(value, place),), place)
+    return found
+
+
