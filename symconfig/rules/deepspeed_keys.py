@@ -131,7 +131,8 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "deepspeed-auto-without-trainer", "error", 'a value is "auto", and nobody fills it in',
         "Only Transformers' Trainer (and Accelerate) fill \"auto\" in. DeepSpeed refuses it among the batch sizes; "
         "elsewhere it computes with the text, and fails in the first step.",
-        '{"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": true}}',
+        'deepspeed train.py --deepspeed_config ds.json\n{"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": '
+        'true}}',
         _auto_unfilled),
     Rule(
         "deepspeed-dropped-auto", "warning", '"auto" is dropped, and the default is taken',

@@ -145,7 +145,7 @@ _BF16 = '"bf16": {"enabled": true}'
 _ZERO = f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}, "{ZERO}": {{"stage": 2, "overlap_comm": true'
 
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (
-    Rule("deepspeed-two-precisions", "error", "bf16 and fp16 are both on",
+    Rule("deepspeed-two-precisions", "error", "both bf16 and fp16 are on",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, _initialize_params).",
          _example(f'{_BF16}, "fp16": {{"enabled": true}}'), _both),
     Rule("deepspeed-no-precision", "warning", "training is in 32 bits",
@@ -183,7 +183,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
          "The parameters go to the optimizer as they are; \"1e-5\" in quotes is compared with 0 there, and fails. YAML "
          "readers of version 1.1 make text of 1e-5, too.",
          _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": "1e-5"}}}}'), _text_number),
-    Rule("deepspeed-max-grad-norm", "error", "max_grad_norm stands among the optimizer's parameters",
+    Rule("deepspeed-max-grad-norm", "error", "the optimizer is given max_grad_norm",
          "The engine stops when it makes the optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer).",
          _example(f'{_BF16}, "gradient_clipping": 1.0, "optimizer": {{"type": "Lamb", "params": {{"lr": 1e-4, '
                   '"max_grad_norm": 1.0}}'), _max_grad_norm),

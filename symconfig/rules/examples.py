@@ -73,8 +73,6 @@ def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
     said = shlex.split(command)
     start = next((index + 1 for index, item in enumerate(said) if item.endswith(".py")), len(said))
     given = settings(said[start:], FILE)
-    if not command and '"auto"' in text and "without" in rule.name:
-        given = settings(("--deepspeed_config", JSON), FILE)
     tree = parse_json(Text(JSON, text.encode()))
     model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
     launcher = tuple(as_word(item, place) for item in said[:start])
