@@ -38,7 +38,7 @@ def described(
     options have a model's shape of their own; a recipe's options have none.
     Raises InputError with all that no descriptor describes, that is missing, or that contradicts `named`.
     """
-    out = Fields(Said(names))
+    out = Fields(Said(names), named)
     refuse_undescribed(out)
     _shape(out)
     _attention(out)
@@ -48,25 +48,21 @@ def described(
     _biases(out)
     _windows(out)
     _training(out)
-    expert_fields(out, out.said.whole("num_layers") or 0, _ffn(out))
+    expert_fields(out, _ffn(out))
     if named is not None and named.adapter is not None:
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
-    base = named
     out.put("vocab_size", 1, *SOURCES)  # any: the model's shapes may tell which
-    unsized = settled(out, base, whole=_whole(out))
-    if base is not None and not out.of_options("vocab_size"):
-        size: int | None = base.vocab_size
-    else:
-        size = vocabulary(out, unsized, vocab_size)
-    out.put("vocab_size", size, *SOURCES)
-    model = settled(out, base, whole=_whole(out), agree=True)
-    return _known(out, model, base, seq_length)
+    unsized = settled(out)
+    silent = named is not None and not out.said.given(*SOURCES)
+    out.put("vocab_size", named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
+            *SOURCES)
+    return _known(out, settled(out, agree=True), seq_length)
 
 
-def _known(out: Fields, model: ModelDescriptor, base: ModelDescriptor | None, seq_length: int) -> Described:
+def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     """Under the name that it has in the zoo, or that it was given."""
     match = zoo.zoo_match(model)
-    same = base if base is not None and zoo.meaning(base) == zoo.meaning(model) else None
+    same = out.base if out.base is not None and zoo.meaning(out.base) == zoo.meaning(model) else None
     if same is None and match is not None:
         same = zoo.named(match)
     if same is not None:
@@ -74,11 +70,6 @@ def _known(out: Fields, model: ModelDescriptor, base: ModelDescriptor | None, se
         model = same if same.position is Position.LEARNED else same.model_copy(
             update={"max_position_embeddings": longest})
     return Described(model, match, tuple(out.assumed), zoo.zoo_near(model) if match is None else None)
-
-
-def _whole(out: Fields) -> bool:
-    """Whether the options have a model's shape of their own, so that the parser's defaults hold for the rest."""
-    return all(out.said.given(dest) for dest in ("num_layers", "hidden_size", "num_attention_heads"))
 
 
 def _ffn(out: Fields) -> int | None:
@@ -104,7 +95,7 @@ def _attention(out: Fields) -> None:
     said = out.said
     heads = said.whole("num_attention_heads")
     out.put("num_attention_heads", heads, "num_attention_heads")
-    if said.switch("multi_latent_attention"):
+    if out.latent:
         _latent(out, heads)
         return
     grouped = said.switch("group_query_attention")
@@ -114,7 +105,7 @@ def _attention(out: Fields) -> None:
                    "nothing", "num_query_groups")
     out.put("num_key_value_heads", groups, "num_query_groups", "group_query_attention")
     hidden, width = said.whole("hidden_size"), said.whole("kv_channels")
-    if width is None and hidden and heads and hidden % heads:
+    if width is None and hidden and heads and hidden % heads and out.whole:
         out.problems.append(said.problem("is not divisible by --num-attention-heads, and no --kv-channels is given",
                                          "hidden_size", got=hidden, need=f"a multiple of {heads}"))
     out.put("head_dim", width or (hidden // heads if hidden and heads else None), "kv_channels")
@@ -130,7 +121,7 @@ def _latent(out: Fields, heads: int | None) -> None:
                         ("v_head_dim", "v_head_dim")):
         out.put(f"latent.{field}", said.whole(dest), dest)
     out.put("head_dim", said.whole("v_head_dim"), "v_head_dim")
-    if not said.switch("qk_layernorm"):
+    if out.whole and not said.switch("qk_layernorm"):
         out.assume("norms of latent queries and keys", "there", "the options have no --qk-layernorm; every published "
                    "model has them, and they cost next to nothing", "multi_latent_attention")
 
@@ -141,7 +132,7 @@ def _norm(out: Fields) -> None:
     out.put("norm", "rmsnorm" if kind == "RMSNorm" else "layernorm", "normalization")
     out.put("norm_eps", said.number(1e-5, *_EPSILON), *_EPSILON)
     out.put("norm_zero_centered", said.switch(*_ZERO_CENTERED), *_ZERO_CENTERED)
-    if out.values.get("qk_norm") and kind != "RMSNorm":
+    if out.values.get("qk_norm") and kind != "RMSNorm" and out.holds("normalization"):
         out.refuse("norms of queries and keys are of the kind of all norms, and only RMSNorm is described there",
                    "qk_layernorm", got=kind)
 
@@ -168,7 +159,7 @@ def _activation(out: Fields) -> None:
         fused = said.switch("add_bias_linear") and said.switch("bias_gelu_fusion")
         out.put("hidden_act", "gelu_tanh" if fused else "gelu", *_ACTIVATIONS)
     out.put("gated_mlp", said.switch("swiglu") or quick, *_ACTIVATIONS)
-    if has_experts(out) and not (said.switch("swiglu") or quick):
+    if has_experts(out) and out.holds(*_ACTIVATIONS) and not (said.switch("swiglu") or quick):
         out.refuse("experts without a gated activation are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
@@ -194,9 +185,9 @@ def _windows(out: Fields) -> None:
                    got=said.word("window_size"), need="N,0")
         return
     out.put("sliding_window", sides[0] + 1, "window_size")  # Hugging Face's number counts the query
-    layers, skip = said.whole("num_layers") or 0, said.value("window_attn_skip_freq")
+    skip = said.value("window_attn_skip_freq")
     try:
-        found = _windowed(layer_pattern(skip), layers) if skip is not None else (True,) * layers
+        found = _windowed(layer_pattern(skip), out.layers) if skip is not None else (True,) * out.layers
     except ValueError as error:
         out.refuse("layers with windows are not said", "window_attn_skip_freq", got=skip, need=str(error))
         return

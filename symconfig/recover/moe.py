@@ -11,10 +11,12 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 def has_experts(out: Fields) -> bool:
     """Megatron-LM takes 0 for none."""
-    return bool(out.said.whole(*NUMBER))
+    if out.holds(*NUMBER):
+        return bool(out.said.whole(*NUMBER))
+    return out.base is not None and out.base.experts is not None
 
 
-def expert_fields(out: Fields, layers: int, ffn: int | None) -> None:
+def expert_fields(out: Fields, ffn: int | None) -> None:
     """ffn: of the dense MLP, the experts' size where they have no size of their own."""
     said = out.said
     if not has_experts(out):
@@ -31,17 +33,19 @@ def expert_fields(out: Fields, layers: int, ffn: int | None) -> None:
     biased = said.switch("add_bias_linear") and said.table.at_least("core_v0.15.0")
     out.put("experts.expert_bias", biased, "add_bias_linear")
     out.put("experts.router_bias", biased, "add_bias_linear")
-    _layers(out, layers)
+    _layers(out)
     _router(out)
     _groups(out)
     _balance(out)
     _dense_where_all_are_experts(out, size)
 
 
-def _layers(out: Fields, layers: int) -> None:
+def _layers(out: Fields) -> None:
     said = out.said
+    if not out.layers or not out.holds("moe_layer_freq"):
+        return
     try:
-        moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), layers)
+        moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), out.layers)
     except ValueError as error:
         out.refuse("layers with experts are not said", "moe_layer_freq", got=said.word("moe_layer_freq"),
                    need=str(error))
@@ -94,7 +98,7 @@ def _router(out: Fields) -> None:
         # Chosen scores are divided by their sum whenever there is more than one (moe_utils.py).
         out.put("experts.norm_topk_prob", not one, "moe_router_score_function")
     else:
-        if one and not before:
+        if one and not before and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
             out.refuse("a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
                        "moe_router_topk", got=1, hint="--moe-router-pre-softmax")
         out.put("experts.norm_topk_prob", not before, "moe_router_pre_softmax")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor.model import Position
 from symconfig.recover.said import Fields
 from symconfig.render.megatron_model import (
     LLAMA3_FACTOR,
@@ -24,22 +25,31 @@ _YARN_LENGTH, _YARN_FAST, _YARN_SLOW = 4096, 32.0, 1.0
 
 
 def position_fields(out: Fields, seq_length: int) -> None:
-    said = out.said
-    rotary = said.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
-    kind = "rope" if rotary else said.word("position_embedding_type") or "learned_absolute"
+    said, kind = out.said, _kind(out)
     if kind not in _KINDS:
         out.refuse(_OTHERS.get(kind, "this kind of position is not known"), *_TYPE, got=kind)
         return
     out.put("position", _KINDS[kind], *_TYPE)
-    out.put("max_position_embeddings", said.whole("max_position_embeddings") or seq_length, "max_position_embeddings")
+    out.put("max_position_embeddings", said.whole("max_position_embeddings") or max(seq_length, 1),
+            "max_position_embeddings")
     if _KINDS[kind] == "rope":
         out.put("rope_theta", said.number(10000.0, "rotary_base"), "rotary_base")
         _scaling(out, kind)
 
 
+def _kind(out: Fields) -> str:
+    """As --position-embedding-type spells it."""
+    if out.base is not None and not out.holds(*_TYPE):
+        yarn = out.base.rope_scaling is not None and out.base.rope_scaling.rope_type == "yarn"
+        named = {Position.LEARNED: "learned_absolute", Position.NONE: "none"}
+        return named.get(out.base.position, "yarn" if yarn and not out.latent else "rope")
+    rotary = out.said.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
+    return "rope" if rotary else out.said.word("position_embedding_type") or "learned_absolute"
+
+
 def _scaling(out: Fields, kind: str) -> None:
     said = out.said
-    if said.switch("multi_latent_attention"):
+    if out.latent:
         _latent_yarn(out)
         return
     out.put("partial_rotary_factor", said.number(1.0, "rotary_percent"), "rotary_percent")

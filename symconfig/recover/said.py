@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.launch.text import Place
 from symconfig.recover.namespace import Namespace, Value, defaults
 from symconfig.recover.run import Assumed
 from symconfig.render.flags import FlagTable, flags, option, versions
+
+_SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
 class Said:
@@ -93,10 +96,16 @@ def _printed_by(names: Mapping[str, Value]) -> str:
 
 
 class Fields:
-    """Fields of a descriptor as options say them: "hidden_size", "experts.num_experts"."""
+    """Fields of a descriptor as options say them: "hidden_size", "experts.num_experts".
 
-    def __init__(self, said: Said) -> None:
+    base: the model that somebody names. whole: the options have a model's shape of their own, so that the parser's
+    defaults hold for what they leave open; else (the overrides of a recipe) `base` does.
+    """
+
+    def __init__(self, said: Said, base: ModelDescriptor | None = None) -> None:
         self.said = said
+        self.base = base
+        self.whole = base is None or all(said.given(dest) for dest in _SHAPE)
         self.values: dict[str, object] = {}
         self.sources: dict[str, tuple[str, ...]] = {}
         self.problems: list[Problem] = []
@@ -118,6 +127,22 @@ class Fields:
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:
         self.assumed.append(Assumed(what, str(value), why, self.said.place(*dests)))
 
+    def holds(self, *dests: str) -> bool:
+        """Whether their values count, given or by default."""
+        return self.whole or self.said.given(*dests)
+
     def of_options(self, field: str) -> bool:
-        """Whether what the field is from is given."""
-        return self.said.given(*self.sources.get(field, ()))
+        """Whether what the field is from counts."""
+        return self.holds(*self.sources.get(field, ()))
+
+    @property
+    def layers(self) -> int:
+        """0: nobody says how many."""
+        return self.said.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention is multi-latent."""
+        if self.holds("multi_latent_attention"):
+            return self.said.switch("multi_latent_attention")
+        return self.base is not None and self.base.latent is not None

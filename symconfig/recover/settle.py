@@ -1,4 +1,4 @@
-"""Fields that options say, over the model that somebody names, as one descriptor."""
+"""Fields that options say, over those of the model that somebody names, as one descriptor."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _TRAINING = frozenset({"attention_dropout", "hidden_dropout", "initializer_range
 _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_attention_heads": "attention heads"}
 
 
-def settled(out: Fields, base: ModelDescriptor | None, *, whole: bool, agree: bool = False) -> ModelDescriptor:
-    """The descriptor. whole: the parser's defaults hold, even with `base`. agree: it must be `base`.
+def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
+    """The descriptor. agree: it must be the model that is named.
 
     Raises InputError with all problems of `out`, and those of this model.
     """
-    values = {field: value for field, value in out.values.items() if base is None or whole or out.of_options(field)}
-    if base is not None:
+    base = out.base
+    values = {field: value for field, value in out.values.items() if out.of_options(field)}
+    if base is not None and not out.whole:
         values = zoo.flat(base) | values
     missing = [out.said.problem(f"the options do not say the model's {what}", *out.sources[field],
                                 hint="name the model, --model M")

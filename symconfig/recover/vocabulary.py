@@ -15,6 +15,7 @@ from symconfig.recover.tokenizers import BY_TYPE, size_by_name
 
 _NULL = ("NullTokenizer", "NullMultimodalTokenizer")
 _OF_OPTION = ("TikTokenizer", *_NULL)  # tokenizers that have the size that --vocab-size says
+_STEP = 1024  # 128 x tp 8: a padded size may be that of a checkpoint of more tensor parallelism
 SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type")
 
 
@@ -68,10 +69,10 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
     """--padded-vocab-size is what the embedding has; the true size only where it pads to that."""
     step = (out.said.whole("make_vocab_size_divisible_by") or 1) * (
         out.said.whole("tensor_model_parallel_size") or 1)
-    if true is not None and 0 <= padded - true < max(step, 1024):
+    if true is not None and 0 <= padded - true < max(step, _STEP):
         return true
     if true is None:
-        alike = zoo.alike(model, lambda other: 0 <= padded - other.vocab_size < max(step, 1024))
+        alike = zoo.alike(model, lambda other: 0 <= padded - other.vocab_size < max(step, _STEP))
         if alike is not None:
             out.assume("vocab_size", alike.vocab_size, f"{alike.name} has the same shapes, and pads to {padded}",
                        "padded_vocab_size")

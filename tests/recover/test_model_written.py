@@ -231,3 +231,26 @@ def test_a_script_that_forgets_swiglu_is_not_the_model_that_it_is_said_to_be() -
     assert any("--disable-bias-linear: is not llama3.1-8b's mlp_bias" in text for text in found), found
     with pytest.raises(InputError, match="Megatron-LM has none"):
         read("--bf16", named=load_model("llama2-70b-lora"))
+
+
+@pytest.mark.parametrize(("name", "options", "field"), [
+    ("mixtral-8x7b", "--moe-router-topk 1", "experts.num_experts_per_tok"),
+    ("deepseek-v3", "--kv-lora-rank 64", "latent.kv_lora_rank"),
+    ("deepseek-v3", "--rotary-scaling-factor 4", "rope_scaling.factor"),
+    ("llama3.1-8b", "--rotary-base 10000", "rope_theta"),
+    ("gpt-oss-120b", "--yarn-beta-fast 3", "rope_scaling.beta_fast"),
+    ("gpt-oss-120b", "--window-size 255,0", "sliding_window"),
+    ("qwen3-32b", "--normalization LayerNorm", "norm"),
+    ("llama2-7b", "--vocab-size 32001", "vocab_size"),
+])
+def test_an_override_of_the_named_model_is_found(name: str, options: str, field: str) -> None:
+    found = refused(options, named=load_model(name))
+    assert [text for text in found if f"{options.split()[0]}: is not {name}'s {field}" in text], found
+    assert len(found) == 1, found
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "gpt3-175b", "qwen3-30b-a3b"])
+def test_options_that_say_nothing_of_a_model_leave_the_named_one(name: str) -> None:
+    found = read("--bf16 --num-experts 128" if name in ("gpt-oss-120b", "qwen3-30b-a3b") else "--bf16",
+                 named=load_model(name))
+    assert (found.model, found.zoo, found.assumed) == (load_model(name), name, ())
