@@ -87,8 +87,8 @@ def _facts(rule: Rule[Any]) -> Iterator[str]:
     yield rule.severity
     if rule.since or rule.until:
         yield f"{rule.since or 'all releases'} to {rule.until or 'today'}"
-    if rule.gpus != 8:
-        yield f"on {rule.gpus} GPUs"
+    if rule.gpus != 8 or rule.architecture:
+        yield " ".join(("on", str(rule.gpus), *([rule.architecture] if rule.architecture else []), "GPUs"))
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -24,6 +24,7 @@ GPUS_PER_NODE, ARCHITECTURE = 8, "hopper"
 BASE = ("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
         "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
         "--overlap-param-gather")
+INSTEAD = {"--bf16": "--fp16"}
 JSON = "ds.json"
 # Of DeepSpeed's rules, those that compare with a model.
 MODELS = {"deepspeed-autotp-heads": "llama2-70b", "deepspeed-ulysses-heads": "llama2-70b"}
@@ -37,7 +38,8 @@ def words(rule: Rule[MegatronFacts]) -> list[str]:
     if {"--hidden-size", "--num-layers"} <= set(own):
         return own
     named = {setting.name for setting in settings(own, FILE)}
-    kept = (setting for setting in settings(shlex.split(BASE), FILE) if setting.name not in named)
+    kept = (setting for setting in settings(shlex.split(BASE), FILE)
+            if setting.name not in named and INSTEAD.get(setting.name) not in named)
     return [word for each in kept for word in (each.name, *(value.text for value in each.values))] + own
 
 
@@ -56,7 +58,7 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if _queued(given) else {}
     return MegatronFacts(
         Namespace(given, flags(version(rule))), version_given=rule.name not in VERSION_OPEN, world_size=rule.gpus,
-        gpus_per_node=GPUS_PER_NODE, architecture=ARCHITECTURE,
+        gpus_per_node=GPUS_PER_NODE, architecture=rule.architecture or ARCHITECTURE,
         environment={name: as_word(value, place) for name, value in environment.items()}, program=PROGRAM)
 
 

@@ -8,20 +8,25 @@ from symconfig.errors import Problem
 from symconfig.render.flags import versions
 from symconfig.rules import (
     environment,
+    machine,
+    megatron_attention,
     megatron_experts,
     megatron_grid,
     megatron_layers,
     megatron_options,
     megatron_recompute,
+    megatron_router,
     megatron_sizes,
     megatron_speed,
     megatron_switches,
+    megatron_training,
 )
 from symconfig.rules.facts import MegatronFacts, NotKnown
 from symconfig.rules.rule import Finding, Rule
 
-FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megatron_experts, megatron_switches,
-         megatron_recompute, megatron_speed, environment)
+FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megatron_attention, megatron_experts,
+         megatron_router, megatron_switches, megatron_training, megatron_recompute, megatron_speed, machine,
+         environment)
 RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
 
 

@@ -129,8 +129,8 @@ def _tensor_nodes(facts: MegatronFacts) -> Iterator[Problem]:
     "The ep x etp ranks of a layer's experts follow one another; beyond a node their exchange runs over the network. "
     "DeepEP (--moe-token-dispatcher-type flex) and --overlap-moe-expert-parallel-comm are made for that "
     "(core/transformer/moe/README.md).",
-    "--num-experts 32 --disable-bias-linear --moe-grouped-gemm --moe-token-dispatcher-type alltoall "
-    "--expert-model-parallel-size 16", gpus=16)
+    "--num-experts 32 --disable-bias-linear --moe-aux-loss-coeff 0.01 --moe-grouped-gemm "
+    "--moe-token-dispatcher-type alltoall --expert-model-parallel-size 16", gpus=16)
 def _expert_nodes(facts: MegatronFacts) -> Iterator[Problem]:
     node = facts.known(facts.gpus_per_node)
     if facts.experts and facts.ep > 1 and facts.ep * facts.etp > node:

@@ -18,7 +18,7 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 @MEGATRON.rule(
     "two-precisions", "error", "Both --bf16 and --fp16",
-    "validate_args asserts one of them.", "--fp16")
+    "validate_args asserts one of them.", "--bf16 --fp16")
 def _precisions(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.on("bf16") and facts.on("fp16"):
         yield facts.problem("stands beside --bf16", "fp16", "bf16", need="one of them")
@@ -36,7 +36,7 @@ def _gradients(facts: MegatronFacts) -> Iterator[Problem]:
 @MEGATRON.rule(
     "fp8-and-fp4", "error", "Both FP8 and FP4",
     "validate_args raises: one quantised format at a time.", "--fp8-format hybrid --fp4-format e2m1",
-    since="core_v0.15.0")
+    since="core_v0.15.0", architecture="blackwell")
 def _formats(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.value("fp8") is not None and facts.value("fp4") is not None:
         yield facts.problem("stands beside --fp8-format", "fp4", "fp8", need="one of them")
@@ -186,59 +186,3 @@ def _local_fp8(facts: MegatronFacts) -> Iterator[Problem]:
 def _flash(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.on("use_flash_attn") and facts.value("transformer_impl") != "local" and facts.given("attention_backend"):
         yield facts.problem("says nothing beside --attention-backend", "use_flash_attn", "attention_backend")
-
-
-@MEGATRON.rule(
-    "iterations-and-samples", "error", "Training is counted in iterations and in samples",
-    "validate_args asserts one of them, for the length, the decay and the warm-up.",
-    "--train-iters 1000 --lr-decay-samples 50000")
-def _counted(facts: MegatronFacts) -> Iterator[Problem]:
-    pairs = (("train_iters", ("train_samples", "lr_decay_samples", "lr_warmup_samples")),
-             ("train_samples", ("train_iters", "lr_decay_iters", "lr_warmup_iters")))
-    for length, others in pairs:
-        if facts.value(length):
-            for other in others:
-                if facts.names.given(other) and facts.value(other):
-                    yield facts.problem(f"stands beside {facts.option(length)}", other, length,
-                                        need="one kind of count")
-            return
-
-
-@MEGATRON.rule(
-    "two-warmups", "error", "The warm-up is said twice",
-    "validate_args asserts one of --lr-warmup-fraction and a number of iterations or samples.",
-    "--train-iters 1000 --lr-warmup-fraction 0.01 --lr-warmup-iters 100")
-def _warmups(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.value("lr_warmup_fraction") is not None:
-        for other in ("lr_warmup_iters", "lr_warmup_samples"):
-            if facts.value(other):
-                yield facts.problem("stands beside --lr-warmup-fraction", other, "lr_warmup_fraction",
-                                    need="one of them")
-
-
-@MEGATRON.rule(
-    "min-lr-above-lr", "error", "The least learning rate is above the learning rate",
-    "validate_args asserts --min-lr <= --lr.", "--lr 1e-5 --min-lr 1e-4")
-def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
-    rate, least = facts.value("lr"), facts.value("min_lr")
-    if isinstance(rate, (int, float)) and isinstance(least, (int, float)) and least > rate:
-        yield facts.problem("is more than --lr", "min_lr", "lr", got=least, need=f"up to {rate}")
-
-
-@MEGATRON.rule(
-    "save-without-interval", "error", "--save without --save-interval",
-    "validate_args asserts it; of some sources only the last iteration would be saved.", "--save checkpoints")
-def _save(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.given("save") and facts.value("save_interval") is None:
-        yield facts.problem("is missing beside --save", "save_interval", "save", need="a number of iterations")
-
-
-@MEGATRON.rule(
-    "two-data-sources", "error", "More than one source of data",
-    "validate_args asserts at most one of --mock-data, --data-path and the paths of each split.",
-    "--mock-data --data-path corpus_text_document --split 99,1,0")
-def _data(facts: MegatronFacts) -> Iterator[Problem]:
-    kinds = (("mock_data",), ("data_path",), ("train_data_path", "valid_data_path", "test_data_path"))
-    given = [dest for kind in kinds for dest in kind[:1] if any(facts.value(each) for each in kind)]
-    if len(given) > 1:
-        yield facts.problem(f"stands beside {facts.option(given[0])}", given[1], given[0], need="one source")

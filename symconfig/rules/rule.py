@@ -34,6 +34,7 @@ class Rule(Generic[Facts]):
     since: str | None = None
     until: str | None = None
     environment: Mapping[str, str] | None = None  # of the example
+    architecture: str | None = None  # of the example's GPUs, where they matter
 
 
 Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
@@ -48,10 +49,12 @@ class Rules(Generic[Facts]):
     def rule(
         self, name: str, severity: Severity, title: str, why: str, example: str, *, gpus: int = 8,
         since: str | None = None, until: str | None = None, environment: Mapping[str, str] | None = None,
+        architecture: str | None = None,
     ) -> Callable[[Check[Facts]], Check[Facts]]:
         """Enter the function below as the check of a rule."""
         def enter(check: Check[Facts]) -> Check[Facts]:
-            self.entered.append(Rule(name, severity, title, why, example, check, gpus, since, until, environment))
+            self.entered.append(Rule(name, severity, title, why, example, check, gpus, since, until, environment,
+                                     architecture))
             return check
         return enter
 

@@ -31,6 +31,12 @@ LATER = {
     "quantised-without-half": "the weights would be fp32",
     "local-attention-over-cp": "the first attention that is built asserts it",
     "attention-environment": "the model asserts it when it is built",
+    "layers-of-experts": "the builder of the layers asserts it",
+    "heads-over-cp": "Transformer Engine asserts it in the first attention",
+    "windows-over-ring": "Transformer Engine asserts it in the first attention",
+    "cp-without-kernels": "Transformer Engine finds no attention in the first step",
+    "format-without-kernels": "Transformer Engine refuses it when the first layer is built",
+    "warm-up-beyond-decay": "the schedule of the learning rate asserts it",
 }
 # No errors, since a fork may have the option or the shell set the variable.
 SOONER = {"option-of-a-fork", "options-of-several-versions", "environment-missing"}
@@ -45,8 +51,9 @@ def job(rule: Rule[MegatronFacts]) -> Job:
     for setting in settings(REST, ""):
         if setting.name not in named and not (setting.name == "--mock-data" and "--data-path" in named):
             words += [setting.name, *(value.text for value in setting.values)]
-    environment = examples.megatron_facts(rule).environment or {}
-    return Job(rule.name, tuple(words), rule.gpus, env={name: word.text for name, word in environment.items()})
+    exported = {name: word.text for name, word in (examples.megatron_facts(rule).environment or {}).items()}
+    capability = megatron_session.CAPABILITY[rule.architecture or examples.ARCHITECTURE]
+    return Job(rule.name, tuple(words), rule.gpus, capability, env=exported)
 
 
 def test_megatron_refuses_the_errors_but_for_those_that_show_later() -> None:
