@@ -223,6 +223,12 @@ def test_the_named_model_fills_in_what_options_leave_open() -> None:
     assert "--add-qkv-bias: is not llama3.1-8b's qkv_bias" in wrong[1]
 
 
+def test_layers_of_a_specification_are_those_of_the_named_model() -> None:
+    found = read("--spec plugin.layers qwen_spec", named=load_model("qwen3-32b"))
+    assert found.zoo == "qwen3-32b"
+    assert [(item.what, item.value) for item in found.assumed] == [("layers", "those of qwen3-32b")]
+
+
 def test_a_script_that_forgets_swiglu_is_not_the_model_that_it_is_said_to_be() -> None:
     options = ("--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --vocab-size 128256"
                " --group-query-attention --num-query-groups 8")
