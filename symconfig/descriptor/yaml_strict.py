@@ -138,10 +138,14 @@ class Builder:
         path = (*top.path, key)
         assert isinstance(top.into, dict)
         if key in top.into:
-            first = self.keys[path].line
-            self.problems.append(self.report(f"duplicate key, first on line {first}", mark, path))
+            self.repeated(path, event)
         self.keys.setdefault(path, _place(mark))
         top.key = key
+
+    def repeated(self, path: KeyPath, event: Any) -> None:
+        """A key stands twice in its mapping."""
+        first = self.keys[path].line
+        self.problems.append(self.report(f"duplicate key, first on line {first}", event.start_mark, path))
 
     def open(self, into: dict[str, Any] | list[Any], event: Any) -> None:
         mark = event.start_mark

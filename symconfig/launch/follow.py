@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.launch.detect import parse, syntax_of
 from symconfig.launch.dialects.documents import read_document, read_sections
-from symconfig.launch.dialects.override import entries_of_options, is_override, short
+from symconfig.launch.dialects.override import entries_of, is_key, short
 from symconfig.launch.files import open_text
+from symconfig.launch.origins import traced
 from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
 from symconfig.launch.text import Text
 
@@ -23,16 +24,23 @@ _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name"
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
 _RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
+_GROUPS = ("training", "peft", "fine_tuning")
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Where the files that a configuration names are looked for. virtual: those that a script itself writes."""
+    """Where the files that a configuration names are looked for.
+
+    virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
+    come from. arguments: the program's words that belong to no option.
+    """
 
     folder: Path | None
-    virtual: Mapping[str, Text]
     variables: Mapping[str, str]
+    virtual: Mapping[str, Text] = field(default_factory=dict)
+    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    arguments: tuple[Word, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
         """The file of this name; None where there is none. Raises InputError where it may not be read."""
@@ -52,10 +60,9 @@ class Around:
 
 def followed(reading: Reading, around: Around) -> Reading:
     """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
-    for step in (_deepspeed, _model, _megatron_yaml, _recipe, _overrides):
+    for step in (_arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
         reading = step(reading, around)
-    positional = tuple(setting for setting in reading.settings if setting.name)
-    return replace(reading, settings=positional)
+    return reading
 
 
 def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
@@ -70,7 +77,7 @@ def _dark(setting: Setting, why: str) -> Unread:
     return Unread(setting.place, what, why)
 
 
-def _tree(setting: Setting, around: Around, *below: str) -> Tree | Unread:
+def _tree(setting: Setting, around: Around, texts: Sequence[Text], *below: str) -> Tree | Unread:
     """The file that an option names."""
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
@@ -80,7 +87,8 @@ def _tree(setting: Setting, around: Around, *below: str) -> Tree | Unread:
         if text is None:
             return _dark(setting, "names a file that is not there")
         syntax = syntax_of(text)
-        return parse(text, "yaml" if syntax == "bash" else syntax)
+        tree = parse(text, "yaml" if syntax == "bash" else syntax)
+        return traced(tree, around.origins[word.text], texts) if word.text in around.virtual else tree
     except InputError as error:
         return _dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
 
@@ -89,11 +97,27 @@ def _unread(reading: Reading, *items: Unread) -> Reading:
     return replace(reading, unread=(*reading.unread, *items))
 
 
+def _arguments(reading: Reading, around: Around) -> Reading:
+    """A YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
+    for word in around.arguments:
+        if word.text.endswith((".yaml", ".yml")) and not word.unknown:
+            tree = _tree(Setting("", word.text, (word,), word.place), around, reading.texts)
+            if isinstance(tree, Unread):
+                return _unread(reading, tree)
+            filed = read_document(tree, around.variables)
+            if filed is not None:
+                return replace(reading, format=filed.format, settings=(*filed.settings, *reading.settings), tree=tree,
+                               texts=_texts(reading, tree.text), unread=(*reading.unread, *filed.unread),
+                               environment={**reading.environment, **filed.environment},
+                               world=_both(reading.world, filed.world))
+    return reading
+
+
 def _deepspeed(reading: Reading, around: Around) -> Reading:
     setting = _given(reading, _DEEPSPEED)
     if setting is None or reading.deepspeed is not None:
         return reading
-    tree = _tree(setting, around)
+    tree = _tree(setting, around, reading.texts)
     if isinstance(tree, Unread):
         return _unread(reading, tree)
     return replace(reading, deepspeed=tree, texts=_texts(reading, tree.text))
@@ -122,7 +146,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
     setting = _given(reading, ("--yaml-cfg",))
     if setting is None:
         return reading
-    tree = _tree(setting, around)
+    tree = _tree(setting, around, reading.texts)
     if isinstance(tree, Unread):
         return _unread(reading, tree)
     filed = read_document(tree, around.variables)
@@ -141,23 +165,22 @@ def _recipe(reading: Reading, around: Around) -> Reading:
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
         setting = _given(reading, ("--model",))
-    if setting is not None:
-        return replace(reading, recipe=setting.values[0])
-    return reading
+    if setting is None:  # NeMo-Framework-Launcher's: training=llama/llama3_8b
+        setting = next((one for one in reading.settings if one.name in _GROUPS and one.joined), None)
+    return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
 def _overrides(reading: Reading, around: Around) -> Reading:
     """model.x=1 among the words, and the YAML file that they change."""
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
-    words = [setting if runner else replace(setting, name="") for setting in reading.settings]
-    overrides = list(entries_of_options(words))
+    overrides = list(entries_of(reading.settings, runner))
     tree, dark = _sections_file(reading, around, str(program.parent))
     if tree is None and not overrides:
         return _unread(reading, *dark)
     filed = read_sections(tree, around.variables, overrides)
     named = reading.recipe or _recipe_of_program(reading)
-    rest = tuple(_rest(reading.settings, runner))
+    rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
     return replace(reading, format="overrides", settings=(*filed.settings, *rest), tree=tree or reading.tree,
                    texts=_texts(reading, *filed.texts), unread=(*reading.unread, *dark, *filed.unread),
                    world=_both(reading.world, filed.world), recipe=named)
@@ -168,13 +191,6 @@ def _recipe_of_program(reading: Reading) -> Word | None:
     program = reading.program
     match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
     return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
-
-
-def _rest(settings: Sequence[Setting], runner: bool) -> Iterator[Setting]:
-    """The options as they are, without those that are overrides."""
-    for setting in settings:
-        if not (runner and short(setting)):
-            yield replace(setting, values=tuple(word for word in setting.values if not is_override(word.text)))
 
 
 def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
@@ -190,7 +206,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         return None, (_dark(name, "its folder or its name is not known"),)
     if file is None:
         return None, ()
-    tree = _tree(file, around, program)
+    tree = _tree(file, around, reading.texts, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
 
 

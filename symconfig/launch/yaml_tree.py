@@ -110,12 +110,17 @@ class _TreeBuilder(Builder):
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
 
+    def repeated(self, path: KeyPath, event: Any) -> None:
+        """Most programs take the last, and say nothing."""
+        why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
+        self.unread.append(Unread(self.place(event), shorten(event.value), why, matters=False))
+
     def close(self, done: Open, event: Any) -> None:
         span = self.spans[done.path]
         last = self.offsets.byte(event.end_mark.index) if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next
-            inner = next(reversed(done.into), None) if isinstance(done.into, dict) else len(done.into) - 1
-            last = self.spans[(*done.path, inner)].value.end if inner is not None else span.value.end
+            inner = done.into.keys() if isinstance(done.into, dict) else range(len(done.into))
+            last = max((self.spans[(*done.path, key)].value.end for key in inner), default=span.value.end)
         self.spans[done.path] = Span(span.key, self.between(span.value.start, last))
         if isinstance(done.into, dict) and "<<" in done.into:
             self.merge(done, event.start_mark)

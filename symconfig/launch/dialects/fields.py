@@ -49,6 +49,7 @@ RENAMED = {
     "trainer.limit_val_batches": "eval_iters",
     "trainer.log_every_n_steps": "log_interval",
     "data.splits_string": "split",
+    "train_ds.max_seq_length": "seq_length",
     "tokenizer.model": "tokenizer_model",
     "tokenizer.library": "",  # said with tokenizer.type
     # Said by another key beside it, by World, or always so in Megatron-LM.
@@ -83,9 +84,10 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
 # Sections that say nothing of the computation.
 ASIDE = frozenset(("exp_manager", "logger", "run", "profiling", "nsys_profile", "s3_checkpointing", "wandb",
                    "callbacks", "inprocess_restart", "ft", "straggler", "nvrx_straggler", "tensor_inspect", "defaults",
-                   "hydra", "cluster", "container_mounts", "megatron_timer_kwargs", "source", "task_encoder"))
-# Keys without an option of Megatron-LM that change what is trained, or where it lies in memory.
-WEIGHTY = frozenset(("peft", "lora", "lora_tuning", "peft_scheme", "fsdp", "transformer_layer_spec", "drop_layers"))
+                   "hydra", "cluster", "container_mounts", "megatron_timer_kwargs", "validation_ds",
+                   "test_ds", "source", "task_encoder"))
+# Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
+WEIGHTY = frozenset(("peft", "lora", "fsdp", "transformer_layer_spec", "drop_layers"))
 
 _FP8_RECIPES: dict[str, tuple[Meaning, ...]] = {
     "": (),

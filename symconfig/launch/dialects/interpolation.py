@@ -111,7 +111,7 @@ def _found(
             return Word((Piece(known),), place)
         return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
     path = _absolute(reference.strip(), entry.path)
-    other = entries.get(path) or entries.get(path[1:] if path[:1] == ("training",) else ("training", *path))
+    other = entries.get(path) or entries.get(path[1:])  # NeMo-Framework-Launcher puts the file under `training`
     if other is None or steps >= _MOST_STEPS:
         why = "nothing in this file says" if other is None else "leads in a circle"
         return Word((), place, f"depends on ${{{shorten(reference)}}}, which {why}")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
 from symconfig.launch.dialects.entry import Entry, spoken
 from symconfig.launch.reading import Piece, Setting, Word
-from symconfig.launch.text import Place, Text
+from symconfig.launch.text import Text
 from symconfig.launch.yaml_tree import parse_yaml
 
-OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>[A-Za-z_][\w\-/@]*(?:\.[\w\-/@]+)*)(?P<equals>=)?")
+_OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_]\w*)((?:\.[\w\-/@]+)*)=")
 _SECTIONS = frozenset(("model", "trainer", "train", "training", "optimizer", "optim", "ddp", "data", "dataset",
                        "scheduler", "checkpoint", "mixed_precision", "comm_overlap", "dist", "tokenizer", "rng",
                        "logger", "peft", "exp_manager", "validation", "profiling", "resume", "log"))
@@ -38,39 +37,49 @@ _SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.ite
 
 
 def is_override(text: str) -> bool:
-    """Whether a word sets or removes a key of a section that is known here."""
-    match = OVERRIDE.match(text)
-    if match is None or not (match["equals"] or match["mark"] == "~"):
-        return False
-    head, *below = match["path"].split(".")
-    return head in _SECTIONS and bool(below or head in ("peft", "mixed_precision", "training", "data"))
+    """Whether a word sets a key of a section that is known here."""
+    match = _OVERRIDE.match(text)
+    return match is not None and match[2] in _SECTIONS and bool(match[3] or match[1])
 
 
-def entries_of(words: Sequence[Word]) -> Iterator[Entry]:
-    """An entry for each word that is an override."""
-    for word in words:
-        if is_override(word.text):
-            yield _entry(word)
+def short(setting: Setting) -> str | None:
+    """The key that an option of a recipe runner stands for."""
+    return _SHORT.get(setting.name.replace("_", "-"))
 
 
-def _entry(word: Word) -> Entry:
-    match = OVERRIDE.match(word.text)
-    assert match is not None
-    path = match["path"]
-    parts = tuple(path.split("."))
-    parts = parts[1:] if parts[0] == "training" and len(parts) > 1 else parts  # NeMo-Framework-Launcher's own level
-    if match["mark"] == "~" and not match["equals"]:
-        return Entry(parts, None, (), word.place, path, removed=True)
-    said = after(word, match.end())
-    value = _value(said)
-    if isinstance(value, list) and not said.unknown:
-        words = tuple(Word((Piece(spoken(item)),), said.place) for item in value if not isinstance(item, list | dict))
-    elif value is None and not said.unknown:
+def is_key(setting: Setting) -> bool:
+    """Whether a word of a command line was read as `key=value` or `~key`."""
+    return bool(setting.name) and setting.name[0] != "-"
+
+
+def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
+    """What overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes before
+    them, as run_recipe.py's help says.
+    """
+    for setting in settings:
+        key = short(setting) if runner else None
+        if key is not None and setting.values:
+            yield _entry(key, setting)
+    for setting in settings:
+        if is_key(setting):
+            yield _entry(setting.name.lstrip("~"), setting)
+
+
+def _entry(key: str, setting: Setting) -> Entry:
+    path = tuple(key.split("."))
+    removed = setting.spelled.startswith("~")
+    if removed or not setting.values:
+        return Entry(path, None, (), setting.place, setting.spelled, removed=removed)
+    word = setting.values[-1]
+    value = _value(word)
+    words: tuple[Word, ...] = (word,)
+    if isinstance(value, list):
+        words = tuple(Word((Piece(spoken(item)),), word.place) for item in value if not isinstance(item, list | dict))
+    elif value is None and not word.unknown:
         words = ()
-    else:
-        bare = said.text[:1] in "\"'" and isinstance(value, str)
-        words = (Word((Piece(value),), said.place) if bare else said,)
-    return Entry(parts, value, words, word.place, path, removed=match["mark"] == "~")
+    elif word.text[:1] in ("'", '"') and isinstance(value, str):
+        words = (Word((Piece(value),), word.place),)
+    return Entry(path, value, words, setting.place, setting.spelled)
 
 
 def _value(word: Word) -> Any:
@@ -83,47 +92,3 @@ def _value(word: Word) -> Any:
         return plain(word.text)
     except (InputError, ValueError):
         return word.text
-
-
-def after(word: Word, count: int) -> Word:
-    """The word without its first characters."""
-    pieces: list[Piece] = []
-    place = word.place
-    for piece in word.pieces:
-        cut = min(count, len(piece.text))
-        count -= cut
-        if cut == len(piece.text) and cut:
-            continue
-        pieces.append(_cut(piece, cut) if cut else piece)
-    if pieces and pieces[0].place is not None:
-        first = pieces[0].place
-        if place.start <= first.start and first.end <= place.end:
-            place = replace(first, end=place.end)
-    return Word(tuple(pieces), place, word.unknown)
-
-
-def _cut(piece: Piece, count: int) -> Piece:
-    where = piece.place
-    skipped = piece.text[:count]
-    if where is not None:
-        same = where.end - where.start == len(piece.text.encode()) and "\n" not in skipped
-        start = where.start + len(skipped.encode())
-        where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
-    return replace(piece, text=piece.text[count:], place=where)
-
-
-def short(setting: Setting) -> str | None:
-    """The key that an option of a recipe runner stands for."""
-    return _SHORT.get(setting.name.replace("_", "-"))
-
-
-def entries_of_options(settings: Sequence[Setting]) -> Iterator[Entry]:
-    """Options of recipe runners that stand for an override, and the overrides among all the words."""
-    for setting in settings:
-        path = short(setting)
-        if path is not None and setting.values:
-            first = setting.values[0]
-            yield Entry(tuple(path.split(".")), _value(first), (first,), setting.place, setting.spelled)
-    # What is said in full goes before what is said by an option: run_recipe.py's help says so.
-    for setting in settings:
-        yield from entries_of(setting.values)

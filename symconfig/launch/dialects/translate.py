@@ -44,8 +44,9 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
     found: list[Setting] = []
     said: set[tuple[str, ...]] = set()
     unread: list[Unread] = []
+    weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
-        if any(part in ASIDE for part in path[:-1]) or (_empty(entry.value) and not entry.unknown):
+        if _aside(path, entries) or (_empty(entry.value) and not entry.unknown):
             continue
         try:
             for setting in _settings(entry, entries):
@@ -53,12 +54,21 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
                     found.append(setting)
                 said.add(_said(setting))
         except KeyError:
-            if entry.value is not False:
-                matters = any(part in WEIGHTY for part in path)
-                unread.append(_unread(entry, "has no option of Megatron-LM that says it", matters))
+            section = next((path[: index + 1] for index, part in enumerate(path) if part in WEIGHTY), None)
+            if entry.value is not False and (section is None or section not in weighty):
+                weighty.add(section)
+                unread.append(_unread(entry, "has no option of Megatron-LM that says it", section is not None))
         except ValueError as error:
             unread.append(_unread(entry, str(error), True))
     return tuple(found), tuple(unread)
+
+
+def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
+    """Of a section that says nothing of the computation; of adapters that are not used."""
+    if "peft" in path:
+        scheme = entries.get((*path[: path.index("peft") + 1], "peft_scheme"))
+        return scheme is not None and scheme.value in (None, "none")
+    return any(part in ASIDE for part in path[:-1])
 
 
 def _said(setting: Setting) -> tuple[str, ...]:
