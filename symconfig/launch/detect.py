@@ -13,13 +13,11 @@ from symconfig.launch.reading import Tree
 from symconfig.launch.text import Text
 from symconfig.launch.tree import parse_json, parse_yaml
 
-# Top-level keys by which a JSON object is DeepSpeed's (deepspeed/runtime/constants.py has many more).
-DEEPSPEED = frozenset((
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization", "bf16",
-    "bfloat16", "fp16", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer",
-    "activation_checkpointing", "data_types", "communication_data_type", "prescale_gradients", "tensor_parallel",
-    "flops_profiler", "aio", "compression_training", "pipeline", "sequence_parallel_size",
-))
+# Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
+# those that other programs have too, one that is a section.
+_DEEPSPEED = frozenset(("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "steps_per_print",
+                        "wall_clock_breakdown", "zero_allow_untested_optimizer", "activation_checkpointing"))
+_DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
 _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
@@ -57,7 +55,9 @@ def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
 
 
 def is_deepspeed(data: Any) -> bool:
-    return isinstance(data, dict) and bool(DEEPSPEED & data.keys())
+    if not isinstance(data, dict) or dialect_of(data) is not None:
+        return False
+    return bool(_DEEPSPEED & data.keys()) or any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS)
 
 
 def refused(tree: Tree) -> InputError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.launch.detect import parse, syntax_of
 from symconfig.launch.dialects.documents import read_document, read_sections
-from symconfig.launch.dialects.override import entries_of, is_key, short
+from symconfig.launch.dialects.override import entries_of, is_key, parted, short
 from symconfig.launch.files import open_text
 from symconfig.launch.origins import traced
 from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
@@ -33,14 +33,13 @@ class Around:
     """Where the files that a configuration names are looked for.
 
     virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
-    come from. arguments: the program's words that belong to no option.
+    come from.
     """
 
     folder: Path | None
     variables: Mapping[str, str]
     virtual: Mapping[str, Text] = field(default_factory=dict)
     origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
-    arguments: tuple[Word, ...] = ()
 
     def text(self, name: str, *below: str) -> Text | None:
         """The file of this name; None where there is none. Raises InputError where it may not be read."""
@@ -60,9 +59,15 @@ class Around:
 
 def followed(reading: Reading, around: Around) -> Reading:
     """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
+    reading = replace(reading, settings=tuple(parted(reading.settings)))
     for step in (_arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
         reading = step(reading, around)
-    return reading
+    named = tuple(setting for setting in reading.settings if setting.name)
+    loose = (word for setting in reading.settings if not setting.name for word in setting.values)
+    files = {text.file for text in reading.texts}
+    idle = (Unread(word.place, word.text, "is an argument that belongs to no option", matters=False)
+            for word in loose if not (word.unknown or any(file.endswith(word.text) for file in files)))
+    return _unread(replace(reading, settings=named), *idle)
 
 
 def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
@@ -99,7 +104,7 @@ def _unread(reading: Reading, *items: Unread) -> Reading:
 
 def _arguments(reading: Reading, around: Around) -> Reading:
     """A YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
-    for word in around.arguments:
+    for word in (word for setting in reading.settings if not setting.name for word in setting.values):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = _tree(Setting("", word.text, (word,), word.place), around, reading.texts)
             if isinstance(tree, Unread):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from symconfig.launch.dialects.documents import read_sections
-from symconfig.launch.dialects.override import entries_of, entries_of_options, is_override
+from symconfig.launch.dialects.override import entries_of, is_override, parted
 from symconfig.launch.reading import Piece, Setting, Word
 from symconfig.launch.text import Text
 from tests.launch.said import options, places_hold, read_yaml, unread
@@ -189,40 +192,42 @@ def test_an_environment_variable_that_is_given_or_has_a_default_is_known() -> No
     assert reading.settings[0].values[0].pieces[0].overridden_by == "LAYERS"
 
 
-def overridden(source: str, *words: str) -> list[str]:
-    """Options of a file under overrides of a command line."""
-    line = " ".join(words)
+def overridden(source: str, line: str) -> list[str]:
+    """Options of a file under the overrides of a command line, of a recipe runner's too."""
     text = Text("<arguments>", line.encode())
-    start = 0
-    given = []
-    for word in words:
-        place = text.place(start, start + len(word.encode()))
-        given.append(Word((Piece(word, place),), place))
-        start = place.end + 1
     tree = read_yaml(source).tree if source else None
-    reading = read_sections(tree, {}, tuple(entries_of(given)), text)
-    assert places_hold(reading if tree is None else reading.__class__(
-        reading.format, (*reading.texts, text), reading.settings))
+    overrides = tuple(entries_of(tuple(parted([loose(text)])), runner=True))
+    reading = read_sections(tree, {}, overrides, text)
+    assert places_hold(replace(reading, texts=(*reading.texts, text)))
     return options(reading)
+
+
+def loose(text: Text) -> Setting:
+    """The words of a line, as those that belong to no option."""
+    words = []
+    for match in re.finditer(rb"\S+", text.data):
+        place = text.place(match.start(), match.end())
+        words.append(Word((Piece(text.at(place), place),), place))
+    return Setting("", "", tuple(words), text.place(0, len(text.data)))
 
 
 def test_overrides_alone() -> None:
     assert overridden(
-        "", "model.tensor_model_parallel_size=8", "++train.global_batch_size=512", "+model.recompute_modules=[mlp,moe]",
-        "trainer.strategy.pipeline_model_parallel_size=4", "model.sequence_parallel=True", "optimizer.lr='1e-4'",
-        "model.bias_dropout_fusion=false", "dataset.path=/x=y",
+        "", "model.tensor_model_parallel_size=8 ++train.global_batch_size=512 +model.recompute_modules=[mlp,moe] "
+        "trainer.strategy.pipeline_model_parallel_size=4 model.sequence_parallel=True optimizer.lr='1e-4' "
+        "model.bias_dropout_fusion=false dataset.path=/x=y",
     ) == ["--tensor-model-parallel-size 8", "--global-batch-size 512", "--recompute-modules mlp moe",
           "--pipeline-model-parallel-size 4", "--sequence-parallel", "--lr 1e-4", "--no-bias-dropout-fusion"]
 
 
 def test_overrides_replace_take_away_and_are_referred_to() -> None:
     source = "model:\n  num_layers: 4\n  seq_length: 128\n  max_position_embeddings: ${.seq_length}\ntrain: {seed: 1}\n"
-    assert overridden(source, "model.seq_length=256", "~model.num_layers", "model.hidden_size=64") == [
+    assert overridden(source, "model.seq_length=256 ~model.num_layers model.hidden_size=64") == [
         "--seq-length 256", "--max-position-embeddings 256", "--seed 1", "--hidden-size 64"]
 
 
 def test_the_level_of_the_nemo_launcher_is_passed_over() -> None:
-    assert overridden("", "training.model.micro_batch_size=2", "training.trainer.max_steps=9") == [
+    assert overridden("", "training.model.micro_batch_size=2 training.trainer.max_steps=9") == [
         "--micro-batch-size 2", "--train-iters 9"]
 
 
@@ -231,11 +236,22 @@ def test_what_is_no_override(word: str) -> None:
     assert not is_override(word)
 
 
+def test_an_override_among_the_values_of_an_option_is_none_of_them() -> None:
+    text = Text("<arguments>", b"--recipe otter model.num_layers=5 ~train.seed")
+    found = list(parted([replace(loose(text), name="--recipe", spelled="--recipe")]))
+    assert [(one.name, one.spelled, [word.text for word in one.values]) for one in found] == [
+        ("--recipe", "--recipe", ["--recipe", "otter"]), ("model.num_layers", "model.num_layers", ["5"]),
+        ("train.seed", "~train.seed", [])]
+    assert [text.at(one.place) for one in found] == ["--recipe otter", "model.num_layers=5", "~train.seed"]
+
+
 def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> None:
     text = Text("<arguments>", b"-tp 2 -mb 4 model.tensor_model_parallel_size=8")
     words = [Word((Piece(text.at(place), place),), place) for place in (text.place(4, 5), text.place(10, 11),
                                                                        text.place(12, len(text.data)))]
     settings = (Setting("-tp", "-tp", (words[0],), text.place(0, 5)),
                 Setting("-mb", "-mb", tuple(words[1:]), text.place(6, len(text.data))))
-    reading = read_sections(None, {}, tuple(entries_of_options(settings)), text)
-    assert sorted(options(reading)) == ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]
+    for runner in (True, False):
+        reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)), text)
+        both = ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]
+        assert sorted(options(reading)) == (both if runner else both[1:])

@@ -118,6 +118,13 @@ def test_of_several_documents_the_wanted_one_is_read() -> None:
     assert not any(item.matters for item in read.unread)
 
 
+def test_of_a_key_that_stands_twice_the_last_counts_and_it_is_said() -> None:
+    read = tree("m:\n  a: 1\n  b: 2\n  a: 3\nz: 0\n")
+    assert read.data["m"] == {"a": 3, "b": 2}
+    assert (said(read, "m", "a"), said(read, "m")) == ("3", "a: 1\n  b: 2\n  a: 3")
+    assert [(item.place.line, item.matters) for item in read.unread] == [(4, False)]
+
+
 def test_windows_line_ends_a_mark_at_the_start_and_wide_characters_shift_nothing() -> None:
     read = parse_yaml(Text("x.yaml", "\ufeffa: é€\r\nb:\r\n  c: 12\r\n".encode()))
     assert read.data == {"a": "é€", "b": {"c": 12}}
@@ -126,7 +133,7 @@ def test_windows_line_ends_a_mark_at_the_start_and_wide_characters_shift_nothing
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        tree("a: 1\nb: .inf\na: 2\n")
+        tree("a: 1\nb: .inf\nc: .nan\n")
     assert [problem.line for problem in caught.value.problems] == [2, 3]
 
 

@@ -73,8 +73,6 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
                         (("optimizer", "adam"), ("use_distributed_optimizer", True))),
         **dict.fromkeys(("fused_adam", "adam", "adamw"), (("optimizer", "adam"),)),
     },
-    "sched.name": {"cosineannealing": (("lr_decay_style", "cosine"),),
-                   "warmupannealing": (("lr_decay_style", "linear"),)},
     "optim.grad_sync_dtype": {"bf16": (("grad_reduce_in_bf16", True),), "fp32": (), "32": ()},
     # Megatron-LM reduces in fp32 with bf16, unless it is told otherwise.
     "grad_reduce_in_fp32": {"true": (("accumulate_allreduce_grads_in_fp32", True),),
@@ -146,6 +144,13 @@ def _fp8(entry: Entry, near: Near) -> Iterator[Meaning]:
         yield "fp8", AS_WRITTEN
 
 
+def _schedule(entry: Entry, near: Near) -> Iterator[Meaning]:
+    """Of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
+    style = {"cosineannealing": "cosine", "warmupannealing": "linear"}.get(str(entry.value).lower())
+    if style is not None:
+        yield "lr_decay_style", style
+
+
 def _betas(entry: Entry, near: Near) -> Iterator[Meaning]:
     if not isinstance(entry.value, list) or len(entry.value) != 2:
         raise ValueError("has not two values")
@@ -211,6 +216,7 @@ SPECIAL: dict[str, Callable[[Entry, Near], Iterator[Meaning]]] = {
     "num_query_groups": _query_groups,
     "fp8": _fp8,
     "optim.betas": _betas,
+    "sched.name": _schedule,
     "activations_checkpoint_granularity": _recompute("recompute_granularity"),
     "activations_checkpoint_method": _recompute("recompute_method"),
     "activations_checkpoint_num_layers": _recompute("recompute_num_layers"),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
 from symconfig.launch.dialects.entry import Entry, spoken
 from symconfig.launch.reading import Piece, Setting, Word
-from symconfig.launch.text import Text
+from symconfig.launch.text import Place, Text
 from symconfig.launch.yaml_tree import parse_yaml
 
-_OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_]\w*)((?:\.[\w\-/@]+)*)=")
+_OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
 _SECTIONS = frozenset(("model", "trainer", "train", "training", "optimizer", "optim", "ddp", "data", "dataset",
                        "scheduler", "checkpoint", "mixed_precision", "comm_overlap", "dist", "tokenizer", "rng",
                        "logger", "peft", "exp_manager", "validation", "profiling", "resume", "log"))
@@ -37,9 +38,16 @@ _SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.ite
 
 
 def is_override(text: str) -> bool:
-    """Whether a word sets a key of a section that is known here."""
+    """Whether a word sets, or takes away, a key of a section that is known here."""
+    return _match(text, whole_sections=False) is not None
+
+
+def _match(text: str, *, whole_sections: bool) -> re.Match[str] | None:
+    """whole_sections: `training=llama/llama3_8b` counts too, which names a file."""
     match = _OVERRIDE.match(text)
-    return match is not None and match[2] in _SECTIONS and bool(match[3] or match[1])
+    if match is None or match["head"] not in _SECTIONS or not (match["equals"] or match["mark"] == "~"):
+        return None
+    return match if match["below"] or match["mark"] or whole_sections else None
 
 
 def short(setting: Setting) -> str | None:
@@ -50,6 +58,52 @@ def short(setting: Setting) -> str | None:
 def is_key(setting: Setting) -> bool:
     """Whether a word of a command line was read as `key=value` or `~key`."""
     return bool(setting.name) and setting.name[0] != "-"
+
+
+def parted(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """The same, with each override among the words by itself: as a setting whose name is the key."""
+    for setting in settings:
+        rest: list[Word] = []
+        found: list[Setting] = []
+        for word in setting.values:
+            match = _match(word.text, whole_sections=not setting.name)
+            if match is None:
+                rest.append(word)
+            else:
+                values = (after(word, match.end()),) if match["equals"] else ()
+                mark = match["mark"] or ""
+                found.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
+        if not found:
+            yield setting
+        elif setting.name:
+            end = rest[-1].place.end if rest and rest[-1].place.file == setting.place.file else setting.place.end
+            yield replace(setting, values=tuple(rest), place=replace(setting.place, end=end))
+        elif rest:
+            yield replace(setting, values=tuple(rest))
+        yield from found
+
+
+def after(word: Word, count: int) -> Word:
+    """The word without its first characters."""
+    pieces: list[Piece] = []
+    for piece in word.pieces:
+        cut = min(count, len(piece.text))
+        count -= cut
+        if cut < len(piece.text) or not piece.text:
+            pieces.append(_cut(piece, cut) if cut else piece)
+    first = pieces[0].place if pieces else None
+    inside = first is not None and word.place.file == first.file and word.place.start <= first.start < word.place.end
+    place = replace(first, end=word.place.end) if first is not None and inside else word.place
+    return Word(tuple(pieces), place, word.unknown)
+
+
+def _cut(piece: Piece, count: int) -> Piece:
+    where, skipped = piece.place, piece.text[:count]
+    if where is not None:
+        same = where.end - where.start == len(piece.text.encode()) and "\n" not in skipped
+        start = where.start + len(skipped.encode())
+        where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
+    return replace(piece, text=piece.text[count:], place=where)
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:

@@ -1,0 +1,55 @@
+"""An existing configuration of whatever format -> what it says. Nothing of it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from symconfig.errors import InputError, Problem
+from symconfig.launch.bash.read import read_bash
+from symconfig.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
+from symconfig.launch.dialects.documents import read_document
+from symconfig.launch.files import open_text
+from symconfig.launch.follow import Around, followed
+from symconfig.launch.reading import Reading
+from symconfig.launch.text import Text
+
+ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
+    """What a configuration says. source: the path of a file, or a line of arguments.
+
+    variables: the environment in which it is started. extra: the arguments that its script gets. Raises InputError:
+    what is no launch configuration, cannot be opened safely, or starts no training.
+    """
+    path = Path(source)
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):  # a line longer than a file name may be
+        exists = False
+    if not exists and is_arguments(source):
+        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra)
+    if exists and path.is_dir():
+        raise folder_refused(path)
+    text = open_text(path, root=path.parent)
+    syntax = syntax_of(text)
+    if syntax == "bash":
+        return _bash(text, path.parent, variables, extra)
+    if extra:
+        raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
+    tree = parse(text, syntax)
+    if is_deepspeed(tree.data):
+        return Reading("deepspeed", (text,), (), deepspeed=tree)
+    reading = read_document(tree, variables)
+    if reading is None:
+        raise refused(tree)
+    return followed(reading, Around(path.parent, variables))
+
+
+def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
+    bash = read_bash(text, folder=folder, variables=variables, extra=extra)
+    written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
+    return followed(bash.reading, Around(bash.folder, variables, written, bash.origins))
