@@ -25,10 +25,8 @@ BY_NAME: dict[str, int] = {
     "mistral-7b-v0.1": 32_000,  # mistralai/Mistral-7B-v0.1
     "mistral-7b-v0.3": 32_768,  # mistralai/Mistral-7B-v0.3
     "mixtral-8x7b": 32_000,  # mistralai/Mixtral-8x7B-v0.1
-    "qwen2.5-": 151_665,  # Qwen/Qwen2.5-7B, tokenizer.json with its added tokens; config.json says 152,064 or 151,936
-    "qwen3-": 151_669,  # Qwen/Qwen3-8B, tokenizer.json with its added tokens; config.json says 151,936
-    "deepseek-v2": 102_400,  # deepseek-ai/DeepSeek-V2, config.json
-    "deepseek-v3": 129_280,  # deepseek-ai/DeepSeek-V3, config.json
+    "qwen2.5-": 151_665,  # Qwen/Qwen2.5-7B with its added tokens; config.json says 152,064 or 151,936
+    "qwen3-": 151_669,  # Qwen/Qwen3-8B with its added tokens; config.json says 151,936
     "gemma-2": 256_000,  # google/gemma-2-9b
     "bloom": 250_680,  # bigscience/bloom, tokenizer.json; its embedding is padded to 250,880
 }
