@@ -51,6 +51,8 @@ _OF_HIDDEN_SIZE: Mapping[KeyPath, Callable[[int], int]] = {
     (ZERO, "stage3_prefetch_bucket_size"): lambda hidden: int(0.9 * hidden * hidden),
     (ZERO, "stage3_param_persistence_threshold"): lambda hidden: 10 * hidden,
 }
+# Set by Accelerate, under the Trainer, whatever the file says (accelerate/utils/dataclasses.py, DeepSpeedPlugin).
+OVERWRITTEN: frozenset[KeyPath] = frozenset({("steps_per_print",)})
 _OF_STEPS = frozenset({("scheduler", "params", "total_num_steps"), ("scheduler", "params", "warmup_num_steps")})
 
 

@@ -133,7 +133,7 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
         found.append(Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
                               "less fragmentation: ZeRO allocates and frees buffers of many sizes"))
     if plan.best.options.optimizer_offload:
-        found.append(Variable("OMP_NUM_THREADS", "$(( ($(nproc) + GPUS_PER_NODE - 1) / GPUS_PER_NODE ))",
+        found.append(Variable("OMP_NUM_THREADS", "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
                               "the optimizer runs on the host's cores, and torchrun would give each rank one"))
     return tuple(found)
 

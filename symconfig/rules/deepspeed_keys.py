@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from symconfig.errors import Problem
-from symconfig.recover.deepspeed_auto import ZERO, autos, fills
+from symconfig.recover.deepspeed_auto import OVERWRITTEN, ZERO, autos, fills
 from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.rules.deepspeed_schema import Kind, Mismatch, known, mismatches
 from symconfig.rules.rule import Rule
@@ -19,6 +19,8 @@ def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iter
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for found in mismatches(facts.tree.data):
+            if facts.trainer and found.path in OVERWRITTEN:
+                continue
             if found.kind == kind and (near is None or near == (found.near is not None)):
                 yield _problem(facts, found)
 
@@ -109,7 +111,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         '"stage3_prefetch_bucket_size": 15099494.4}}',
         _of("type")),
     Rule(
-        "deepspeed-loose-type", "warning", "a value is of another type, which DeepSpeed takes for the right one",
+        "deepspeed-loose-type", "note", "a value is of another type, which DeepSpeed takes for the right one",
         "5e8 is a floating-point number in JSON and \"500000000\" is text; this release converts both, others refused "
         "them, and the Trainer compares such a value with its own as it stands.",
         '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2, '

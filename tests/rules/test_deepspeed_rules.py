@@ -95,6 +95,20 @@ def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint:
     assert "deepspeed-batch-product" not in _said(text, None)
 
 
+def test_a_size_in_floating_point_is_a_note_with_the_whole_number() -> None:
+    zero = '"zero_optimization": {"stage": 3, "sub_group_size": 1e9}'
+    text = f'{{"train_batch_size": 8, "bf16": {{"enabled": true}}, {zero}}}'
+    said = _said(text)
+    assert "Try: 1000000000" in said["deepspeed-loose-type"]
+    assert set(said) <= {name for name in NAMED if NAMED[name].severity == "note"}
+
+
+def test_what_accelerate_sets_anyhow_may_be_anything_under_the_trainer() -> None:
+    text = '{"train_batch_size": 8, "bf16": {"enabled": true}, "steps_per_print": "inf"}'
+    assert "deepspeed-wrong-type" in _said(text)
+    assert "deepspeed-wrong-type" not in _said(text, trainer=True)
+
+
 def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
     """The Trainer's own defaults are no finding in a JSON by itself, whose arguments are not known."""
     text = ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, '
