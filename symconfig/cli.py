@@ -61,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     parser = _parser()
-    arguments, unknown = parser.parse_known_args(words)
+    end = words.index("--") if "--" in words else len(words)
+    arguments, unknown = parser.parse_known_args(words[:end])
+    if end < len(words):  # what follows is a script's own
+        if not hasattr(arguments, "extra"):
+            unknown.append("--")
+        arguments.extra = words[end + 1 :]
     if unknown:
         raise InputError([_unknown(word, arguments.command_parser) for word in unknown])
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -111,7 +116,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _partition, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate, _import,
+    for add in (_plan, _audit, _partition, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate, _import,
                 _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
@@ -162,6 +167,15 @@ def _plan(commands: _Commands) -> _Parser:
     out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
+    return parser
+
+
+def _audit(commands: _Commands) -> _Parser:
+    from symconfig.cli_audit_options import add_audit
+
+    does = "read an existing launch script or config: what it will do, what is wrong, what would be better"
+    parser = _command(commands, "audit", does, "audit", "cli_audit")
+    add_audit(parser)
     return parser
 
 

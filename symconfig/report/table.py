@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.plan import Candidate, Plan, Recompute
 from symconfig.plan_searched import searched
@@ -33,17 +35,23 @@ def headline(plan: Plan) -> str:
 
 def ranking(plan: Plan) -> Grid:
     """One row a candidate, the best first."""
-    rows = [_row(number, candidate) for number, candidate in enumerate((plan.best, *plan.alternatives), 1)]
+    numbered = enumerate((plan.best, *plan.alternatives), 1)
+    return compared(tuple((str(number), candidate) for number, candidate in numbered))
+
+
+def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
+    """One row a candidate, each under a name."""
+    rows = [_row(name, candidate) for name, candidate in candidates]
     names = [name for name in rows[0] if name not in _SAME or len({row[name] for row in rows}) > 1]
     return Grid(tuple(names), tuple(tuple(row[name] for name in names) for row in rows),
-                left=tuple(index for index, name in enumerate(names) if name in _WORDS), marked=0)
+                left=tuple(index for index, name in enumerate(names) if name in _WORDS), marked=marked)
 
 
-def _row(number: int, candidate: Candidate) -> dict[str, str]:
+def _row(number: str, candidate: Candidate) -> dict[str, str]:
     """Cells by column, in order."""
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
-        "#": str(number), "tp": str(p.tp), "pp": str(p.pp), "vpp": str(p.vpp), "cp": str(p.cp), "ep": str(p.ep),
+        "#": number, "tp": str(p.tp), "pp": str(p.pp), "vpp": str(p.vpp), "cp": str(p.cp), "ep": str(p.ep),
         "etp": str(p.etp), "dp": str(p.dp), "micro": str(candidate.batch.micro),
         "accum": str(candidate.batch.num_microbatches), "zero": str(o.zero_stage),
         "sp": "yes" if o.sequence_parallel else "no", "recompute": recompute_text(o.recompute),
@@ -119,7 +127,7 @@ def _memory_difference(best: Candidate, other: Candidate) -> str:
     return f"; memory {'+' if delta > 0 else ''}{gib(delta)} GiB"
 
 
-def parts(plan: Plan) -> Grid:
+def parts(plan: Plan, title: str = "Where the best plan spends") -> Grid:
     """Time and memory of the best plan by part, side by side, the largest first."""
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
@@ -133,7 +141,7 @@ def parts(plan: Plan) -> Grid:
     right += [empty] * (height - len(right))
     rows = tuple((*a, "", *b) for a, b in zip(left, right, strict=True))
     return Grid(("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share"), rows, left=(0, 4),
-                title="Where the best plan spends")
+                title=title)
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:

@@ -1,0 +1,98 @@
+"""An audit: what a configuration is, what it will do, what is wrong with it, and what would be better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from symconfig.audit import memory
+from symconfig.audit.best import best, willing
+from symconfig.audit.judge import Judged, judge
+from symconfig.audit.sides import Side, side
+from symconfig.audit.steps import State, steps
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Limits
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.launch.reading import Reading
+from symconfig.plan import Plan
+from symconfig.recover.asked import Asked
+from symconfig.rules.rule import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
+
+    better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
+    nothing fits. way: from the run to it, one change after the other.
+    """
+
+    side: Side
+    findings: tuple[Finding, ...]
+    judged: Judged | None = None
+    unpredicted: tuple[Problem, ...] = ()
+    better: Plan | None = None
+    infeasible: str | None = None
+    way: tuple[State, ...] = ()
+
+    @property
+    def reading(self) -> Reading:
+        return self.side.reading
+
+    @property
+    def runs(self) -> bool:
+        """Whether nothing is known that keeps it from running."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
+        if self.judged is None or self.better is None or not self.judged.fits:
+            return None
+        return 1 - self.better.best.predicted.step_s / self.judged.plan.best.predicted.step_s
+
+
+def audit(
+    reading: Reading,
+    asked: Asked,
+    cluster: ClusterDescriptor | None,
+    limits: Limits,
+    *,
+    plan: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
+    found = side(reading, asked)
+    findings, unpredicted = found.findings(cluster), list(_dark(found, cluster))
+    if unpredicted or cluster is None:
+        return Audit(found, findings, unpredicted=tuple(unpredicted))
+    progress("predicting what is there")
+    try:
+        judged = judge(found.run(cluster), cluster, limits)
+    except InputError as error:
+        return Audit(found, findings, unpredicted=error.problems)
+    findings += memory.findings(judged, reading)
+    if not plan:
+        return Audit(found, findings, judged)
+    progress("looking for a better plan")
+    try:
+        better = best(judged)
+    except (InfeasibleError, InputError) as error:
+        return Audit(found, findings, judged, infeasible=str(error))
+    framework = willing(judged.run.configuration.framework, cluster.gpu.architecture)
+    return Audit(found, findings, judged, (), better, None, steps(judged, better, framework))
+
+
+def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+    """Why no prediction is made, whatever the options say."""
+    result = []
+    if not found.reading.complete:
+        unread = sum(item.matters for item in found.reading.unread)
+        what = "is not predicted: not all of its arguments are known"
+        result.append(Problem(what, file=found.reading.file, got=f"{unread} places" if unread else None,
+                              hint="--set NAME=VALUE for the variables, or -- OPTIONS for what \"$@\" brings"))
+    if cluster is None:
+        result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
+    if found.gpus is None:
+        result.append(Problem("is not said by the launcher", field="the number of GPUs", hint="--gpus N"))
+    return result

@@ -1,0 +1,177 @@
+"""An audit for a person: what was understood, what is wrong, what it costs, and the way to the best plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.audit.audit import Audit
+from symconfig.audit.judge import Judged
+from symconfig.descriptor.document import shorten
+from symconfig.format import count, gib, percent, seconds
+from symconfig.graph.count import parameters
+from symconfig.launch.reading import Reading
+from symconfig.plan import Plan
+from symconfig.recover.run import Described
+from symconfig.report import table
+from symconfig.report.grid import Block, Grid
+
+FORMATS = {
+    "bash": "bash", "megatron yaml": "a Megatron-LM YAML config", "overrides": "overrides of Megatron-Bridge or NeMo",
+    "model args yaml": "YAML of ENV_VARS and MODEL_ARGS", "deepspeed": "a DeepSpeed JSON",
+}
+_FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
+_SHOWN = 40  # places that were not understood: of a longer list the rest is counted
+
+
+def blocks(audit: Audit) -> list[Block]:
+    """Everything that is shown, in order."""
+    shown: list[Block] = [read(audit)]
+    if audit.reading.unread:
+        shown.append(unread(audit.reading))
+    if audit.judged is not None:
+        shown.append(understood(audit.judged))
+    if audit.findings:
+        shown.append(findings(audit))
+    if audit.judged is not None:
+        shown += [stages(audit.judged), table.parts(audit.judged.plan, "Where the step and the fullest GPU spend"),
+                  cost(audit.judged)]
+    if audit.unpredicted:
+        shown.append("\n".join(["Nothing is predicted:", *(f"  {problem}" for problem in audit.unpredicted)]))
+    if audit.better is not None and audit.judged is not None:
+        shown += way(audit, audit.judged, audit.better)
+    elif audit.infeasible:
+        shown.append(f"No better plan: {audit.infeasible}")
+    return [*shown, verdict(audit)]
+
+
+def read(audit: Audit) -> str:
+    """What was read, and as what."""
+    reading, side = audit.reading, audit.side
+    options = f"{count(len(reading.settings))} options"
+    if reading.deepspeed is not None:
+        options += f" and {count(len(reading.deepspeed.spans) - 1)} keys of {reading.deepspeed.text.file}"
+    program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
+    others = [text.file for text in reading.texts[1:]]
+    beside = f" (with {', '.join(others)})" if others else ""
+    version = side.version if side.version_given or side.backend != "megatron" else \
+        f"{side.version}, the newest that has most of its options (--megatron-version)"
+    return (f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
+            f"read as {_FRAMEWORKS[side.backend]} {version}")
+
+
+def unread(reading: Reading) -> Grid:
+    """Every place that was not understood."""
+    items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
+    rows = [(str(item.place), shorten(item.what, 60), item.why, "yes" if item.matters else "no")
+            for item in items[:_SHOWN]]
+    if len(items) > _SHOWN:
+        rows.append(("", f"and {count(len(items) - _SHOWN)} more (--json has all)", "", ""))
+    return Grid(("where", "what", "why", "may change the arguments"), tuple(rows), left=(0, 1, 2),
+                title="Not understood")
+
+
+def understood(judged: Judged) -> str:
+    """Model, GPUs and batch, with what had to be assumed."""
+    plan, described = judged.plan, judged.run.described
+    p, b = plan.best.parallel, plan.best.batch
+    lines = [model(described), table.headline(plan).replace(plan.model.name, "runs", 1),
+             f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
+             f"{count(b.num_microbatches)} microbatches a step"]
+    lines += [f"assumed: {item.what} {item.value} ({item.why})"
+              for item in (*described.assumed, *judged.run.assumed)]
+    return "\n".join(lines)
+
+
+def model(described: Described) -> str:
+    """The model by what it is, and by the zoo's name where one computes the same."""
+    found, total = described.model, parameters(described.model).total
+    shape = (f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {found.num_attention_heads} heads "
+             f"on {found.num_key_value_heads} of keys, vocabulary {count(found.vocab_size)}")
+    if found.experts is not None:
+        shape += f", {found.experts.num_experts} experts of which {found.experts.num_experts_per_tok} work"
+    name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
+    return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
+
+
+def _near(described: Described) -> str:
+    if described.near is None:
+        return "none of the zoo's"
+    name, fields = described.near
+    return f"like the zoo's {name} but for {', '.join(fields)}"
+
+
+def findings(audit: Audit) -> str:
+    """A line each, the worst first."""
+    order = ("error", "warning", "note")
+    ranked = sorted(audit.findings, key=lambda finding: order.index(finding.severity))
+    return "\n".join(["What is wrong", *(f"  {finding.severity}: {finding.problem} [{finding.rule}]"
+                                         for finding in ranked)])
+
+
+def stages(judged: Judged) -> Grid:
+    """Memory of every pipeline stage against the limit."""
+    plan = judged.plan
+    fixed = plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in plan.best.stages)
+    rows = []
+    for number, stage in enumerate(plan.best.stages):
+        used = stage.peak_bytes + fixed
+        layers = sum(len(chunk) for chunk in stage.chunks) - sum(
+            kind in ("embedding", "head") for chunk in stage.chunks for kind in chunk)
+        ends = [kind for chunk in stage.chunks for kind in chunk if kind in ("embedding", "head")]
+        rows.append((str(number), " + ".join([f"{layers} layers", *ends]), gib(stage.peak_bytes), gib(used),
+                     gib(plan.usable_bytes), percent(used / plan.usable_bytes),
+                     "" if used <= plan.usable_bytes else "does not fit"))
+    return Grid(("stage", "holds", "peak GiB", "in use GiB", "usable GiB", "share", ""), tuple(rows), left=(1, 6),
+                title="Memory of each stage's GPUs")
+
+
+def cost(judged: Judged) -> str:
+    """Step time and MFU, with how sure they are."""
+    predicted = judged.plan.best.predicted
+    low, high = predicted.interval["step_s"]
+    least, most = predicted.interval["device_bytes"]
+    return (f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
+            f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
+            f"MFU {percent(predicted.mfu)}.\n"
+            f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
+            f"{gib(most)} GiB{predicted.basis('memory')}.")
+
+
+def way(audit: Audit, judged: Judged, better: Plan) -> list[Block]:
+    """The run beside the best plan, and each change between them."""
+    both = table.compared((("now", judged.plan.best), ("best", better.best)))
+    if not audit.way:
+        return [both, "It is the best plan already: nothing that the planner decides would change."]
+    rows = [(", ".join(step.changes) or "no change", seconds(step.step_s), _gain(step.gain), gib(step.device_bytes),
+             "" if step.fits else "does not fit") for step in audit.way]
+    return [both, Grid(("change", "step s", "step time", "GPU GiB", ""), tuple(rows), left=(0, 4),
+                       title="The way there, in the order that gains most first"), *_proof(better)]
+
+
+def _gain(share: float) -> str:
+    return f"{-100 * share:+.1f} %"
+
+
+def _proof(better: Plan) -> Iterator[str]:
+    search = better.search
+    said = "no better one exists under the model" if search.optimal else \
+        f"another could be {percent(search.gap)} faster at most"
+    yield f"{count(search.candidates)} candidates were weighed; {said}."
+
+
+def verdict(audit: Audit) -> str:
+    """The answer in a line."""
+    errors = sum(finding.severity == "error" for finding in audit.findings)
+    warnings = sum(finding.severity == "warning" for finding in audit.findings)
+    told = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    if errors:
+        head = f"It cannot run as it is: {told}."
+    elif not audit.reading.complete:
+        head = f"Not all of it was understood, so that nothing is said of whether it runs: {told}."
+    else:
+        head = f"Nothing keeps it from running: {told}."
+    if audit.better is not None and audit.gain is not None and audit.way:
+        head += f" The best plan takes {percent(audit.gain)} less time a step."
+    elif audit.better is not None and audit.gain is None:
+        head += " There is a plan that fits."
+    return head

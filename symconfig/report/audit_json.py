@@ -1,0 +1,120 @@
+"""An audit as plain data, and as SARIF for code review."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+
+from symconfig import __version__
+from symconfig.audit.audit import Audit
+from symconfig.audit.memory import RULES
+from symconfig.errors import Problem
+from symconfig.launch.reading import Setting
+from symconfig.launch.text import Place
+from symconfig.recover.run import Assumed
+from symconfig.rules.catalogue import catalogue
+from symconfig.rules.rule import Finding, Rule
+
+SCHEMA = "symconfig.audit/1"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+RULES_PAGE = "docs/rules.md"
+
+
+def to_dict(audit: Audit) -> dict[str, Any]:
+    """The contract of `symconfig audit --json`."""
+    judged, reading = audit.judged, audit.reading
+    described = judged.run.described if judged is not None else None
+    return {
+        "schema": SCHEMA,
+        "file": reading.file,
+        "files": [text.file for text in reading.texts],
+        "format": reading.format,
+        "program": reading.program.text if reading.program is not None else None,
+        "target": {"backend": audit.side.backend, "version": audit.side.version, "given": audit.side.version_given},
+        "gpus": audit.side.gpus,
+        "runs": audit.runs,
+        "complete": reading.complete,
+        "options": [_setting(setting) for setting in reading.settings],
+        "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
+        "unread": [{**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
+                   for item in reading.unread],
+        "model": None if described is None else {
+            "zoo": described.zoo,
+            "near": None if described.near is None else {"zoo": described.near[0], "fields": list(described.near[1])},
+            "descriptor": described.model.model_dump(mode="json", by_alias=True),
+        },
+        "assumed": [] if judged is None or described is None else
+        [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
+        "run": None if judged is None else judged.plan.best.to_dict(),
+        "fits": None if judged is None else judged.fits,
+        "usable_bytes": None if judged is None else judged.plan.usable_bytes,
+        "unpredicted": [_problem(problem) for problem in audit.unpredicted],
+        "findings": [{"rule": finding.rule, "severity": finding.severity, **_problem(finding.problem)}
+                     for finding in audit.findings],
+        "best": None if audit.better is None else audit.better.best.to_dict(),
+        "gain": audit.gain,
+        "infeasible": audit.infeasible,
+        "steps": [asdict(step) for step in audit.way],
+    }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    return {**_place(setting.place), "name": setting.name, "spelled": setting.spelled,
+            "values": [None if word.unknown else word.text for word in setting.values]}
+
+
+def _assumed(item: Assumed) -> dict[str, Any]:
+    where = _place(item.place) if item.place is not None else {"file": None, "line": None, "column": None}
+    return {"what": item.what, "value": item.value, "why": item.why, **where}
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "column": place.column}
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {name: getattr(problem, name) for name in Problem.__slots__}
+
+
+def sarif(audit: Audit) -> dict[str, Any]:
+    """SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule `not-read`."""
+    every: tuple[Rule[Any], ...] = (*catalogue(), *RULES)
+    results = [*map(_result, audit.findings), *(_unread(audit))]
+    return {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "symconfig", "version": __version__,
+                "rules": [*({"id": rule.name, "shortDescription": {"text": rule.title},
+                             "fullDescription": {"text": rule.why}, "help": {"text": f"See {RULES_PAGE}."},
+                             "defaultConfiguration": {"level": rule.severity}} for rule in every),
+                          {"id": "not-read", "shortDescription": {"text": "A place that was not understood"},
+                           "defaultConfiguration": {"level": "note"}}],
+            }},
+            "results": results,
+        }],
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    problem = finding.problem
+    plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
+    return {"ruleId": finding.rule, "level": finding.severity, "message": {"text": str(plain)},
+            "locations": _locations(problem.file, problem.line, problem.column)}
+
+
+def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
+    for item in audit.reading.unread:
+        yield {"ruleId": "not-read", "level": "note", "message": {"text": f"{item.what}: {item.why}"},
+               "locations": _locations(item.place.file, item.place.line, item.place.column)}
+
+
+def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
+    if file is None:
+        return []
+    region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None
+    where: dict[str, Any] = {"artifactLocation": {"uri": PurePath(file).as_posix()}}
+    return [{"physicalLocation": where | ({"region": region} if region else {})}]
