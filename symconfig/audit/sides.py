@@ -13,6 +13,7 @@ from symconfig.recover.run import Run
 from symconfig.render.flags import flags, resolve
 from symconfig.rules import deepspeed as deepspeed_rules
 from symconfig.rules import megatron as megatron_rules
+from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.rules.facts import MegatronFacts
 from symconfig.rules.rule import Finding
 from symconfig.targets import DEEPSPEED_RELEASE
@@ -91,7 +92,7 @@ class DeepSpeedSide:
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        return deepspeed_rules.findings(deepspeed_rules.facts(self.reading, self.gpus, self.asked.model))
+        return deepspeed_rules.findings(DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)

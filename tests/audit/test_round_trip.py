@@ -29,7 +29,7 @@ class Case:
 
 CASES: dict[str, tuple[Case, ...]] = {
     "deepseek-v3": (Case("h200", 512, 2048, 4096, {"tp": "2", "pp": "16"}),),
-    "gpt-oss-120b": (Case("h100", 64, 256, 4096, {"tp": "1", "pp": "2"}),),
+    "gpt-oss-120b": (Case("h100", 64, 256, 4096, {"tp": "1", "pp": "1"}),),
     "gpt3-175b": (Case("a100-80gb", 128, 256, 2048, {"tp": "8", "pp": "8", "vpp": "3", "recompute": "full"}),),
     "llama2-13b": (Case("a100-80gb", 16, 64, 4096, {"zero": "3"}), Case("h100", 8, 64, 4096, {"cp": "2"}),
                    Case("h100", 8, 32, 4096, {"tp": "4"}, "deepspeed")),
@@ -47,11 +47,11 @@ CASES: dict[str, tuple[Case, ...]] = {
     "qwen-7b": (Case("a100-80gb", 8, 64, 2048),),
     "qwen-7b-lora": (Case("rtx4090", 4, 16, 2048),),
     "qwen1.5-72b": (Case("h100", 64, 128, 4096, {"tp": "8"}),),
-    "qwen2.5-72b": (Case("h200", 64, 128, 4096, {"tp": "4"}),),
+    "qwen2.5-72b": (Case("h200", 64, 128, 4096, {"tp": "4", "pp": "1"}),),
     "qwen2.5-7b": (Case("h100", 16, 64, 4096, {"sp": "off", "tp": "2"}),),
     "qwen2.5-7b-lora": (Case("l40s", 8, 64, 4096),),
     "qwen3-235b-a22b": (Case("h100", 256, 512, 4096, {"tp": "2", "pp": "8"}),),
-    "qwen3-30b-a3b": (Case("h100", 32, 256, 4096, {"activation_offload": "on", "ep": "8"}),),
+    "qwen3-30b-a3b": (Case("h100", 32, 256, 4096, {"activation_offload": "on", "ep": "8", "pp": "1"}),),
     "qwen3-32b": (Case("h100", 32, 128, 4096, {"recompute": "selective:mlp", "pp": "2"}),),
 }
 
