@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.errors import InputError, Problem
 from symconfig.launch.reading import Reading
 from symconfig.recover import deepspeed, megatron
 from symconfig.recover.asked import Asked
@@ -17,6 +18,13 @@ from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.rules.facts import MegatronFacts
 from symconfig.rules.rule import Finding
 from symconfig.targets import DEEPSPEED_RELEASE
+
+
+# Destinations without which a recipe's run is not known, and whether --model says them.
+_OF_A_RECIPE = {
+    "num_layers": True, "tensor_model_parallel_size": False, "pipeline_model_parallel_size": False,
+    "micro_batch_size": False, "global_batch_size": False, "seq_length": False,
+}
 
 
 class Side(Protocol):
@@ -64,8 +72,10 @@ class MegatronSide:
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        program = self.reading.program
-        return megatron_rules.findings(MegatronFacts(
+        program, config = self.reading.program, self.reading.deepspeed
+        beside = [] if config is None else deepspeed_rules.findings(
+            DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model), deepspeed_rules.KEYS)
+        return beside + megatron_rules.findings(MegatronFacts(
             self.names,
             self.version_given,
             self.gpus,
@@ -78,7 +88,23 @@ class MegatronSide:
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
-        return megatron.run(self.names, self.gpus, cluster, self.asked)
+        unsaid = list(self._unsaid())
+        if unsaid:
+            raise InputError(unsaid)
+        config = self.reading.deepspeed
+        zero = deepspeed.zero_of(config.data) if config is not None else None
+        return megatron.run(self.names, self.gpus, cluster, self.asked, zero)
+
+    def _unsaid(self) -> Iterator[Problem]:
+        """What a recipe decides where its overrides do not, so that Megatron-LM's own default is not what runs."""
+        recipe = self.reading.recipe
+        if recipe is None:
+            return
+        for dest, of_model in _OF_A_RECIPE.items():
+            if not self.names.given(dest) and not (of_model and self.asked.model is not None):
+                yield Problem(f"is up to the recipe {recipe.text}, which symconfig does not read", recipe.place.file,
+                              recipe.place.line, recipe.place.column, dest,
+                              hint="--model M" if of_model else f"an override of {dest}")
 
 
 class DeepSpeedSide:
