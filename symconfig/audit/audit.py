@@ -63,7 +63,7 @@ def audit(
 ) -> Audit:
     """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
     found = side(reading, asked)
-    findings, unpredicted = found.findings(cluster), list(_dark(found, cluster))
+    findings, unpredicted = tuple(found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
         return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -71,7 +71,7 @@ def audit(
         judged = judge(found.run(cluster), cluster, limits)
     except InputError as error:
         return Audit(found, findings, unpredicted=error.problems)
-    findings += memory.findings(judged, reading)
+    findings += tuple(memory.findings(judged, reading))
     if not plan:
         return Audit(found, findings, judged)
     progress("looking for a better plan")

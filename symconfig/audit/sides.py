@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -18,7 +19,6 @@ from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.rules.facts import MegatronFacts
 from symconfig.rules.rule import Finding
 from symconfig.targets import DEEPSPEED_RELEASE
-
 
 # Destinations without which a recipe's run is not known, and whether --model says them.
 _OF_A_RECIPE = {
