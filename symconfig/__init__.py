@@ -9,21 +9,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from symconfig.api import PlanResult as PlanResult
     from symconfig.api import plan as plan
+    from symconfig.api_audit import audit as audit
     from symconfig.api_partition import PartitionResult as PartitionResult
     from symconfig.api_partition import partition as partition
 
-_LAZY = {"plan": "symconfig.plan", "PlanResult": "symconfig.api",
+_LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition"}
 
 
 def __getattr__(name: str) -> Any:
     """Import the planner on first use, so that `import symconfig` stays instant.
 
-    `symconfig.plan` is a module that can be called: whoever imports `symconfig.plan` first, both uses work.
+    `symconfig.plan` is a module that can be called (`symconfig.callables`): whoever imports it first, both uses work.
     """
     if name not in _LAZY:
         raise AttributeError(f"module 'symconfig' has no attribute {name!r}")
     from importlib import import_module
 
     module = import_module(_LAZY[name])
-    return module if name == "plan" else getattr(module, name)
+    return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)

@@ -18,42 +18,41 @@ if TYPE_CHECKING:
     from symconfig.api import Problems
     from symconfig.audit.audit import Audit
     from symconfig.descriptor.job import Limits
-    from symconfig.launch.reading import Reading
-    from symconfig.recover.asked import Asked
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
-_MOST = 2**40
 
 
 def audit(arguments: argparse.Namespace) -> int:
     """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
     if arguments.rules:
         return _rules(arguments.json)
+    from symconfig import api_audit
     from symconfig.api import Problems
-    from symconfig.audit.audit import audit as run
     from symconfig.report.progress import Progress
 
     found = Problems()
+    if arguments.source is None:
+        found.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
     outputs = _outputs(arguments, found)
-    asked, limits = _asked(arguments, found), found.collect(lambda: _limits(arguments.memory_margin))
+    limits = found.collect(lambda: _limits(arguments.memory_margin))
     cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
-    reading = found.collect(lambda: read(arguments))
-    if found.all or reading is None or limits is None:
+    gpus, seq_length, vocab_size = (
+        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        for name in ("gpus", "seq_length", "vocab_size")
+    )
+    given = found.collect(lambda: variables(arguments.set))
+    if arguments.source is None:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:
-        done = run(reading, asked, cluster, limits, plan=not arguments.no_plan,
-                   progress=lambda text: progress.say(text))
+        done = api_audit.audit(
+            arguments.source, cluster, gpus, model=arguments.model, seq_length=seq_length, vocab_size=vocab_size,
+            megatron_version=arguments.megatron_version, variables=given, arguments=arguments.extra, limits=limits,
+            plan=not arguments.no_plan, problems=found.all, progress=lambda text: progress.say(text),
+        )
     _write(done, outputs, arguments.force)
     _print(done, arguments.json)
-    bad = not done.runs or (arguments.strict and (done.findings or not reading.complete or done.unpredicted))
+    bad = not done.runs or (arguments.strict and (done.findings or not done.reading.complete or done.unpredicted))
     return 1 if bad else 0
-
-
-def read(arguments: argparse.Namespace) -> Reading:
-    """What the command line names, with the variables and arguments that it gives beside."""
-    from symconfig.launch.read import read as run
-
-    return run(arguments.source, variables=variables(arguments.set), extra=tuple(arguments.extra))
 
 
 def variables(pairs: list[str]) -> dict[str, str]:
@@ -65,25 +64,11 @@ def variables(pairs: list[str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _asked(arguments: argparse.Namespace, found: Problems) -> Asked:
-    from symconfig.descriptor.load import load_model
-    from symconfig.recover.asked import Asked
-    from symconfig.render.flags import resolve
-
-    def whole(name: str) -> int | None:
-        text = getattr(arguments, name)
-        if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-            return None if text is None else int(text)
-        raise InputError(Problem("wrong value", field="--" + name.replace("_", "-"), got=text,
-                                 need="a whole number above 0"))
-
-    gpus, seq_length, vocab_size = (found.collect(partial(whole, name)) for name in ("gpus", "seq_length",
-                                                                                    "vocab_size"))
-    model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
-    version = arguments.megatron_version
-    if version is not None:
-        version = found.collect(lambda: resolve(version))
-    return Asked(model, gpus, seq_length, vocab_size, version)
+def whole(option: str, text: str | None) -> int | None:
+    """The number that an option has. Raises InputError."""
+    if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        return None if text is None else int(text)
+    raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
 
 
 def _limits(margin: str | None) -> Limits:

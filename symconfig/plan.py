@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from symconfig.callables import make_callable
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -364,13 +363,4 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-class _CallableModule(ModuleType):
-    """`symconfig.plan` is this module and, as promised to users, a function: calling it plans."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from symconfig import api
-
-        return api.plan(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule
+make_callable(__name__)

@@ -85,8 +85,9 @@ def understood(judged: Judged) -> str:
 def model(described: Described) -> str:
     """The model by what it is, and by the zoo's name where one computes the same."""
     found, total = described.model, parameters(described.model).total
-    shape = (f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {found.num_attention_heads} heads "
-             f"on {found.num_key_value_heads} of keys, vocabulary {count(found.vocab_size)}")
+    heads = f"{found.num_attention_heads} heads on {found.num_key_value_heads} of keys"
+    shape = (f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {heads}, vocabulary "
+             f"{count(found.vocab_size)}")
     if found.experts is not None:
         shape += f", {found.experts.num_experts} experts of which {found.experts.num_experts_per_tok} work"
     name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
