@@ -122,9 +122,9 @@ def _print(done: Audit, as_json: bool) -> None:
 def _rules(as_json: bool) -> int:
     from symconfig.audit.memory import RULES
     from symconfig.report.grid import Grid
-    from symconfig.rules.catalogue import catalogue
+    from symconfig.rules.catalogue import rules
 
-    every: tuple[Any, ...] = (*catalogue(), *RULES)
+    every: tuple[Any, ...] = (*rules(), *RULES)
     if as_json:
         print_json({"schema": "symconfig.rules/1", "rules": [
             {"name": rule.name, "severity": rule.severity, "title": rule.title, "why": rule.why, "since": rule.since,

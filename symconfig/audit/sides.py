@@ -8,11 +8,11 @@ from typing import Protocol
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.launch.reading import Reading
-from symconfig.recover import deepspeed, megatron
+from symconfig.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.recover.asked import Asked
 from symconfig.recover.namespace import Namespace, version_of
 from symconfig.recover.run import Run
-from symconfig.render.flags import flags, resolve
+from symconfig.render.flags import first_with, flags, resolve, versions
 from symconfig.rules import deepspeed as deepspeed_rules
 from symconfig.rules import megatron as megatron_rules
 from symconfig.rules.deepspeed_facts import DeepSpeedFacts
@@ -52,14 +52,15 @@ class Side(Protocol):
 
 def side(reading: Reading, asked: Asked) -> Side:
     """Raises InputError for a Megatron-LM version that is not known."""
+    if megatron_deepspeed.applies(reading):
+        return ForkSide(reading, asked)
     described = any(setting.name == "--num-layers" for setting in reading.settings)
-    if reading.deepspeed is not None and not described:
-        return DeepSpeedSide(reading, asked)
-    return MegatronSide(reading, asked)
+    return DeepSpeedSide(reading, asked) if reading.deepspeed is not None and not described else \
+        MegatronSide(reading, asked)
 
 
 class MegatronSide:
-    """Options of Megatron-LM, beside a DeepSpeed JSON where Megatron-DeepSpeed is started."""
+    """Options of Megatron-LM."""
 
     backend = "megatron"
 
@@ -72,10 +73,8 @@ class MegatronSide:
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        program, config = self.reading.program, self.reading.deepspeed
-        beside = [] if config is None else deepspeed_rules.findings(
-            DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model), deepspeed_rules.KEYS)
-        return beside + megatron_rules.findings(MegatronFacts(
+        program = self.reading.program
+        return megatron_rules.findings(MegatronFacts(
             self.names,
             self.version_given,
             self.gpus,
@@ -88,12 +87,9 @@ class MegatronSide:
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
-        unsaid = list(self._unsaid())
-        if unsaid:
+        if unsaid := list(self._unsaid()):
             raise InputError(unsaid)
-        config = self.reading.deepspeed
-        zero = deepspeed.zero_of(config.data) if config is not None else None
-        return megatron.run(self.names, self.gpus, cluster, self.asked, zero)
+        return megatron.run(self.names, self.gpus, cluster, self.asked)
 
     def _unsaid(self) -> Iterator[Problem]:
         """What a recipe decides where its overrides do not, so that Megatron-LM's own default is not what runs."""
@@ -105,6 +101,25 @@ class MegatronSide:
                 yield Problem(f"is up to the recipe {recipe.text}, which symconfig does not read", recipe.place.file,
                               recipe.place.line, recipe.place.column, dest,
                               hint="--model M" if of_model else f"an override of {dest}")
+
+
+class ForkSide(MegatronSide):
+    """Megatron-DeepSpeed: options of an old Megatron-LM and the fork's own, beside a DeepSpeed JSON."""
+
+    def __init__(self, reading: Reading, asked: Asked) -> None:
+        super().__init__(reading, Asked(asked.model, asked.gpus, asked.seq_length, asked.vocab_size, versions()[0]))
+        self.version_given = False
+        tree = reading.deepspeed
+        assert tree is not None, "is what makes it the fork"
+        translated = megatron_deepspeed.settings(reading, tree)
+        self.names = Namespace([item for item in translated if first_with(item.name)], flags(self.version))
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
+        return deepspeed_rules.findings(facts, deepspeed_rules.KEYS) + super().findings(cluster)
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        return deepspeed.run(self.reading, cluster, self.asked)
 
 
 class DeepSpeedSide:

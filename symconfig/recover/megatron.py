@@ -14,7 +14,6 @@ from symconfig.graph.operator import LAYER
 from symconfig.plan import Options, Overlap, Recompute, Target
 from symconfig.recover import habits
 from symconfig.recover.asked import Asked
-from symconfig.recover.deepspeed import Zero
 from symconfig.recover.model import described
 from symconfig.recover.namespace import Namespace, Value
 from symconfig.recover.run import Assumed, Described, Run
@@ -33,12 +32,9 @@ _UNKNOWN = {
 }
 
 
-def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked, zero: Zero | None = None) -> Run:
-    """gpus: all that the run has. zero: of the DeepSpeed JSON that Megatron-DeepSpeed is given beside the options.
-
-    Raises InputError with everything that keeps it from being predicted.
-    """
-    return Reader(names, gpus, cluster, asked, zero).run()
+def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked) -> Run:
+    """gpus: all that the run has. Raises InputError with everything that keeps it from being predicted."""
+    return Reader(names, gpus, cluster, asked).run()
 
 
 @dataclass(slots=True)
@@ -49,7 +45,6 @@ class Reader:
     gpus: int
     cluster: ClusterDescriptor
     asked: Asked
-    zero: Zero | None = None
 
     def run(self) -> Run:
         problems, model = list(self._problems()), None
@@ -113,11 +108,8 @@ class Reader:
         tp, pp, cp = (names.whole(name) for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size",
                                                      "context_parallel_size"))
         said = stages(names, descriptor.num_hidden_layers, pp)
-        vpp, dp = said.vpp or 1, self.gpus // (tp * pp * cp)
-        zero = self.zero.stage if self.zero is not None else zero_stage(names)
+        vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), zero_stage(names)
         beside = habits.overlap(names, zero, pp, vpp)
-        if self.zero is not None:
-            beside = replace(beside, grad_reduce=self.zero.overlap)
         width = habits.gradient_bytes(names, zero)
         shape = habits.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
         framework = habits.framework(names, self.cluster.gpu.architecture, beside, shape)
@@ -143,7 +135,7 @@ class Reader:
             "megatron",
             names.table.version,
             recompute.num_layers or 1 if recompute.method == "uniform" else 1,
-            self.zero.offload if self.zero is not None else Offload(_offloaded(names)),
+            Offload(_offloaded(names)),
         )
         return Run(Target("megatron", names.table.version), model, configuration,
                    _options(names, configuration, said, recompute, beside, width),
@@ -151,9 +143,6 @@ class Reader:
 
     def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
         names = self.names
-        if self.zero is not None:
-            yield Assumed("framework", "Megatron-LM", f"with ZeRO stage {self.zero.stage} in the place of DeepSpeed's "
-                          "engine, of whose pipeline no measured run is known")
         if not names.given("global_batch_size"):
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
         if (place := names.place("rampup_batch_size")) is not None:

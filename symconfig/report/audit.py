@@ -12,6 +12,7 @@ from symconfig.graph.count import parameters
 from symconfig.launch.reading import Reading
 from symconfig.plan import Plan
 from symconfig.recover.run import Described
+from symconfig.render.flags import flags
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 
@@ -53,10 +54,18 @@ def read(audit: Audit) -> str:
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
     beside = f" (with {', '.join(others)})" if others else ""
-    version = side.version if side.version_given or side.backend != "megatron" else \
-        f"{side.version}, the newest that has most of its options (--megatron-version)"
     return (f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
-            f"read as {_FRAMEWORKS[side.backend]} {version}")
+            f"read as {_FRAMEWORKS[side.backend]} {_version(audit)}")
+
+
+def _version(audit: Audit) -> str:
+    """The framework's version, and why this one."""
+    side = audit.side
+    if side.version_given or side.backend != "megatron":
+        return side.version
+    lacking = {setting.name for setting in side.reading.settings} - set(flags(side.version).flags)
+    most = "all" if not lacking else "most"
+    return f"{side.version}, the newest that has {most} of its options (--megatron-version says another)"
 
 
 def unread(reading: Reading) -> Grid:
@@ -146,7 +155,7 @@ def way(audit: Audit, judged: Judged, better: Plan) -> list[Block]:
     rows = [(", ".join(step.changes) or "no change", seconds(step.step_s), _gain(step.gain), gib(step.device_bytes),
              "" if step.fits else "does not fit") for step in audit.way]
     return [both, Grid(("change", "step s", "step time", "GPU GiB", ""), tuple(rows), left=(0, 4),
-                       title="The way there, in the order that gains most first"), *_proof(better)]
+                       title="The way there, one change after the other"), *_proof(better)]
 
 
 def _gain(share: float) -> str:

@@ -14,7 +14,7 @@ from symconfig.errors import Problem
 from symconfig.launch.reading import Setting
 from symconfig.launch.text import Place
 from symconfig.recover.run import Assumed
-from symconfig.rules.catalogue import catalogue
+from symconfig.rules.catalogue import rules
 from symconfig.rules.rule import Finding, Rule
 
 SCHEMA = "symconfig.audit/1"
@@ -80,7 +80,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
 
 def sarif(audit: Audit) -> dict[str, Any]:
     """SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule `not-read`."""
-    every: tuple[Rule[Any], ...] = (*catalogue(), *RULES)
+    every: tuple[Rule[Any], ...] = (*rules(), *RULES)
     results = [*map(_result, audit.findings), *(_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,
