@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _audit, _partition, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate, _import,
-                _doctor):
+    for add in (_plan, _audit, _partition, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate,
+                _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
