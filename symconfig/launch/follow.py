@@ -19,6 +19,7 @@ from symconfig.launch.text import Text
 _DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
 _MODEL = ("--model-config", "--model-name-or-path", "--model-path", "--model", "--model-dir", "--config-name-or-path",
           "--base-model")
+_MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
@@ -45,14 +46,24 @@ class Around:
         """The file of this name; None where there is none. Raises InputError where it may not be read."""
         if name in self.virtual:
             return self.virtual[name]
-        path = self.path(name, *below)
-        return None if path is None else open_text(path, root=self.folder or Path.cwd())
+        base = self.base(name, *below)
+        return None if base is None else open_text(base / name, root=base)
 
-    def path(self, name: str, *below: str) -> Path | None:
-        """A path that exists: as it is, or beside the script, or below one of these folders."""
-        folders = [] if self.folder is None else [self.folder, *(self.folder / one for one in below)]
+    def path(self, name: str) -> Path | None:
+        """The path of this name that exists."""
+        base = self.base(name)
+        return None if base is None else base / name
+
+    def base(self, name: str, *below: str) -> Path | None:
+        """The folder from which the name leads to something: the script's, one of those below it, the current one; then
+        those above the script, from which scripts/zero3.json is meant.
+        """
+        folder = self.folder
+        bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
+        if folder is not None and len(Path(name).parts) > 1:
+            bases += folder.resolve().parents[:_MOST_LEVELS]
         try:
-            return next((path for path in (*(base / name for base in folders), Path(name)) if path.exists()), None)
+            return next((base for base in bases if (base / name).exists()), None)
         except (OSError, ValueError):  # a name that no file system has
             return None
 
@@ -90,7 +101,8 @@ def _tree(setting: Setting, around: Around, texts: Sequence[Text], *below: str) 
     try:
         text = around.text(word.text, *below)
         if text is None:
-            return _dark(setting, "names a file that is not there")
+            preset = "names no file: it is a preset of the program itself, which is not known here"
+            return _dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
         syntax = syntax_of(text)
         tree = parse(text, "yaml" if syntax == "bash" else syntax)
         return traced(tree, around.origins[word.text], texts) if word.text in around.virtual else tree

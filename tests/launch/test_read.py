@@ -73,10 +73,38 @@ def test_the_json_that_a_script_names(tmp_path: Path, option: str) -> None:
     assert unread(reading, matters=True) == []
 
 
+def test_a_json_that_is_named_from_a_folder_above(tmp_path: Path) -> None:
+    write(tmp_path, "scripts/ds.json", json.dumps(DS))
+    line = "deepspeed train.py --deepspeed ./scripts/ds.json\n"
+    reading = read(write(tmp_path, "scripts/v2/run.sh", line))
+    assert reading.deepspeed is not None
+    assert reading.complete
+
+
+def test_a_json_behind_a_link_that_leads_out_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere/ds.json", json.dumps(DS))
+    script = write(tmp_path, "here/run.sh", "deepspeed train.py --deepspeed ds.json\n")
+    (tmp_path / "here" / "ds.json").symlink_to(tmp_path / "elsewhere" / "ds.json")
+    reading = read(script)
+    assert reading.deepspeed is None
+    assert "a link that leads out" in unread(reading, matters=True)[0]
+
+
+def test_deepspeed_s_json_is_known_by_its_own_keys(tmp_path: Path) -> None:
+    sections = {"fp16": {"enabled": True}, "bf16": {"enabled": False}, "optimizer": {"type": "AdamW"}}
+    for data in (sections, {**sections, "steps_per_print": 1, "lr": 1, "seed": 2, "num_layers": 3}):
+        assert read(write(tmp_path, "ds.json", json.dumps(data))).deepspeed is not None
+
+
 def test_a_json_that_is_not_there_matters(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "run.sh", "deepspeed train.py --deepspeed_config gone.json\n"))
     assert unread(reading, matters=True) == ["1 --deepspeed_config gone.json: names a file that is not there"]
     assert not reading.complete
+
+
+def test_a_preset_s_name_is_no_missing_file(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "run.sh", "swift sft --deepspeed zero2 --learning_rate 1\n"))
+    assert "it is a preset of the program itself" in unread(reading, matters=True)[0]
 
 
 def test_a_json_that_is_broken_matters(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def dialect_of(data: Any) -> Dialect | None:
         return "overrides"
     if sum(key in data for key in _TRAINER_KEYS) > 1:
         return "trainer"
-    if sum(table_with(key) is not None for key in data) >= _ENOUGH_KEYS:
+    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= _ENOUGH_KEYS:
         return "megatron yaml"
     return None
 
