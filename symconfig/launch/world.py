@@ -42,13 +42,11 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     return _world(counts, spoken)
 
 
-def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, object]) -> World:
+def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[tuple[str, Word]]]) -> World:
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     torch = next((name for name in spoken if _LAUNCHERS[name] is _TORCH), None)
-    if torch and nodes is None:
-        nodes = 1  # torchrun's own default
-    if torch and per_node is None and gpus is None and not counts.get("gpus"):
-        per_node = None
+    if torch and nodes is None and not any(_TORCH.get(key) == "nodes" for key, _ in spoken[torch]):
+        nodes = 1  # torchrun's own default, but not where it is told a number that is not known
     if nodes is not None and per_node is not None:
         gpus = nodes * per_node
     elif gpus is not None and nodes is not None and gpus % nodes == 0:

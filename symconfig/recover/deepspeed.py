@@ -17,7 +17,7 @@ from symconfig.recover import megatron_deepspeed
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.asked import Asked
 from symconfig.recover.deepspeed_auto import AUTO, filled, uses_trainer
-from symconfig.recover.deepspeed_batch import Grid, Sizes, sizes
+from symconfig.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
 from symconfig.recover.deepspeed_model import described
 from symconfig.recover.deepspeed_zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.recover.run import Assumed, Run
@@ -61,10 +61,11 @@ class _Reader:
     def run(self) -> Run:
         arguments, asked, problems = self.arguments, self.asked, self.problems
         model = described(self.reading, arguments, asked, problems)
-        grid = Grid(self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size"))
+        grid = Grid(self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size"),
+                    asked.gpus or self.reading.world.gpus, of_one_node(self.reading))
         experts = self._degree("expert_parallel", "autoep_size") \
             if section(self.tree.data, "expert_parallel").get("enabled") is True else 1
-        batch, assumed = sizes(self.tree, arguments, asked.gpus or self.reading.world.gpus, grid, problems)
+        batch, assumed = sizes(self.tree, arguments, grid, problems)
         length = asked.seq_length or arguments.whole(*SEQUENCE)
         if length is None:
             problems.append(Problem("the length of the sequences is not said", file=self.reading.file,

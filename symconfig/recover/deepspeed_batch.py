@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
-from symconfig.launch.reading import Tree
+from symconfig.launch.reading import Reading, Tree
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.deepspeed_auto import ACCUMULATION, AUTO, MICRO, MICRO_ARGUMENTS, TRAIN, uses_trainer
 from symconfig.recover.run import Assumed
 
 _SAID_BY = {MICRO: MICRO_ARGUMENTS, ACCUMULATION: (ACCUMULATION,)}
+
+
+# Options of launchers that say, or may say, that there are more nodes than one.
+_NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "include", "i", "nodes", "N"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +30,23 @@ class Sizes:
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Ranks that share a sequence's work: of AutoTP, which DeepSpeed counts as data ranks, of Ulysses, which it does
-    not."""
+    not. gpus: of the launch; of_node: of its only node, if nothing says that there are others."""
 
     tensor: int
     sequence: int
+    gpus: int | None
+    of_node: int | None
+
+
+def of_one_node(reading: Reading) -> int | None:
+    """GPUs of the node where the launcher says how many it has, and nothing of others; None where it may."""
+    said = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
+    dark = any(word.unknown for word in reading.launcher)
+    return None if dark or said & _NODES else reading.world.gpus_per_node
 
 
 def sizes(
-    tree: Tree, arguments: Arguments, gpus: int | None, grid: Grid, problems: list[Problem]
+    tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
     """The sizes, or None with what is missing or wrong in `problems`.
 
@@ -46,10 +59,14 @@ def sizes(
         problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}",
                                      hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it"))
     assumed: list[Assumed] = []
+    gpus = grid.gpus
     if gpus is None and train and micro and accumulated and train % (micro * accumulated) == 0:
         gpus = train // (micro * accumulated) * grid.sequence
         why = f"{TRAIN} over micro-batch and accumulation"
         assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
+    if gpus is None and grid.of_node:
+        gpus = grid.of_node
+        assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
     if gpus is None or len(problems) > told:

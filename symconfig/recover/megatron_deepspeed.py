@@ -17,6 +17,7 @@ from symconfig.recover import megatron
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.asked import Asked
 from symconfig.recover.deepspeed_auto import MICRO, TRAIN
+from symconfig.recover.deepspeed_batch import of_one_node
 from symconfig.recover.deepspeed_zero import gradient_bytes_of, precision_of, with_zero, zero_of
 from symconfig.recover.namespace import Namespace
 from symconfig.recover.run import Run
@@ -48,7 +49,7 @@ def applies(reading: Reading) -> bool:
 def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) -> Run:
     """Raises InputError with everything that is missing or wrong."""
     problems = list(_problems(reading, tree, asked))
-    gpus = asked.gpus or reading.world.gpus
+    gpus = asked.gpus or reading.world.gpus or of_one_node(reading)
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=reading.file, hint="--gpus N"))
     names = Namespace(settings(reading, tree), flags(versions()[0]))
