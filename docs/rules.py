@@ -23,8 +23,10 @@ MEGATRON = """Each example stands behind these options, unless it says them itse
 {base}
 ```
 
-Nearly all errors are refused by core_v0.19's own parser and config classes, which the tests ask; the others show when
-the model is built, in the first step, or never, and the rule says which.
+A launch with options that no release has is a fork's, or an older release's, which may take what is refused here:
+unless `--megatron-version` is given, its errors are warnings. Nearly all errors are refused by core_v0.19's own parser
+and config classes, which the tests ask; the others show when the model is built, in the first step, or never, and the
+rule says which.
 """
 DEEPSPEED = """Each example is a DeepSpeed JSON; a line before it is the command that is given it.
 """

@@ -10,6 +10,8 @@ from symconfig.errors import Problem
 from symconfig.launch.reading import Word
 from symconfig.launch.text import Place
 from symconfig.recover.namespace import Namespace, Value
+from symconfig.rules.nearest import nearest
+from symconfig.rules.versions import OLD
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
@@ -51,6 +53,14 @@ class MegatronFacts:
     def own_program(self) -> bool:
         """Megatron-LM's own program is started, not a fork's."""
         return self.program is not None and self.program.rpartition("/")[2] in OWN_PROGRAMS
+
+    @property
+    def released(self) -> bool:
+        """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
+        of an older release's own."""
+        flags = self.names.table.flags
+        return self.version_given or not any(
+            setting.name in OLD or nearest(setting.name, flags) is None for setting in self.names.unknown)
 
     def given(self, dest: str) -> bool:
         """Is the option there, with whatever value?"""

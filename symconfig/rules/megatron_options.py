@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from symconfig.errors import Problem
@@ -10,10 +9,9 @@ from symconfig.launch.reading import Setting
 from symconfig.recover.namespace import Value, parsed
 from symconfig.render.flags import flags, versions
 from symconfig.rules.facts import MegatronFacts
+from symconfig.rules.nearest import nearest
 from symconfig.rules.rule import Rules
 from symconfig.rules.versions import OLD, Old
-
-NEAR = 0.75  # of difflib: "--micro-batchsize" is, "--my-option" is not
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 
@@ -22,8 +20,7 @@ def _hint(facts: MegatronFacts, name: str) -> str | None:
     """What was meant: today's name of an old option, or the nearest one of this version."""
     if name in OLD:
         return OLD[name].today
-    near = difflib.get_close_matches(name.replace("_", "-"), facts.names.table.flags, n=1, cutoff=NEAR)
-    return near[0] if near else None
+    return nearest(name, facts.names.table.flags)
 
 
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:

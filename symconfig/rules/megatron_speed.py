@@ -92,7 +92,7 @@ def _tensor(facts: MegatronFacts) -> Iterator[Problem]:
     "fusion-off", "warning", "A fused kernel is switched off",
     "They are on by default, and bound by memory bandwidth: each more kernel reads and writes all activations "
     "(core/fusions).",
-    "--no-masked-softmax-fusion")
+    "--position-embedding-type rope --no-rope-fusion")
 def _fusions(facts: MegatronFacts) -> Iterator[Problem]:
     for dest, what in FUSIONS.items():
         off = facts.names.given(dest) and not facts.on(dest)
@@ -111,7 +111,8 @@ def _has_kernel(facts: MegatronFacts, dest: str) -> bool:
     if dest == "apply_rope_fusion":
         rotary = facts.value("position_embedding_type") in ("rope", "yarn", "mrope")
         return (rotary or facts.on("use_rotary_position_embeddings")) and not facts.on("multi_latent_attention")
-    return True
+    # Transformer Engine and flash attention have kernels of their own.
+    return facts.value("transformer_impl") == "local" and not facts.on("use_flash_attn")
 
 
 @MEGATRON.rule(

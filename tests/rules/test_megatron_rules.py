@@ -123,14 +123,26 @@ def test_an_unknown_option_is_an_error_where_it_cannot_be_a_forks(program: str, 
     ("--tensor_model_parallel_size 4", "--tensor-model-parallel-size"), ("--micro-batchsize 1", "--micro-batch-size"),
     ("--DDP-impl local", "--use-distributed-optimizer"), ("--layernorm-epsilon 1e-5", "--norm-epsilon"),
     ("--use-custom-fsdp", "--use-megatron-fsdp"), ("--sequence-paralel", "--sequence-parallel"),
-    ("--checkpoint-activations", "--recompute-granularity full"),
+    ("--checkpoint-activations", "--recompute-granularity full"), ("--seq-len 2048", "--seq-length"),
 ])
 def test_what_was_meant_is_said(option: str, hint: str) -> None:
     assert any(f"Try: {hint}" in sentence for sentence in said(facts(option)).values())
 
 
-def test_of_an_option_without_a_likeness_nothing_is_guessed() -> None:
-    assert "Try:" not in said(facts("--my-own-thing 3"))["unknown-option"]
+@pytest.mark.parametrize("option", ["--my-own-thing", "--size", "--use-fused-swiglu",
+                                    "--log-batch-size-to-tensorboard"])
+def test_of_an_option_without_a_likeness_nothing_is_guessed(option: str) -> None:
+    assert "Try:" not in said(facts(option))["unknown-option"]
+
+
+@pytest.mark.parametrize(("options", "given", "severity"), [
+    ("", True, "error"), ("", False, "error"), ("--my-own-thing 3", True, "error"),
+    ("--my-own-thing 3", False, "warning"),
+    ("--DDP-impl local", False, "warning"), ("--micro-batchsize 3", False, "error"),
+])
+def test_a_fork_may_take_what_is_refused(options: str, given: bool, severity: str) -> None:
+    found = findings(facts(f"{TP} 8 --sequence-parallel --num-attention-heads 20 {options}", version_given=given))
+    assert {finding.severity for finding in found if finding.rule == "heads-over-tp"} == {severity}
 
 
 @pytest.mark.parametrize("name", OLD)

@@ -1,0 +1,33 @@
+"""The option that was meant by a name that is none."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+ALIKE = 0.9  # of difflib: "--micro-batchsize" is, "--log-batch-size" is not "--log-world-size"
+MISSING = 2  # words
+
+
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """The option that has all words of the name in their order, shortened or not, and few more, or that is spelled
+    nearly like it; None where none is."""
+    words = _words(name)
+    spelled = "--" + "-".join(words)
+    longer = [(len(_words(option)) - len(words), option) for option in options if _holds(_words(option), words)]
+    if longer:
+        return min(longer)[1]
+    near = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
+    return near[0] if near else None
+
+
+def _words(name: str) -> list[str]:
+    return name.lstrip("-").replace("_", "-").lower().split("-")
+
+
+def _holds(option: list[str], words: list[str]) -> bool:
+    """--tensor-parallel-size: --tensor-model-parallel-size. --seq-len: --seq-length. One word alone says too little."""
+    if len(words) < 2 or not len(words) <= len(option) <= len(words) + MISSING:
+        return False
+    left = iter(option)
+    return all(any(other.startswith(word) for other in left) for word in words if word)
