@@ -65,13 +65,18 @@ class Goal:
         """Decided options without a known value, and those that something not understood may give as well."""
         found = []
         for setting in reading.settings:
-            dark = next((word.unknown for word in setting.values if word.unknown), None)
-            if dark and (dest := self.dest(setting)) in DECIDED and dest is not None:
-                found.append(self._hidden(dest, setting.name, f"its value {dark}", setting.place))
+            flag = self.table.flags.get(setting.name)
+            if flag is None or flag.dest not in DECIDED:
+                continue
+            why = next((word.unknown for word in setting.values if word.unknown), None)
+            if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
+                why = _cut_off(setting, reading)
+            if why is not None:
+                found.append(self._hidden(flag.dest, setting.name, f"its value {why}", setting.place))
         for item in reading.unread:
-            said = item.what.replace("=", " ").split() if item.matters else ()
             found += [self._hidden(self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place)
-                      for name in said if name in self.table.flags and self.table.flags[name].dest in DECIDED]
+                      for name in (item.what.replace("=", " ").split() if item.matters else ())
+                      if name in self.table.flags and self.table.flags[name].dest in DECIDED]
         return tuple(found)
 
     def _hidden(self, dest: str, name: str, why: str, place: Place) -> Hidden:
@@ -94,6 +99,18 @@ class Goal:
         asked = Asked(model=self.plan.model, seq_length=self.plan.best.batch.seq_length,
                       vocab_size=self.plan.model.vocab_size)
         return run(names, gpus, self.plan.cluster, asked)
+
+
+def _cut_off(setting: Setting, reading: Reading) -> str | None:
+    """Why something stands between the option's last known word and the next one, that may be values of it."""
+    text = next((text for text in reading.texts if text.file == setting.place.file), None)
+    for item in reading.unread if text is not None else ():
+        behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
+        if item.matters and behind and text is not None:
+            between = text.data[setting.place.end : item.place.start]
+            if not between.replace(b"\\", b"").strip(b" \t\r\n\"'"):
+                return item.why
+    return None
 
 
 def _settings(plan: Plan) -> tuple[Setting, ...]:

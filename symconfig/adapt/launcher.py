@@ -28,6 +28,8 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     nodes = summary.nodes(plan)
     for names, number in ((NODES, nodes.count), (EACH, nodes.gpus), (ALL, wanted)):
         progress = _number(progress, names, number)
+    for word, number in zip(_sections(progress), (nodes.count, nodes.gpus), strict=False):
+        progress = _section(progress, word, number)
     if progress.draft.reading.world.gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.said), None)
         why = f"the launcher's words for {said} GPUs could not be changed without changing something else"
@@ -47,6 +49,23 @@ def _number(progress: Progress, names: tuple[str, ...], number: int) -> Progress
         if after is not None:
             progress = progress.went(after, Change(option, word.text, str(number), word.place))
     return progress
+
+
+def _sections(progress: Progress) -> tuple[Word, ...]:
+    """The words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
+    reading = progress.draft.reading
+    return reading.world.said if not reading.launcher and len(reading.world.said) == 2 else ()
+
+
+def _section(progress: Progress, word: Word, number: int) -> Progress:
+    if word.text == str(number):
+        return progress
+    before = progress.draft
+    after = before.tried(words.changed(word, str(number), before.texts), before.said.__eq__)
+    if after is None:
+        return progress
+    name = "nodes" if word is before.reading.world.said[0] else "GPUs of each node"
+    return progress.went(after, Change(name, word.text, str(number), word.place))
 
 
 def _given(launcher: tuple[Word, ...], names: tuple[str, ...]) -> Iterator[tuple[int, str, Word]]:

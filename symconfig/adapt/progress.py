@@ -26,4 +26,4 @@ class Progress:
         return replace(self, unplaced=(*self.unplaced, unplaced))
 
     def noted(self, note: str) -> Progress:
-        return replace(self, notes=(*self.notes, note))
+        return self if note in self.notes else replace(self, notes=(*self.notes, note))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from symconfig.errors import InputError, Problem
+from symconfig.launch.reading import Reading
 from symconfig.plan import Plan
+from symconfig.recover.arguments import Arguments
+from symconfig.recover.asked import Asked
+from symconfig.recover.deepspeed import SEQUENCE
+from symconfig.recover.deepspeed_model import described as named
 from symconfig.recover.model import described
 from symconfig.recover.namespace import Namespace
 from symconfig.recover.zoo import differing, meaning
+
+WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
 def check(names: Namespace, plan: Plan) -> None:
@@ -18,15 +27,30 @@ def check(names: Namespace, plan: Plan) -> None:
         mine = meaning(described(names, seq_length=said, vocab_size=plan.model.vocab_size, named=plan.model).model)
     except InputError as error:
         raise InputError([*problems, *error.problems]) from None
-    theirs = meaning(plan.model)
-    file = names.settings[0].place.file if names.settings else None
-    problems += [
-        Problem(f"is not that of the plan's model, {plan.model.name}", file=file, field=field,
-                got=_shown(mine.get(field)), need=_shown(theirs.get(field)), hint="a plan for this model")
-        for field in differing(mine, theirs)
-    ]
+    problems += _other_model(mine, plan, names.settings[0].place.file if names.settings else None)
     if problems:
         raise InputError(problems)
+
+
+def check_program(reading: Reading, plan: Plan) -> None:
+    """The same of a program that is not Megatron-LM's, as far as its arguments say its model and length at all."""
+    arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
+    problems: list[Problem] = []
+    said = arguments.whole(*SEQUENCE)
+    if said is not None and said != wanted:
+        problems.append(Problem(WHAT, file=reading.file, got=str(said), need=str(wanted), hint=HINT))
+    found = named(reading, arguments, Asked(), [])
+    if found is not None:
+        problems += _other_model(meaning(found.model), plan, reading.file)
+    if problems:
+        raise InputError(problems)
+
+
+def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
+    theirs = meaning(plan.model)
+    for field in differing(mine, theirs):
+        yield Problem(f"is not that of the plan's model, {plan.model.name}", file=file, field=field,
+                      got=_shown(mine.get(field)), need=_shown(theirs.get(field)), hint="a plan for this model")
 
 
 def _shown(value: object) -> str:
@@ -34,8 +58,7 @@ def _shown(value: object) -> str:
 
 
 def _length(names: Namespace, said: int, wanted: int) -> Problem:
-    what, hint = "is not the sequence length of the plan", "a plan for this length"
     setting = names.setting("seq_length")
     if setting is None:
-        return Problem(what, field="seq_length", got=str(said), need=str(wanted), hint=hint)
-    return names.problem(setting, what, got=str(said), need=str(wanted), hint=hint)
+        return Problem(WHAT, field="seq_length", got=str(said), need=str(wanted), hint=HINT)
+    return names.problem(setting, WHAT, got=str(said), need=str(wanted), hint=HINT)

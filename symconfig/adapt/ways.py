@@ -8,6 +8,7 @@ from itertools import chain
 from symconfig.adapt import trees, words
 from symconfig.adapt.draft import Draft, Said
 from symconfig.adapt.families import Wish, having, neighbours
+from symconfig.launch.dialects.fields import RENAMED
 from symconfig.launch.reading import Setting, Tree
 from symconfig.launch.text import Edit, Place
 from symconfig.recover.namespace import Namespace, Value, parsed
@@ -74,21 +75,25 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
     """A new option behind another one, as that is spelled: an option, an override, a key of YAML."""
-    values = wish.values or ()
     tree = _tree(draft, anchor.place)
-    dashed = anchor.spelled.startswith("-")
-    if tree is not None:
-        key = wish.option if dashed else wish.dest
-        yield from (way for path in tree.spans if path[-1:] == (key,)  # it is there, and says no
-                    for way in trees.changed(tree, path, _data(names, wish)))
-        if path := trees.path_at(tree, anchor.place):
+    path = trees.path_at(tree, anchor.place) if tree is not None else None
+    if tree is not None and path:
+        for key in (wish.option,) if str(path[-1]).startswith("-") else _keys(wish.dest):
+            yield from (way for there in tree.spans if there[-1:] == (key,)  # it is there, and says no
+                        for way in trees.changed(tree, there, _data(names, wish)))
             yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
-    elif dashed:
-        yield from words.added(anchor, (wish.option, *values), draft.texts)
+    elif anchor.spelled.startswith("-"):
+        yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
     else:
         section = anchor.spelled.rpartition(".")[0]
-        name = f"{section}.{wish.dest}" if section else wish.dest
-        yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+        for key in _keys(wish.dest):
+            name = f"{section}.{key}" if section else key
+            yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+
+
+def _keys(dest: str) -> tuple[str, ...]:
+    """What Megatron-LM's YAML, Megatron-Bridge and NeMo call it: as the parser does, or by a name of their own."""
+    return (dest, *(key.rpartition(".")[2] for key, meant in RENAMED.items() if meant == dest))
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:

@@ -1,0 +1,32 @@
+"""A configuration from its files, adapted to a plan in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from symconfig.adapt import deepspeed, megatron
+from symconfig.adapt.draft import Draft
+from symconfig.adapt.outcome import Adapted
+from symconfig.launch.files import instead
+from symconfig.launch.read import ARGUMENTS, read
+from symconfig.launch.reading import Reading
+from symconfig.plan import Plan
+
+
+def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
+    """source: a path, or a line of arguments. variables, extra: what the script would find in its environment, and be
+    given. Raises InputError where it cannot be read, is of another model or framework than the plan."""
+
+    reading = read(source, variables=variables, extra=extra)
+    first = reading.texts[0]
+
+    def again(files: Mapping[str, bytes]) -> Reading:
+        if first.file == ARGUMENTS:  # a line, which is in no file
+            return read(files.get(first.file, first.data).decode(), variables=variables, extra=extra)
+        with instead(files):
+            return read(source, variables=variables, extra=extra)
+
+    backend = plan.best.target.backend
+    draft = Draft(again, reading, {})
+    progress = (megatron if backend == "megatron" else deepspeed).adapt(draft, plan)
+    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes)

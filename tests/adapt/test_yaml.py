@@ -1,0 +1,93 @@
+"""YAML of the functional tests, of Megatron-LM itself and of NeMo with a plan's values in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.adapt.files import adapted
+from symconfig.adapt.outcome import Adapted
+from symconfig.launch.read import read
+from symconfig.plan import Plan, Recompute
+from symconfig.recover.namespace import Namespace
+from symconfig.render import flags, megatron
+from tests.sample_plans import sample_plan
+
+FULL = Recompute("full", method="uniform", num_layers=1)
+
+
+def plan(**fields: Any) -> Plan:
+    return sample_plan("llama2-13b", **{"tp": 4, "pp": 2, "dp": 2, "global_batch": 32, **fields})
+
+
+def model_args(mine: Plan) -> str:
+    lines = []
+    for group in megatron.groups(mine):
+        for name, *values in group.options:
+            said = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+            lines.append(f"  {name}: {said}\n")
+    head = "ENV_VARS:\n  CUDA_DEVICE_MAX_CONNECTIONS: 1  # see arguments.py\nMODEL_ARGS:\n"
+    return f"{head}{''.join(lines)}TEST_TYPE: regular\n"
+
+
+def destinations(mine: Plan) -> str:
+    """As --yaml-cfg has them, in one section of the model and one for the rest."""
+    words = [option for group in megatron.groups(mine) for option in group.options]
+    table = flags.flags(megatron.version(mine))
+    names = {table.flags[name].dest: table.flags[name].kind == "true" if not values else values[0]
+             for name, *values in words}
+    lines = [f"{dest}: {str(value).lower() if isinstance(value, bool) else value}\n" for dest, value in names.items()]
+    half = len(lines) // 2
+    return f"language_model:\n  {'  '.join(lines[:half])}\nmodel_parallel:\n  {'  '.join(lines[half:])}"
+
+
+def adapt(folder: Path, content: str, goal: Plan) -> Adapted:
+    path = folder / "config.yaml"
+    path.write_bytes(content.encode())
+    return adapted(str(path), goal, {})
+
+
+def lines(outcome: Adapted) -> list[str]:
+    return [line for line in outcome.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
+
+
+@pytest.mark.parametrize("style", [model_args, destinations])
+def test_a_file_that_says_the_plan_already_is_left_as_it_is(tmp_path: Path, style: Any) -> None:
+    mine = plan()
+    outcome = adapt(tmp_path, style(mine), mine)
+    assert (outcome.files, outcome.unplaced) == ({}, ())
+
+
+def test_keys_change_come_and_go(tmp_path: Path) -> None:
+    outcome = adapt(tmp_path, model_args(plan()), plan(tp=2, dp=4, zero_stage=0, recompute=FULL,
+                                                       overlap_param_gather=False))
+    assert not outcome.unplaced
+    assert lines(outcome) == [
+        "-  --tensor-model-parallel-size: 4", "+  --tensor-model-parallel-size: 2",
+        "-  --use-distributed-optimizer: true", "-  --overlap-param-gather: true",
+        "+  --recompute-granularity: full", "+  --recompute-method: uniform", "+  --recompute-num-layers: 1",
+    ]
+
+
+def test_a_key_that_says_no_is_told_to_say_yes(tmp_path: Path) -> None:
+    mine = plan(zero_stage=0, overlap_param_gather=False)
+    source = destinations(mine) + "  use_distributed_optimizer: false  # not yet\n"
+    outcome = adapt(tmp_path, source, plan(overlap_param_gather=False))
+    assert lines(outcome) == ["-  use_distributed_optimizer: false  # not yet",
+                              "+  use_distributed_optimizer: true  # not yet"]
+
+
+@pytest.mark.parametrize("style", [model_args, destinations])
+def test_what_is_written_is_read_as_the_plan(tmp_path: Path, style: Any) -> None:
+    goal = plan(tp=2, pp=4, vpp=5, micro=2, recompute=Recompute("selective", ("core_attn", "mlp")))
+    outcome = adapt(tmp_path, style(plan()), goal)
+    assert not outcome.unplaced
+    (tmp_path / "config.yaml").write_bytes(outcome.files[outcome.reading.file])
+    table = flags.flags(megatron.version(goal))
+    names = Namespace(read(outcome.reading.file).settings, table)
+    assert [names[dest] for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
+                                     "num_virtual_stages_per_pipeline_rank")] == [2, 4, 2, 5]
+    assert set(names["recompute_modules"] or ()) == {"core_attn", "mlp"}  # type: ignore[arg-type]
