@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _audit, _partition, _render, _verify, _measure, _explain, _timeline, _validate, _calibrate,
-                _import, _doctor):
+    for add in (_plan, _audit, _adapt, _partition, _render, _verify, _measure, _explain, _timeline, _validate,
+                _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -176,6 +176,15 @@ def _audit(commands: _Commands) -> _Parser:
     does = "read an existing launch script or config: what it will do, what is wrong, what would be better"
     parser = _command(commands, "audit", does, "audit", "cli_audit")
     add_audit(parser)
+    return parser
+
+
+def _adapt(commands: _Commands) -> _Parser:
+    from symconfig.cli_audit_options import add_adapt
+
+    parser = _command(commands, "adapt", "put a plan's values into an existing launch script or config", "adapt",
+                      "cli_adapt")
+    add_adapt(parser)
     return parser
 
 

@@ -26,6 +26,17 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     add_script(parser)
 
 
+def add_adapt(parser: argparse.ArgumentParser) -> None:
+    """The options of `symconfig adapt`."""
+    add = parser.add_argument
+    add("source", metavar="FILE|ARGS",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed")
+    add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
+    add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
+    add("--partial", action="store_true", help="with --in-place: write what could be placed where not all could")
+    add_script(parser)
+
+
 def add_script(parser: argparse.ArgumentParser) -> None:
     """What a script takes from outside."""
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[],

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from symconfig.adapt import deepspeed, megatron
 from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Adapted
+from symconfig.errors import InputError, Problem
 from symconfig.launch.files import instead
 from symconfig.launch.read import ARGUMENTS, read
 from symconfig.launch.reading import Reading
@@ -26,7 +27,19 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
         with instead(files):
             return read(source, variables=variables, extra=extra)
 
-    backend = plan.best.target.backend
     draft = Draft(again, reading, {})
-    progress = (megatron if backend == "megatron" else deepspeed).adapt(draft, plan)
+    if plan.best.target.backend == "deepspeed":
+        progress = deepspeed.adapt(draft, plan)
+    else:
+        _check_megatron(reading)
+        progress = megatron.adapt(draft, plan)
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes)
+
+
+def _check_megatron(reading: Reading) -> None:
+    """Raises InputError where not Megatron-LM's options alone say how it runs."""
+    if reading.deepspeed is None and reading.format != "deepspeed":
+        return
+    file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file
+    what = "the plan is for Megatron-LM, and this is a configuration of DeepSpeed, which decides ZeRO and the batch too"
+    raise InputError(Problem(what, file=file, hint="a plan with --backend deepspeed"))
