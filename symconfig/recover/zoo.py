@@ -11,6 +11,7 @@ from symconfig.descriptor.model import Attention, ModelDescriptor, Position
 from symconfig.recover.moe import leading_and_every
 
 FOR_PEOPLE = frozenset({"schema_", "name", "source", "huggingface_id", "model_type", "torch_dtype", "notes"})
+_SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
 NEAR = 3  # fields at most in which a model may differ from one that it is said to be like
 # Unset values of YaRN: transformers' _compute_yarn_parameters.
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "truncate": True}
@@ -94,7 +95,7 @@ def zoo_match(model: ModelDescriptor) -> str | None:
 def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
     """The zoo's model that differs in the fewest fields, `NEAR` at most, and what they are here: "vocab_size 32000"."""
     mine = meaning(model)
-    ranked = sorted((len(differing(mine, theirs)), other.name, differing(mine, theirs)) for other, theirs in _zoo())
+    ranked = sorted((len(_choices(mine, theirs)), other.name, _choices(mine, theirs)) for other, theirs in _zoo())
     count, name, fields = ranked[0]
     if not 0 < count <= NEAR:
         return None
@@ -104,6 +105,12 @@ def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
 def differing(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
     """Fields in which two meanings differ."""
     return tuple(field for field in sorted({*mine, *theirs}) if mine.get(field) != theirs.get(field))
+
+
+def _choices(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
+    """The same, where a section that is one choice counts as one."""
+    fields = (_SECTION.get(field.partition(".")[0], field) for field in differing(mine, theirs))
+    return tuple(dict.fromkeys(fields))
 
 
 def _shown(value: object) -> str:
