@@ -67,9 +67,10 @@ class MegatronSide:
     def __init__(self, reading: Reading, asked: Asked) -> None:
         self.reading, self.asked = reading, asked
         self.version_given = asked.megatron_version is not None
-        spelled = [setting.name for setting in reading.settings]
-        self.version = resolve(asked.megatron_version or version_of(spelled))
-        self.names = Namespace(reading.settings, flags(self.version))
+        # What names a recipe is no option of Megatron-LM.
+        settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
+        self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
+        self.names = Namespace(settings, flags(self.version))
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
@@ -82,7 +83,7 @@ class MegatronSide:
             cluster.gpu.architecture if cluster is not None else None,
             self.reading.environment if self.reading.format in ("bash", "model args yaml") and program else None,
             program.text if program is not None else None,
-            self.reading.complete,
+            self.reading.complete and self.reading.recipe is None,
         ))
 
     def run(self, cluster: ClusterDescriptor) -> Run:

@@ -20,6 +20,7 @@ _SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks
 _LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
               "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
               "horovodrun": _MPI, "srun": _SLURM, "sbatch": _SLURM}
+_HOSTS = ("hostfile", "H")
 # The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
 _ORDER = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "mpirun",
           "mpiexec", "horovodrun", "srun", "sbatch")
@@ -44,9 +45,8 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[tuple[str, Word]]]) -> World:
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
-    torch = next((name for name in spoken if _LAUNCHERS[name] is _TORCH), None)
-    if torch and nodes is None and not any(_TORCH.get(key) == "nodes" for key, _ in spoken[torch]):
-        nodes = 1  # torchrun's own default, but not where it is told a number that is not known
+    if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
+        nodes = 1
     if nodes is not None and per_node is not None:
         gpus = nodes * per_node
     elif gpus is not None and nodes is not None and gpus % nodes == 0:
@@ -54,6 +54,13 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
     elif gpus is not None and per_node is not None and gpus % per_node == 0:
         nodes = gpus // per_node
     return World(gpus, nodes, per_node, tuple(word for _, word in counts.values()))
+
+
+def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
+    """By the launcher's own default, where it is told neither nodes, be their number known or not, nor a file of them.
+    """
+    table = _LAUNCHERS[launcher]
+    return table in (_TORCH, _DEEPSPEED) and not any(table.get(key) == "nodes" or key in _HOSTS for key, _ in options)
 
 
 def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:

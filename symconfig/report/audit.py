@@ -12,7 +12,7 @@ from symconfig.graph.count import parameters
 from symconfig.launch.reading import Reading
 from symconfig.plan import Plan
 from symconfig.recover.run import Described
-from symconfig.render.flags import flags
+from symconfig.render.flags import first_with, flags
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 
@@ -63,7 +63,8 @@ def _version(audit: Audit) -> str:
     side = audit.side
     if side.version_given or side.backend != "megatron":
         return side.version
-    lacking = {setting.name for setting in side.reading.settings} - set(flags(side.version).flags)
+    lacking = {name for name in (setting.name for setting in side.reading.settings) if first_with(name)} - \
+        set(flags(side.version).flags)
     most = "all" if not lacking else "most"
     return f"{side.version}, the newest that has {most} of its options (--megatron-version says another)"
 
@@ -107,7 +108,7 @@ def _near(described: Described) -> str:
     if described.near is None:
         return "none of the zoo's"
     name, fields = described.near
-    return f"like the zoo's {name} but for {', '.join(fields)}"
+    return f"like the zoo's {name} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
 
 
 def findings(audit: Audit) -> str:
@@ -132,7 +133,7 @@ def stages(judged: Judged) -> Grid:
                      gib(plan.usable_bytes), percent(used / plan.usable_bytes),
                      "" if used <= plan.usable_bytes else "does not fit"))
     return Grid(("stage", "holds", "peak GiB", "in use GiB", "usable GiB", "share", ""), tuple(rows), left=(1, 6),
-                title="Memory of each stage's GPUs")
+                title="Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)")
 
 
 def cost(judged: Judged) -> str:
@@ -178,6 +179,8 @@ def verdict(audit: Audit) -> str:
         head = f"It cannot run as it is: {told}."
     elif not audit.reading.complete:
         head = f"Not all of it was understood, so that nothing is said of whether it runs: {told}."
+    elif audit.judged is None:
+        head = f"Nothing was found that keeps it from running, and nothing was predicted: {told}."
     else:
         head = f"Nothing keeps it from running: {told}."
     if audit.better is not None and audit.gain is not None and audit.way:

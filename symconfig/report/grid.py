@@ -48,7 +48,7 @@ def to_text(grid: Grid) -> str:
 
     lines = [clean(grid.title)] if grid.title else []
     if any(grid.headers):
-        lines += [line(cells[0]), "  ".join("-" * width for width in widths)]
+        lines += [line(cells[0]), "  ".join("-" * width for width in widths).rstrip()]
     return "\n".join(lines + [line(row) for row in cells[1:]])
 
 
