@@ -62,7 +62,7 @@ def declare(shell: Interpreter, keyword: str, flags: str, name: str, value: Part
     frame = shell.locals[-1] if shell.locals and "g" not in flags else None
     if keyword in ("local", "declare", "typeset") and frame is not None and name not in frame:
         frame[name] = name in state.variables, state.variables.get(name)
-        if keyword == "local" or not after:
+        if keyword == "local" and after:
             state.variables[name] = None
     if value is not None:
         state.variables[name] = value

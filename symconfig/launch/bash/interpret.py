@@ -19,6 +19,7 @@ from symconfig.launch.bash.source import Source, parse
 from symconfig.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of, unknown_of
 from symconfig.launch.text import Place
 
+_ENDS = b" \t\n;&|()<>"  # of a word without quotes
 ROUNDS = 2_000  # of one loop
 
 
@@ -261,7 +262,7 @@ class Interpreter:
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
         expander = self.expander(source, deciding=True)
-        for start, end in joined_ranges(item.children_by_field_name("value")):
+        for start, end in word_ranges(source.data, item.children_by_field_name("value")):
             parts = expander.value(start, end)
             items = pattern(parts)
             if unknown_of(parts) or items is None:
@@ -290,7 +291,7 @@ class Interpreter:
         place = source.place(variable.start_byte, variable.end_byte)
         if any(child.type == "in" for child in node.children):
             expander = self.expander(source)
-            values = [item for start, end in joined_ranges(node.children_by_field_name("value"))
+            values = [item for start, end in word_ranges(source.data, node.children_by_field_name("value"))
                       for item in expander.fields(start, end)]
         else:
             values = list(self.state.arguments)
@@ -304,7 +305,7 @@ class Interpreter:
         def advance() -> bool:
             item = next(rounds, None)
             if item is not None:
-                self.state.variables[name] = tuple(replace(part, loose=False) for part in item.parts)
+                self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.parts))
             return item is not None
 
         return self._loop(source, node, body, lambda: Truth(advance()))
@@ -448,8 +449,7 @@ class Interpreter:
             value: Value = self._array(expander, at + 1, close, old if added else None,
                                 keyed or (isinstance(old, Array) and old.keyed), name, place)
         else:
-            end = lexer.word_end(source.data, at, len(source.data), b" \t\n;&|()<>")
-            parts = expander.value(at, max(end, node.end_byte)) or (Part("", written=place),)
+            parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
             parts = self._started(name, parts)
             value = parts
             if subscript or isinstance(old, Array):
@@ -499,18 +499,18 @@ class Interpreter:
 
     def _declaration(self, source: Source, node: Node) -> Truth:
         keyword = node.children[0].type
-        flags, names = "", []
+        flags = ""
         for child in node.children[1:]:
             if child.type == "variable_assignment":
                 left = child.child_by_field_name("name")
                 name = source.data[left.start_byte : left.end_byte].decode() if left is not None else ""
                 declare(self, keyword, flags, name.partition("[")[0], None)
-                names.append(self.assign(source, child, keyed="A" in flags))
-                declare(self, keyword, flags.replace("A", ""), names[-1], None, after=True)
+                name = self.assign(source, child, keyed="A" in flags)
+                declare(self, keyword if keyword == "export" else "", flags.replace("A", ""), name, None, after=True)
                 continue
             if not child.is_named or child.type == "comment":
                 continue
-            for item in self.expander(source).fields(child.start_byte, child.end_byte):
+            for item in self.expander(source).fields(*word_ranges(source.data, [child])[0]):
                 if item.text.startswith("-") and not item.unknown:
                     flags += item.text[1:]
                 elif not item.unknown:
@@ -519,7 +519,7 @@ class Interpreter:
         return TRUE
 
     def _unset(self, source: Source, node: Node) -> Truth:
-        for start, end in joined_ranges([child for child in node.children[1:] if child.is_named]):
+        for start, end in word_ranges(source.data, [child for child in node.children[1:] if child.is_named]):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")
                 value = self.state.variables.get(name)
@@ -537,8 +537,11 @@ class Interpreter:
         status = TRUE
         for children in _lines(source.data, node.children):
             assignments = [child for child in children if child.type == "variable_assignment"]
-            named = [child for child in children if child.is_named and child.type not in (
-                "variable_assignment", "comment") and not child.type.endswith("_redirect")]
+            # The parser may end a value too early, `A=$B-$2`: what it takes for the command is the value's end.
+            start = max((value_end(source.data, child) for child in assignments), default=0)
+            named = [child for child in children if (child.is_named or child.type in ("==", "=~"))
+                     and child.type not in ("variable_assignment", "comment") and not child.type.endswith("_redirect")
+                     and child.start_byte >= start]
             strings = [child for child in children if child.type.endswith("_redirect")]
 
             def run(extra: Sequence[Node], assignments: list[Node] = assignments, named: list[Node] = named) -> Truth:
@@ -551,7 +554,7 @@ class Interpreter:
         """A simple command: its words are expanded, then it is run."""
         expander = self.expander(source)
         found: list[Field] = []
-        for start, end in joined_ranges(named):
+        for start, end in word_ranges(source.data, named):
             found += expander.fields(start, end)
             self.budget.spend(len(found) // 64)
         if not found:
@@ -582,17 +585,27 @@ class Interpreter:
         return redirects.redirected(self, source, node.children_by_field_name("redirect"), run)
 
 
-def joined_ranges(nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """The bytes of words; nodes that touch are one word."""
+def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
+    """The bytes of words. The parser may break a word, or end it before a character that is escaped."""
     found: list[tuple[int, int]] = []
     for node in nodes:
-        if not node.is_named or node.end_byte == node.start_byte:
+        start, end = node.start_byte, max(node.end_byte, lexer.word_end(data, node.start_byte, len(data), _ENDS))
+        if start == node.end_byte:
             continue
-        if found and found[-1][1] == node.start_byte:
-            found[-1] = found[-1][0], node.end_byte
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
         else:
-            found.append((node.start_byte, node.end_byte))
+            found.append((start, end))
     return found
+
+
+def value_end(data: bytes, node: Node) -> int:
+    """Where the value of an assignment ends."""
+    left = node.child_by_field_name("name")
+    at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
+    if data[at : at + 1] == b"(":
+        return lexer.closing(data, at, len(data)) + 1
+    return max(lexer.word_end(data, at, len(data), _ENDS), node.end_byte)
 
 
 def _lines(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:

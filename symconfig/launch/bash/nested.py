@@ -67,7 +67,8 @@ def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | 
     inside = str(root) if base is None or unknown_of(base) else text_of(base)
     for path in (Path(inside) / written, root / written):
         if path.is_symlink() or path.exists():
-            if posixpath.isabs(written) and not path.resolve().is_relative_to(root.resolve()):
+            mine = written.startswith(f"{root}/")  # spelled from the script's own folder
+            if posixpath.isabs(written) and not mine and not path.resolve().is_relative_to(root.resolve()):
                 break
             return path
     else:
@@ -110,7 +111,17 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> None:
 
 
 def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
-    """`bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`: whether it is one. Its code runs in a shell of its own."""
+    """`bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`, `sbatch <<EOF`: whether it is one. Its code runs in a shell
+    of its own."""
+    if posixpath.basename(words[0].text) in (*_SHELLS, "sbatch"):
+        wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
+        if wrapped is not None:
+            field = words[wrapped].cut(len("--wrap=")) if "=" in words[wrapped].text else words[-1]
+            _code(shell, [*words[:wrapped], field], 0, wrapped, place)
+            return True
+        if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
+            _code(shell, [words[0], Field(shell.stdin, place)], 0, 1, place)
+            return True
     for index, word in enumerate(words):
         if word.unknown or word.text.endswith(".py"):
             if word.text.endswith(".py"):

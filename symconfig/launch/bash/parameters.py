@@ -68,6 +68,9 @@ def operated(expander: Expander, braced: Braced, subscript: str | None, place: P
     tight = quoted or not loose
     if braced.sign == "!" and subscript not in ("@", "*"):
         return _indirect(expander, braced, place, quoted, loose)
+    scalar = isinstance(expander.state.variables.get(braced.name), tuple)
+    if braced.operator == ":" and subscript in ("@", "*") and scalar:  # of the text or of the list: bash does both
+        return [hole(f"is a slice of ${braced.name}, which is no array", place, loose=True)]
     if braced.name in ("@", "*") or subscript in ("@", "*"):
         return _of_all(expander, braced, subscript or braced.name, place, quoted, loose)
     found = expander.find(braced.name, place, subscript)
@@ -149,10 +152,12 @@ def _with_default(expander: Expander, braced: Braced, found: Parts | None, subsc
         through((part,), name, place, loose=part.loose, default=outside)[0],
         written=part.written if part.text.strip() != text_of(p for p in stream if p).strip() else place)
         for part in stream]
-    if kind == "=" and not name.isdigit():
-        expander.assign(name if subscript is None else f"{name}[{subscript}]",
-                        tuple(part for part in made if part is not None))
-    return made
+    if kind != "=" or name.isdigit():
+        return made
+    # What the variable has now is expanded: quotes of the default no longer count.
+    kept = tuple(Part(" ") if part is None else part for part in made)
+    expander.assign(name if subscript is None else f"{name}[{subscript}]", kept)
+    return [replace(part, loose=not tight) for part in kept]
 
 
 def _length(parts: Parts, name: str, place: Place, loose: bool) -> Parts:
@@ -165,7 +170,7 @@ def _length(parts: Parts, name: str, place: Place, loose: bool) -> Parts:
 def _transformed(expander: Expander, braced: Braced, parts: Parts, place: Place) -> Parts:
     """`#`, `%`, `/`, `:`, `^` and `,` on one value. A hole in it makes all of it one."""
     operator = braced.operator
-    if not operator:
+    if not operator or not parts:
         return parts
     loose = any(part.loose for part in parts)
     why = unknown_of(parts)
@@ -173,7 +178,8 @@ def _transformed(expander: Expander, braced: Braced, parts: Parts, place: Place)
         return (hole(why, place, braced.name, loose=loose),)
     if operator == ":":
         bounds = _bounds(expander, braced, place)
-        return _dark(braced, place, loose) if bounds is None else _substring(parts, *bounds)
+        return _dark(braced, place, loose) if bounds is None else _substring(parts, *bounds) or (
+            Part("", loose=loose, written=place),)
     if operator in ("^", "^^", ",", ",,"):
         return _cased(parts, operator)
     if operator in ("#", "##", "%", "%%"):
@@ -238,7 +244,7 @@ def _trimmed(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
     else:
         start = suffix(items, text, longest=longest)
         kept = cut(parts, 0, len(text) if start is None else start)
-    return kept or (Part("", loose=parts[0].loose),) if parts else (Part("", loose=True),)
+    return kept or (Part("", loose=parts[0].loose),)
 
 
 def _replaced(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
@@ -250,8 +256,10 @@ def _replaced(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
     items, text = _pattern(expander, start, min(at, end)), text_of(parts)
     new = expander.value(at + 1, end) if at < end else ()
     expander.budget.spend(len(text))
-    if items is None or unknown_of(new) or not items or (any(item.star for item in items) and len(text) > _REPLACED):
-        return parts if items == () else None
+    if items is None or unknown_of(new) or (any(item.star for item in items) and len(text) > _REPLACED):
+        return None
+    if not items and braced.operator in ("/", "//"):
+        return parts
     new = tuple(replace(part, loose=any(old.loose for old in parts)) for part in new)
     if braced.operator == "/#":
         length = prefix(items, text, longest=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from functools import cache
@@ -13,8 +14,15 @@ import tree_sitter_bash
 from symconfig.launch.bash.values import Part, Parts, cover
 from symconfig.launch.text import Place, Text
 
+_MASK = "\ue001".encode()
 HOLE = "\ue000"  # a character of private use: stands for what is not known in code that a value holds
 _BOM = b"\xef\xbb\xbf"
+# `DATA_PATH=<Specify path> (e.g., /x)`: no bash, but a common way to say that a value is to be filled in. With
+# the lines that it is continued on.
+_PLACEHOLDER = re.compile(rb"(?<=[\w\]]=)<(?!\()(?:[^\n]*\\\n)*[^\n]*")
+
+_ESCAPED_BLANK = re.compile(rb"(?<!\\)((?:\\\\)*)\\[ \t]")
+_LAST_CONTINUATION = re.compile(rb"(?<!\\)((?:\\\\)*)\\(\n?[ \t\n]*)\Z")
 
 
 class Source(Protocol):
@@ -45,6 +53,8 @@ class FileSource:
                 self._returns.append(offset + len(line))
                 offset += len(line) + 1
             self.data = b"\n".join(lines)
+        if _PLACEHOLDER.search(self.data) and _parser().parse(self.data).root_node.has_error:
+            self.data = _PLACEHOLDER.sub(_masked, self.data)
 
     def place(self, start: int, end: int) -> Place:
         first = start + bisect_left(self._returns, start) + self._skipped
@@ -63,7 +73,10 @@ class FileSource:
         if start >= end:
             return ()
         place = self.place(start, end)
-        return (Part(self.data[start:end].decode("utf-8", "replace"), place, written=place),)
+        run = self.data[start:end]
+        if _MASK in run:
+            return (Part("", unknown="is to be filled in", written=place),)
+        return (Part(run.decode("utf-8", "replace"), place, written=place),)
 
 
 class CodeSource:
@@ -102,11 +115,21 @@ class CodeSource:
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 
 
+def _masked(match: re.Match[bytes]) -> bytes:
+    """As many bytes, of which the first are a word; line ends stay where they are escaped."""
+    rest = match.group()[len(_MASK) :]
+    if len(match.group()) < len(_MASK):
+        return match.group()
+    return _MASK + bytes(byte if byte in b"\n" else ord(" ") for byte in rest).replace(b" \n", b"\\\n")
+
+
 @cache
 def _parser() -> tree_sitter.Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
 def parse(source: Source) -> tree_sitter.Node:
-    """The syntax tree of all of it."""
-    return _parser().parse(source.data).root_node
+    """The syntax tree of all of it. The parser loses blanks that are escaped: it is shown words in their place. A
+    continuation that nothing follows is no error."""
+    shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
+    return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node

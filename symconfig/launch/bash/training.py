@@ -62,7 +62,7 @@ def _program_index(words: Sequence[Field]) -> int | None:
         python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS
         if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
             return None
-        if text.endswith(".py") and not text.startswith("-") and not _is_value(words, index):
+        if text.endswith(".py") and not text.startswith("-"):
             return index
         if text in ("-m", "--module") and python and index + 1 < len(words):
             module = words[index + 1].text
@@ -71,12 +71,6 @@ def _program_index(words: Sequence[Field]) -> int | None:
     if basename(words[0].text) in _PROGRAMS:
         return 0
     return _after_launcher(words)
-
-
-def _is_value(words: Sequence[Field], index: int) -> bool:
-    """Whether a word is what an option before it is given, `--entry x.py`; a switch of a launcher takes nothing."""
-    before = words[index - 1].text if index else ""
-    return before.startswith("--") and "=" not in before and before not in _SWITCHES and before != "--"
 
 
 def _after_launcher(words: Sequence[Field]) -> int | None:
