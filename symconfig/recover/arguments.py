@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.launch.reading import Setting
 from symconfig.launch.text import Place
 
 TRUE = ("", "true", "1", "yes", "on")  # "": a switch without a value
+DIGITS = 12  # of no quantity of a run there are more
 FALSE = ("false", "0", "no", "off", "none")
 
 
@@ -62,8 +65,8 @@ class Arguments:
         text = self.text(*names)
         if text is None:
             return None
-        if text.isascii() and text.isdigit() and int(text[:20]) > 0:
-            return int(text[:20])
+        if text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) > 0:
+            return int(text)
         self._not(names, text, "a whole number above zero")
         return None
 
@@ -72,10 +75,13 @@ class Arguments:
         if text is None:
             return None
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
-            self._not(names, text, "a number")
-            return None
+            value = math.nan
+        if math.isfinite(value):
+            return value
+        self._not(names, text, "a number")
+        return None
 
     def switch(self, *names: str) -> bool | None:
         """`--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
@@ -90,7 +96,7 @@ class Arguments:
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
         found = self.find(*names)
         if found is not None:
-            self._wrong(found, "has a wrong value", got=text or "nothing", need=need)
+            self._wrong(found, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
         problem = self.problem(setting, what, got=got, need=need)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.launch.reading import Reading, Tree
-from symconfig.recover.arguments import Arguments
+from symconfig.recover.arguments import DIGITS, Arguments
 from symconfig.recover.deepspeed_auto import ACCUMULATION, AUTO, MICRO, MICRO_ARGUMENTS, TRAIN, uses_trainer
 from symconfig.recover.run import Assumed
 
@@ -112,7 +112,7 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
 
 def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:
     value = tree.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS):
         return value
     problems.append(tree.problem((key,), "is no size of a batch", got=shorten(repr(value)),
                                  need="a whole number above zero"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
@@ -20,6 +20,8 @@ from symconfig.recover.run import Assumed, Described
 from symconfig.recover.zoo import zoo_match, zoo_near
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.resources import data_dir
+
+Validated = TypeVar("Validated", bound=BaseModel)
 
 # The same things in the spellings of Transformers' and TRL's examples, LLaMA-Factory, Axolotl, Qwen, QLoRA, our own.
 NAMES = ("model", "model_name_or_path", "model_id_or_path", "model_id", "base_model", "model_name", "model_path")
@@ -111,9 +113,9 @@ def _adapter(
         return None
     bits = arguments.text(*FOUR_BITS)
     four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
-    return Adapter(
-        method="qlora" if four else "lora", r=rank, lora_alpha=arguments.number(*_ALPHA) or 2.0 * rank,
-        lora_dropout=arguments.number(*_DROPOUT) or 0.0, target_modules=targets)  # type: ignore[arg-type]
+    fields = {"method": "qlora" if four else "lora", "r": rank, "target_modules": targets,
+              "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank, "lora_dropout": arguments.number(*_DROPOUT) or 0.0}
+    return _validated(Adapter, fields, problems)
 
 
 def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]) -> tuple[str, ...]:
@@ -134,13 +136,18 @@ def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -
     model_type = "qwen2" if foreign else base.model_type
     fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
     fields |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
-    try:
-        model = ModelDescriptor.model_validate(fields, strict=False)
-    except ValidationError as error:
-        problems += [Problem(item["msg"], field="adapter") for item in error.errors()]
-        return None
-    name = _zoo_of(model)
+    model = _validated(ModelDescriptor, fields, problems)
+    name = None if model is None else _zoo_of(model)
     return model if name is None else load_model(name)
+
+
+def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:
+    try:
+        return kind.model_validate(fields, strict=False)
+    except ValidationError as error:
+        problems += [Problem(f"the adapter that the arguments describe: {item['msg']}",
+                             field=".".join(map(str, item["loc"])) or None) for item in error.errors()]
+        return None
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
