@@ -14,9 +14,9 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     nearly like it; None where none is."""
     words = _words(name)
     spelled = "--" + "-".join(words)
-    longer = [(len(_words(option)) - len(words), option) for option in options if _holds(_words(option), words)]
+    longer = [option for option in options if _holds(_words(option), words)]
     if longer:
-        return min(longer)[1]
+        return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
     near = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
     return near[0] if near else None
 
