@@ -14,16 +14,17 @@ from symconfig.launch.text import Place
 _TORCH = {"nnodes": "nodes", "nproc_per_node": "per_node"}
 _DEEPSPEED = {"num_nodes": "nodes", "num_gpus": "per_node"}
 _ACCELERATE = {"num_processes": "gpus", "num_machines": "nodes"}
+_MINDSPORE = {"worker_num": "gpus", "local_worker_num": "per_node"}
 _MPI = {"np": "gpus", "n": "gpus", "c": "gpus", "N": "per_node", "npernode": "per_node", "num_proc": "gpus"}
 _SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks_per_node": "per_node",
           "gpus_per_node": "per_node", "gres": "per_node", "G": "gpus", "gpus": "gpus"}
 _LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
               "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
-              "horovodrun": _MPI, "srun": _SLURM, "sbatch": _SLURM}
+              "horovodrun": _MPI, "srun": _SLURM, "sbatch": _SLURM, "msrun": _MINDSPORE}
 _HOSTS = ("hostfile", "H")
 # The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
-_ORDER = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "mpirun",
-          "mpiexec", "horovodrun", "srun", "sbatch")
+_ORDER = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "msrun",
+          "mpirun", "mpiexec", "horovodrun", "srun", "sbatch")
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:

@@ -451,6 +451,7 @@ class Interpreter:
         else:
             parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
             parts = self._started(name, parts)
+            old = self.state.variables.get(name)  # the value may have set it, `A+=${A:=1}`
             value = parts
             if subscript or isinstance(old, Array):
                 key = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()
@@ -586,16 +587,15 @@ class Interpreter:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """The bytes of words. The parser may break a word, or end it before a character that is escaped."""
+    """The bytes of words. The parser may break a word, join two, or end one before a character that is escaped."""
     found: list[tuple[int, int]] = []
     for node in nodes:
         start, end = node.start_byte, max(node.end_byte, lexer.word_end(data, node.start_byte, len(data), _ENDS))
         if start == node.end_byte:
             continue
         if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
+            start = found.pop()[0]
+        found += lexer.words(data, start, end) or [(start, end)]
     return found
 
 
