@@ -39,6 +39,8 @@ def claimed(script: str, command: str) -> tuple[list[str], bool]:
     text = Text("x.sh", f"{script}\nprogram {command}\n".encode())
     log = Log([text], None)
     Interpreter(State(), Budget(), log).program(FileSource(text))
+    if not log.commands:  # what it could not read at all, it says
+        return [], not log.unread
     words = [field.word() for field in log.commands[-1].words]
     for piece in (piece for word in words for piece in word.pieces):
         assert piece.place is None or text.at(piece.place) == piece.text
