@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.launch.detect import parse, syntax_of
 from symconfig.launch.dialects.documents import read_document, read_sections
-from symconfig.launch.dialects.override import entries_of, is_key, parted, short
+from symconfig.launch.dialects.override import entries_of, group, is_key, parted, short
 from symconfig.launch.files import open_text
 from symconfig.launch.origins import traced
 from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
@@ -25,7 +25,6 @@ _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name"
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
 _RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
-_GROUPS = ("training", "peft", "fine_tuning")
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
@@ -183,7 +182,7 @@ def _recipe(reading: Reading, around: Around) -> Reading:
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
         setting = _given(reading, ("--model",))
     if setting is None:  # NeMo-Framework-Launcher's: training=llama/llama3_8b
-        setting = next((one for one in reading.settings if one.name in _GROUPS and one.joined), None)
+        setting = next((one for one in reading.settings if group(one)), None)
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
@@ -200,7 +199,8 @@ def _overrides(reading: Reading, around: Around) -> Reading:
     rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
     return replace(reading, format="overrides", settings=(*filed.settings, *rest), tree=tree or reading.tree,
                    texts=_texts(reading, *filed.texts), unread=(*reading.unread, *dark, *filed.unread),
-                   world=_both(reading.world, filed.world), recipe=named)
+                   world=_both(reading.world, filed.world), recipe=named,
+                   environment={**reading.environment, **filed.environment})
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:
@@ -222,9 +222,22 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     elif name is not None:
         return None, (_dark(name, "its folder or its name is not known"),)
     if file is None:
-        return None, ()
+        return _group_file(reading, around, program), ()
     tree = _tree(file, around, reading.texts, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
+    """conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name is all."""
+    setting = next((one for one in reading.settings if group(one)), None)
+    if setting is None or setting.values[0].unknown:
+        return None
+    below = Path("conf", setting.name, setting.values[0].text + ".yaml")
+    for name in (str(Path(program, below)), str(Path(Path(program).name, below))):
+        tree = _tree(replace(setting, values=(Word((Piece(name),), setting.place),)), around, reading.texts)
+        if isinstance(tree, Tree):
+            return tree
+    return None
 
 
 def _both(launcher: World, trainer: World) -> World:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -27,17 +28,19 @@ class Text:
 
     file: str
     data: bytes
-    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)  # of lines
+    _further: tuple[int, ...] = field(init=False, repr=False, compare=False)  # bytes of a character behind its first
 
     def __post_init__(self) -> None:
-        starts = (0, *(index + 1 for index, byte in enumerate(self.data) if byte == 0x0A))
-        object.__setattr__(self, "_starts", starts)
+        object.__setattr__(self, "_starts", (0, *(match.end() for match in re.finditer(rb"\n", self.data))))
+        object.__setattr__(self, "_further", tuple(match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data)))
 
     def place(self, start: int, end: int) -> Place:
-        """The bytes [start, end)."""
+        """The bytes [start, end). Of a file in one line this is asked for every value of it: no time for a scan."""
         line = bisect_right(self._starts, start)
-        before = self.data[self._starts[line - 1] : start]
-        return Place(self.file, start, end, line, len(before.decode("utf-8", "replace")) + 1)
+        first = self._starts[line - 1]
+        further = bisect_left(self._further, start) - bisect_left(self._further, first)
+        return Place(self.file, start, end, line, start - first - further + 1)
 
     def at(self, place: Place) -> str:
         """What stands there."""

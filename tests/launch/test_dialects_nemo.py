@@ -185,6 +185,12 @@ def test_a_value_from_elsewhere_is_not_known(value: str, why: str) -> None:
     assert not reading.complete
 
 
+def test_references_that_multiply_end() -> None:
+    lines = "".join(f"  x{index}: '{f'${{.x{index + 1}}}' * 10}'\n" for index in range(18))
+    reading = read_yaml(f"model:\n{lines}  x18: y\n  tokenizer_model: ${{.x0}}\n  num_layers: 2\n")
+    assert options(reading) == ["--tokenizer-model ?", "--num-layers 2"]
+
+
 def test_an_environment_variable_that_is_given_or_has_a_default_is_known() -> None:
     source = "model: {num_layers: '${oc.env:LAYERS,12}', hidden_size: '${oc.env:WIDTH}'}\n"
     reading = read_yaml(source, WIDTH="512")

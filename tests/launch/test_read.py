@@ -172,6 +172,17 @@ def test_a_recipe_is_named(tmp_path: Path, line: str, recipe: str) -> None:
     assert reading.recipe.text == recipe
 
 
+def test_the_file_that_a_recipe_s_name_leads_to(tmp_path: Path) -> None:
+    write(tmp_path, "launcher/conf/training/otter/3b.yaml", "model:\n  num_layers: 6\n  hidden_size: 64\n")
+    line = "python3 /opt/x/launcher/main.py training=otter/3b +training.model.num_layers=5 env_vars.NCCL_X=1 stages=[a]"
+    reading = read(write(tmp_path, "examples/h100/run.sh", line))
+    assert options(reading) == ["--num-layers 5", "--hidden-size 64"]
+    assert reading.recipe is not None
+    assert reading.recipe.text == "otter/3b"
+    assert {name: word.text for name, word in reading.environment.items()} == {"NCCL_X": "1"}
+    assert unread(reading, matters=True) == []
+
+
 def test_short_options_are_those_of_a_recipe_runner_only(tmp_path: Path) -> None:
     line = "torchrun {} --recipe x -tp 2 --seq_length 64 model.tensor_model_parallel_size=4\n"
     runner = read(write(tmp_path, "a.sh", line.format("run_recipe.py")))

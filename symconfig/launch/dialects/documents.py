@@ -79,9 +79,10 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
     found = interpolated(by_path(everything), variables)
+    environment = {path[-1]: entry.words[0] for path, entry in found.items() if path[0] == "env_vars" and entry.words}
     settings, unread = translated(found)
     texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
-    return Reading("overrides", texts, settings, tree=tree, world=_world(found),
+    return Reading("overrides", texts, settings, tree=tree, environment=environment, world=_world(found),
                    unread=(*(tree.unread if tree is not None else ()), *unread))
 
 

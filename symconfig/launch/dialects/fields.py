@@ -83,7 +83,7 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
 ASIDE = frozenset(("exp_manager", "logger", "run", "profiling", "nsys_profile", "s3_checkpointing", "wandb",
                    "callbacks", "inprocess_restart", "ft", "straggler", "nvrx_straggler", "tensor_inspect", "defaults",
                    "hydra", "cluster", "container_mounts", "megatron_timer_kwargs", "validation_ds",
-                   "test_ds", "source", "task_encoder"))
+                   "test_ds", "env_vars", "source", "task_encoder"))
 # Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
 WEIGHTY = frozenset(("peft", "lora", "fsdp", "transformer_layer_spec", "drop_layers"))
 

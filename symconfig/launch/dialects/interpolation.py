@@ -25,32 +25,93 @@ _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
     "divide_floor": lambda numbers: numbers[0] // numbers[1],
 }
 _MOST_STEPS = 20  # of references that lead to references
+_MOST_CHARACTERS = 10_000  # of a text with references in it
 
 
 def interpolated(entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> dict[Path, Entry]:
     """The same with every reference resolved that leads to another entry, or to a variable that is given. What does not
     is a word that is unknown.
     """
-    return {path: _entry(entry, entries, variables, 0) for path, entry in entries.items()}
+    resolver = _Resolver(entries, variables)
+    return {path: resolver.entry(path) for path in entries}
 
 
-def _entry(entry: Entry, entries: Mapping[Path, Entry], variables: Mapping[str, str], steps: int) -> Entry:
-    if not any("${" in word.text or word.text == _MISSING for word in entry.words):
-        return entry
+class _Resolver:
+    """Resolves each entry once, whoever refers to it: references to references must not multiply."""
 
-    def found(reference: str) -> Entry | Word:
-        return _found(reference, entry, entries, variables, steps)
+    def __init__(self, entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> None:
+        self.entries = entries
+        self.variables = variables
+        self.done: dict[Path, Entry] = {}
+        self.under_way: set[Path] = set()
 
-    whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
-    if whole:
-        other = found(whole[1])
-        if isinstance(other, Entry):
-            through = (f"${{{whole[1]}}}",)
-            words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
-            return replace(entry, value=other.value, words=words)
-    words = tuple(_word(word, found) for word in entry.words)
-    value = entry.value if isinstance(entry.value, list) else _value(words[0])
-    return replace(entry, value=value, words=words)
+    def entry(self, path: Path) -> Entry:
+        if path not in self.done:
+            self.under_way.add(path)
+            self.done[path] = self._resolved(self.entries[path])
+            self.under_way.discard(path)
+        return self.done[path]
+
+    def _resolved(self, entry: Entry) -> Entry:
+        if not any("${" in word.text or word.text == _MISSING for word in entry.words):
+            return entry
+        whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
+        if whole:
+            other = self._found(whole[1], entry)
+            if isinstance(other, Entry):
+                through = (f"${{{whole[1]}}}",)
+                words = tuple(_through(word, through, entry.words[0].place) for word in other.words)
+                return replace(entry, value=other.value, words=words)
+        words = tuple(self._word(word, entry) for word in entry.words)
+        value = entry.value if isinstance(entry.value, list) else _value(words[0])
+        return replace(entry, value=value, words=words)
+
+    def _word(self, word: Word, entry: Entry) -> Word:
+        if word.text == _MISSING:
+            return Word((), word.place, "must be given on the command line and is not")
+        pieces: tuple[Piece, ...] = (Piece(word.text),)
+        for _ in range(_MOST_STEPS):  # the innermost first: ${multiply:${a},${b}}
+            text = "".join(piece.text for piece in pieces)
+            match = _REFERENCE.search(text)
+            if match is None:
+                return Word(pieces, word.place, word.unknown)
+            if len(text) > _MOST_CHARACTERS:
+                break
+            other = self._found(match[1], entry)
+            if isinstance(other, Entry):
+                if len(other.words) != 1:
+                    return Word((), word.place, f"depends on {match[0]}, which is no single value")
+                other = _through(other.words[0], (match[0],), word.place)
+            if other.unknown:
+                return Word((), word.place, other.unknown)
+            pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
+        return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
+
+    def _found(self, reference: str, entry: Entry) -> Entry | Word:
+        """What stands for a reference: another entry, or a word."""
+        kind, colon, rest = reference.partition(":")
+        place = entry.words[0].place
+        if colon and kind in ("oc.env", "env"):
+            name, has_default, default = (part.strip() for part in rest.partition(","))
+            if name in self.variables:
+                return Word((Piece(self.variables[name], None, (name,)),), place)
+            if has_default:
+                return Word((Piece(default.strip("'\""), None, (name,), name),), place)
+            return Word((), place, f"depends on the environment variable {name}")
+        if colon:
+            known = _computed(kind, rest)
+            if known is not None:
+                return Word((Piece(known),), place)
+            return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
+        path = _absolute(reference.strip(), entry.path)
+        path = path if path in self.entries else path[1:]  # NeMo-Framework-Launcher puts the file under `training`
+        if path not in self.entries:
+            return Word((), place, f"depends on ${{{shorten(reference)}}}, which nothing in this file says")
+        if path in self.under_way:
+            return Word((), place, f"depends on ${{{shorten(reference)}}}, which leads in a circle")
+        if len(self.under_way) > _MOST_STEPS:
+            return Word((), place, f"depends on ${{{shorten(reference)}}}, after too many references to references")
+        return self.entry(path)
 
 
 def _value(word: Word) -> object:
@@ -58,28 +119,6 @@ def _value(word: Word) -> object:
         return word.text if word.unknown else plain(word.text)
     except ValueError:
         return word.text
-
-
-def _word(word: Word, found: Callable[[str], Entry | Word]) -> Word:
-    if word.text == _MISSING:
-        return Word((), word.place, "must be given on the command line and is not")
-    pieces: tuple[Piece, ...] = (Piece(word.text),)
-    for _ in range(_MOST_STEPS):  # the innermost first: ${multiply:${a},${b}}
-        text = "".join(piece.text for piece in pieces)
-        match = _REFERENCE.search(text)
-        if match is None:
-            break
-        other = found(match[1])
-        if isinstance(other, Entry):
-            if len(other.words) != 1:
-                return Word((), word.place, f"depends on {match[0]}, which is no single value")
-            other = _through(other.words[0], (match[0],), word.place)
-        if other.unknown:
-            return Word((), word.place, other.unknown)
-        pieces = (*_part(pieces, 0, match.start()), *other.pieces, *_part(pieces, match.end(), len(text)))
-    else:
-        return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
-    return Word(pieces, word.place, word.unknown)
 
 
 def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
@@ -91,31 +130,6 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
             whole = last - first == len(piece.text)
             yield piece if whole else replace(piece, text=piece.text[first:last], place=None)
         position += len(piece.text)
-
-
-def _found(
-    reference: str, entry: Entry, entries: Mapping[Path, Entry], variables: Mapping[str, str], steps: int
-) -> Entry | Word:
-    kind, colon, rest = reference.partition(":")
-    place = entry.words[0].place
-    if colon and kind in ("oc.env", "env"):
-        name, has_default, default = (part.strip() for part in rest.partition(","))
-        if name in variables:
-            return Word((Piece(variables[name], None, (name,)),), place)
-        if has_default:
-            return Word((Piece(default.strip("'\""), None, (name,), name),), place)
-        return Word((), place, f"depends on the environment variable {name}")
-    if colon:
-        known = _computed(kind, rest)
-        if known is not None:
-            return Word((Piece(known),), place)
-        return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
-    path = _absolute(reference.strip(), entry.path)
-    other = entries.get(path) or entries.get(path[1:])  # NeMo-Framework-Launcher puts the file under `training`
-    if other is None or steps >= _MOST_STEPS:
-        why = "nothing in this file says" if other is None else "leads in a circle"
-        return Word((), place, f"depends on ${{{shorten(reference)}}}, which {why}")
-    return _entry(other, entries, variables, steps + 1)
 
 
 def _computed(kind: str, rest: str) -> str | None:

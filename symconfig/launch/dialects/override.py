@@ -17,7 +17,8 @@ from symconfig.launch.yaml_tree import parse_yaml
 _OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
 _SECTIONS = frozenset(("model", "trainer", "train", "training", "optimizer", "optim", "ddp", "data", "dataset",
                        "scheduler", "checkpoint", "mixed_precision", "comm_overlap", "dist", "tokenizer", "rng",
-                       "logger", "peft", "exp_manager", "validation", "profiling", "resume", "log"))
+                       "logger", "peft", "fine_tuning", "env_vars", "exp_manager", "validation", "profiling",
+                       "resume", "log"))
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
 _SPELLINGS = {
     ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
@@ -53,6 +54,11 @@ def _match(text: str, *, whole_sections: bool) -> re.Match[str] | None:
 def short(setting: Setting) -> str | None:
     """The key that an option of a recipe runner stands for."""
     return _SHORT.get(setting.name.replace("_", "-"))
+
+
+def group(setting: Setting) -> bool:
+    """Whether it chooses a file and sets no key: `training=llama/llama3_8b` of NeMo-Framework-Launcher."""
+    return setting.joined and setting.name in ("training", "peft", "fine_tuning")
 
 
 def is_key(setting: Setting) -> bool:
@@ -115,7 +121,7 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
         if key is not None and setting.values:
             yield _entry(key, setting)
     for setting in settings:
-        if is_key(setting):
+        if is_key(setting) and not group(setting):
             yield _entry(setting.name.lstrip("~"), setting)
 
 

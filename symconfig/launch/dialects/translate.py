@@ -27,12 +27,17 @@ Path = tuple[str, ...]
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
     """The last one of a path wins, and one that is removed takes all below it away."""
     found: dict[Path, Entry] = {}
+    sections: set[Path] = set()
     for entry in entries:
-        below = [path for path in found if path[: len(entry.path)] == entry.path]
-        for path in below if entry.removed or below != [entry.path] else ():
-            del found[path]
-        if not entry.removed:
+        if entry.path in sections:
+            for path in [path for path in found if path[: len(entry.path)] == entry.path]:
+                del found[path]
+            sections.discard(entry.path)
+        if entry.removed:
+            found.pop(entry.path, None)
+        else:
             found[entry.path] = entry
+            sections.update(entry.path[:length] for length in range(1, len(entry.path)))
     return found
 
 
