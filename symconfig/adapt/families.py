@@ -13,10 +13,15 @@ from symconfig.recover.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it."""
+    """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it.
+
+    section: where options of one file with sections stand together, as Megatron-Bridge and NeMo have them; None: there
+    they are said in another way, as precision is by one name.
+    """
 
     fields: tuple[str, ...]
     dests: tuple[str, ...]
+    section: str | None = "model"
 
     def meaning(self, run: Run) -> tuple[object, ...]:
         return tuple(attrgetter(field)(run) for field in self.fields)
@@ -25,15 +30,15 @@ class Family:
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
 # own family, or of the nearest one before it.
 FAMILIES = (
-    Family(("configuration.micro",), ("micro_batch_size", "batch_size")),
-    Family(("configuration.global_batch",), ("global_batch_size",)),
+    Family(("configuration.micro",), ("micro_batch_size", "batch_size"), "train"),
+    Family(("configuration.global_batch",), ("global_batch_size",), "train"),
     Family(("options.precision",), ("bf16", "fp16", "fp8", "fp8_recipe", "fp8_amax_history_len",
-                                    "fp8_amax_compute_algo", "fp4", "fp4_recipe")),
+                                    "fp8_amax_compute_algo", "fp4", "fp4_recipe"), None),
     Family(("options.grad_bytes",), ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16",
-                                     "megatron_fsdp_main_grads_dtype")),
+                                     "megatron_fsdp_main_grads_dtype"), None),
     Family(("configuration.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
     Family(("options.sequence_parallel",), ("sequence_parallel",)),
-    Family(("options.overlap.tp_comm",), ("tp_comm_overlap",)),
+    Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
     Family(
         ("configuration.pp", "configuration.vpp", "options.pipeline_layout", "options.first_stage_layers",
          "options.last_stage_layers", "options.account_for_embedding", "options.account_for_loss"),
@@ -48,14 +53,14 @@ FAMILIES = (
     Family(("configuration.etp",), ("expert_tensor_parallel_size",)),
     Family(("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend",
                                          "moe_enable_deepep")),
-    Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",)),
+    Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
     Family(("options.zero_stage",), ("use_distributed_optimizer", "use_megatron_fsdp", "use_custom_fsdp",
                                      "data_parallel_sharding_strategy", "gradient_accumulation_fusion",
-                                     "init_model_with_meta_device")),
-    Family(("options.overlap.grad_reduce",), ("overlap_grad_reduce",)),
-    Family(("options.overlap.param_gather",), ("overlap_param_gather",)),
+                                     "init_model_with_meta_device"), "ddp"),
+    Family(("options.overlap.grad_reduce",), ("overlap_grad_reduce",), "ddp"),
+    Family(("options.overlap.param_gather",), ("overlap_param_gather",), "ddp"),
     Family(("options.optimizer_offload",), ("optimizer_cpu_offload", "optimizer_offload_fraction",
-                                            "use_precision_aware_optimizer")),
+                                            "use_precision_aware_optimizer"), "optimizer"),
     Family(("options.recompute",), ("recompute_granularity", "recompute_method", "recompute_num_layers",
                                     "recompute_modules", "recompute_activations", "moe_layer_recompute")),
     Family(("options.activation_offload",), ("fine_grained_activation_offloading", "offload_modules")),
@@ -87,6 +92,11 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
     return sorted(found, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
 
 
+def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
+    """Families of which some value differs, whatever it means."""
+    return [family for family in FAMILIES if any(_wishes(now, wanted, family))]
+
+
 def having(names: Namespace, dest: str) -> Setting | None:
     """The option that gives it, or that would if its value were one; of several the last."""
     flags = names.table.flags
@@ -106,14 +116,18 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
             yield Wish(dest, have.name, None)
 
 
-def neighbours(dest: str) -> tuple[str, ...]:
+def neighbours(dest: str, sections: bool = False) -> tuple[str, ...]:
     """Destinations beside which an option of this one belongs, the nearest first: its family's, then those of the
-    families before it, then those after."""
+    families before it, then those after; of a file with sections those in the same only."""
     at = next(index for index, family in enumerate(FAMILIES) if dest in family.dests)
     mine = FAMILIES[at].dests
     own = mine.index(dest)
-    before = [name for family in reversed(FAMILIES[:at]) for name in reversed(family.dests)]
-    after = [name for family in FAMILIES[at + 1 :] for name in family.dests]
+    section = FAMILIES[at].section
+    if sections and section is None:
+        return ()
+    others = [family for family in FAMILIES if not sections or family.section == section]
+    before = [name for family in reversed(others) if family in FAMILIES[:at] for name in reversed(family.dests)]
+    after = [name for family in others if family in FAMILIES[at + 1 :] for name in family.dests]
     return (*reversed(mine[:own]), *mine[own + 1 :], *before, *after)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from symconfig.adapt.families import DECIDED, FAMILIES, Family, in_their_way
+from symconfig.adapt.families import DECIDED, FAMILIES, Family, in_their_way, unequal
 from symconfig.adapt.outcome import Unplaced
 from symconfig.errors import InputError
 from symconfig.launch.reading import Piece, Reading, Setting, Word
@@ -87,12 +87,12 @@ class Goal:
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Families that mean something else than the plan. Where the options mean nothing together, as degrees that do
-        not divide the GPUs, it is all of them: then only values can be compared."""
+        not divide the GPUs, only their values can be compared."""
         goal = self._meaning(self.wanted, self.gpus)
         try:
             have = self._meaning(names, gpus)
         except InputError:
-            return list(FAMILIES)
+            return unequal(names, self.wanted)
         return [family for family in FAMILIES if family.meaning(have) != family.meaning(goal)]
 
     def _meaning(self, names: Namespace, gpus: int) -> Run:

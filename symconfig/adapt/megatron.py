@@ -6,13 +6,13 @@ from collections.abc import Collection
 
 from symconfig.adapt import launcher
 from symconfig.adapt.draft import Draft
-from symconfig.adapt.families import FAMILIES, Family, Wish, having, wishes
+from symconfig.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
 from symconfig.adapt.goal import Goal
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
 from symconfig.adapt.same import check
 from symconfig.adapt.ways import granted
-from symconfig.launch.reading import Setting
+from symconfig.launch.reading import Setting, Word
 from symconfig.plan import Plan
 from symconfig.recover.namespace import Namespace
 
@@ -38,7 +38,20 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         if not differing or differing == before:
             break
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    progress = _recipe(progress, goal)
     return _checked(progress, goal, [family for family in differing if family not in blocked])
+
+
+def _recipe(progress: Progress, goal: Goal) -> Progress:
+    """What a recipe decides beside its overrides is not read, so that what no override says may be another value."""
+    recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
+    told = {item.option for item in progress.unplaced}
+    for setting in goal.settings if recipe is not None else ():
+        dest = goal.dest(setting)
+        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in told:
+            said = " ".join((setting.name, *(word.text for word in setting.values)))
+            progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
+    return progress
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
@@ -53,7 +66,8 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
-            progress = progress.lacking(Unplaced(wish.option, wish.now, _why(setting), place))
+            why = _why(setting, progress.draft.reading.recipe)
+            progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
             progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
     return progress
@@ -71,7 +85,9 @@ def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Names
                   (first or setting).place)
 
 
-def _why(setting: Setting | None) -> str:
+def _why(setting: Setting | None, recipe: Word | None) -> str:
+    if setting is None and recipe is not None:
+        return f"it is up to the recipe {recipe.text}, which is not read"
     if setting is None:
         return "no place was found where it would reach the training and change nothing else"
     for word in setting.values:

@@ -8,12 +8,22 @@ from itertools import chain
 from symconfig.adapt import trees, words
 from symconfig.adapt.draft import Draft, Said
 from symconfig.adapt.families import Wish, having, neighbours
-from symconfig.launch.dialects.fields import RENAMED
 from symconfig.launch.reading import Setting, Tree
 from symconfig.launch.text import Edit, Place
 from symconfig.recover.namespace import Namespace, Value, parsed
 from symconfig.render.files import sh
 
+# Destinations by the names of Megatron-Bridge and NeMo, where a new key has to have them; NeMo 1.x has its own.
+BRIDGE = {
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+}
+NEMO = {
+    **{f"recompute_{name}": f"activations_checkpoint_{name}" for name in ("granularity", "method", "num_layers")},
+    "overlap_grad_reduce": "overlap_grad_sync",
+    "overlap_param_gather": "overlap_param_sync",
+}
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
 
@@ -78,22 +88,27 @@ def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iter
     tree = _tree(draft, anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None
     if tree is not None and path:
-        for key in (wish.option,) if str(path[-1]).startswith("-") else _keys(wish.dest):
-            yield from (way for there in tree.spans if there[-1:] == (key,)  # it is there, and says no
-                        for way in trees.changed(tree, there, _data(names, wish)))
-            yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
+        key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
+        yield from (way for there in tree.spans if there[-1:] == (key,)  # it is there, and says no
+                    for way in trees.changed(tree, there, _data(names, wish)))
+        yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
     elif anchor.spelled.startswith("-"):
         yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
     else:
         section = anchor.spelled.rpartition(".")[0]
-        for key in _keys(wish.dest):
-            name = f"{section}.{key}" if section else key
-            yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+        name = f"{section}.{_key(draft, wish.dest)}" if section else _key(draft, wish.dest)
+        yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
 
 
-def _keys(dest: str) -> tuple[str, ...]:
-    """What Megatron-LM's YAML, Megatron-Bridge and NeMo call it: as the parser does, or by a name of their own."""
-    return (dest, *(key.rpartition(".")[2] for key, meant in RENAMED.items() if meant == dest))
+def _key(draft: Draft, dest: str) -> str:
+    """What a file with keys calls it. Of Megatron-LM's own YAML, as the parser does."""
+    reading = draft.reading
+    if reading.format != "overrides":
+        return dest
+    older = any(part in NEMO.values() or part == "trainer" for path in (reading.tree.spans if reading.tree else ())
+                for part in path) or any(setting.spelled.rpartition(".")[2] in NEMO.values()
+                                         for setting in reading.settings)
+    return NEMO.get(dest, BRIDGE.get(dest, dest)) if older else BRIDGE.get(dest, dest)
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
@@ -117,8 +132,9 @@ def _tree(draft: Draft, place: Place) -> Tree | None:
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     """Options beside which a new one belongs, the best first: of the nearest family, then the last of all."""
-    found = [setting for dest in neighbours(wish.dest) if (setting := names.setting(dest)) is not None]
-    return [*found[:MOST_ANCHORS], *reversed(draft.reading.settings[-1:])]
+    sections = draft.reading.format == "overrides"
+    found = [setting for dest in neighbours(wish.dest, sections) if (setting := names.setting(dest)) is not None]
+    return [*found[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
 
 
 def _index(draft: Draft, setting: Setting) -> int:

@@ -91,3 +91,65 @@ def test_what_is_written_is_read_as_the_plan(tmp_path: Path, style: Any) -> None
     assert [names[dest] for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
                                      "num_virtual_stages_per_pipeline_rank")] == [2, 4, 2, 5]
     assert set(names["recompute_modules"] or ()) == {"core_attn", "mlp"}  # type: ignore[arg-type]
+
+
+NEMO = """trainer:
+  devices: 8  # of a node
+  num_nodes: 2
+  precision: bf16
+model:
+  micro_batch_size: 1
+  global_batch_size: 32
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 40
+  hidden_size: 5120
+  ffn_hidden_size: 13824
+  num_attention_heads: 40
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  init_method_std: 0.02
+  normalization: rmsnorm
+  layernorm_epsilon: 1e-5
+  bias: false
+  activation: fast-swiglu
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  activations_checkpoint_granularity: null  # full to save memory
+  activations_checkpoint_method: null
+  optim:
+    name: distributed_fused_adam
+    overlap_grad_sync: true
+    overlap_param_sync: true
+"""
+
+
+def test_nemo_s_own_names_and_numbers_of_nodes_are_used(tmp_path: Path) -> None:
+    assert adapt(tmp_path, NEMO, plan()).files == {}
+    outcome = adapt(tmp_path, NEMO, plan(pp=4, vpp=5, recompute=FULL))
+    assert not outcome.unplaced
+    assert lines(outcome) == [
+        "-  num_nodes: 2", "+  num_nodes: 4",
+        "-  pipeline_model_parallel_size: 2", "+  pipeline_model_parallel_size: 4",
+        "+  virtual_pipeline_model_parallel_size: 5",
+        "-  activations_checkpoint_granularity: null  # full to save memory", "-  activations_checkpoint_method: null",
+        "+  activations_checkpoint_granularity: full  # full to save memory",
+        "+  activations_checkpoint_method: uniform", "+  activations_checkpoint_num_layers: 1",
+    ]
+
+
+def test_overrides_of_a_recipe_are_put_in_the_section_that_has_them(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+                      "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+                      "train.global_batch_size=32 train.micro_batch_size=1 ddp.overlap_grad_reduce=true\n")
+    outcome = adapted(str(script), plan(tp=2, dp=4, recompute=FULL), {})
+    new = outcome.files[str(script)].decode()
+    assert "model.tensor_model_parallel_size=2 " in new
+    assert "model.recompute_granularity=full model.recompute_method=uniform model.recompute_num_layers=1" in new
+    assert "ddp.use_distributed_optimizer=true" in new
+    assert {item.option for item in outcome.unplaced} == {"--bf16"}  # one of the names of mixed_precision
+    assert "up to the recipe" in outcome.unplaced[0].why
