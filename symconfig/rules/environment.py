@@ -47,6 +47,11 @@ _WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
 MEGATRON: Rules[MegatronFacts] = Rules()
 
 
+def _clause(reason: str) -> str:
+    """A sentence behind a colon: its first word small, unless it is a name."""
+    return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
+
+
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Variable, str | None]]:
     """What must (or should) be set for these options, and what is."""
     if facts.architecture is None:
@@ -68,7 +73,7 @@ def _contradicts(facts: MegatronFacts) -> Iterator[Problem]:
         wrong = value != row.value if row.refused is None else value in row.refused
         if value is not None and wrong:
             need = row.value if row.refused is None else f"another value, {row.value} for example"
-            yield facts.about(row.name, row.reason[0].lower() + row.reason[1:], got=value, need=need)
+            yield facts.about(row.name, _clause(row.reason), got=value, need=need)
 
 
 @MEGATRON.rule(
@@ -78,7 +83,7 @@ def _contradicts(facts: MegatronFacts) -> Iterator[Problem]:
 def _missing(facts: MegatronFacts) -> Iterator[Problem]:
     for row, value in _rows(facts, forced=True):
         if value is None and row.refused is None:
-            yield facts.about(row.name, f"is not set here: {row.reason[0].lower() + row.reason[1:]}", TP, CP,
+            yield facts.about(row.name, f"is not set here: {_clause(row.reason)}", TP, CP,
                               need=row.value, hint=f"export {row.name}={row.value}")
 
 
@@ -89,8 +94,8 @@ def _missing(facts: MegatronFacts) -> Iterator[Problem]:
 def _advised(facts: MegatronFacts) -> Iterator[Problem]:
     for row, value in _rows(facts, forced=False):
         if value is None or row.value not in value.split(","):
-            reason = row.reason[0].lower() + row.reason[1:]
-            yield facts.about(row.name, reason, got=value or "nothing", hint=f"export {row.name}={row.value}")
+            yield facts.about(row.name, _clause(row.reason), got=value or "nothing",
+                              hint=f"export {row.name}={row.value}")
 
 
 @MEGATRON.rule(

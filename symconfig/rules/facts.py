@@ -10,7 +10,7 @@ from symconfig.errors import Problem
 from symconfig.launch.reading import Word
 from symconfig.launch.text import Place
 from symconfig.recover.namespace import Namespace, Value
-from symconfig.rules.nearest import nearest
+from symconfig.rules.nearest import meant
 from symconfig.rules.versions import OLD
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
@@ -58,13 +58,18 @@ class MegatronFacts:
     def released(self) -> bool:
         """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
         of an older release's own."""
-        flags = self.names.table.flags
         return self.version_given or not any(
-            setting.name in OLD or nearest(setting.name, flags) is None for setting in self.names.unknown)
+            setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown)
+
+    @property
+    def misspelt(self) -> set[str]:
+        """Destinations that an unknown option was meant for, so that their default is not what is wanted."""
+        options = (meant(setting.name, self.version) for setting in self.names.unknown)
+        return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
         """Is the option there, with whatever value?"""
-        if self.names.given(dest) or dest in self.names.dark:
+        if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
             raise NotKnown(dest)
@@ -72,7 +77,8 @@ class MegatronFacts:
 
     def value(self, dest: str) -> Value:
         """Given, or by default."""
-        if dest in self.names.dark or not (self.complete or self.names.given(dest)):
+        known = self.names.given(dest) or (self.complete and dest not in self.misspelt)
+        if dest in self.names.dark or not known:
             raise NotKnown(dest)
         return self.names[dest]
 

@@ -81,17 +81,15 @@ def _rampup(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "batch-not-said", "warning", "The micro or the global batch is not said",
-    "Megatron-LM then takes one microbatch a step: the batch follows from the number of GPUs, so that the same script "
-    "trains differently on another cluster. Without --micro-batch-size it does not start (validate_args).",
+    "batch-not-said", "warning", "The global batch is not said",
+    "Megatron-LM then takes one microbatch a step (validate_args): the batch follows from the number of GPUs, so that "
+    "the same script trains differently on another cluster.",
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
     "--micro-batch-size 1 --bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
 def _batch_said(facts: MegatronFacts) -> Iterator[Problem]:
-    for dest in ("micro_batch_size", "global_batch_size"):
-        if facts.value(dest) is None:
-            yield facts.problem("is missing: the batch would follow from the number of GPUs", dest, "micro_batch_size",
-                                need="a number")
-            return
+    if facts.value("global_batch_size") is None and facts.value("step_batch_size_schedule") is None:
+        yield facts.problem("is missing: the batch would follow from the number of GPUs", "global_batch_size",
+                            "micro_batch_size", need="a number")
 
 
 @MEGATRON.rule(

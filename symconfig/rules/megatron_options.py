@@ -9,7 +9,7 @@ from symconfig.launch.reading import Setting
 from symconfig.recover.namespace import Value, parsed
 from symconfig.render.flags import flags, versions
 from symconfig.rules.facts import MegatronFacts
-from symconfig.rules.nearest import nearest
+from symconfig.rules.nearest import meant
 from symconfig.rules.rule import Rules
 from symconfig.rules.versions import OLD, Old
 
@@ -20,7 +20,7 @@ def _hint(facts: MegatronFacts, name: str) -> str | None:
     """What was meant: today's name of an old option, or the nearest one of this version."""
     if name in OLD:
         return OLD[name].today
-    return nearest(name, facts.names.table.flags)
+    return meant(name, facts.version)
 
 
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
+
+from symconfig.render.flags import flags
 
 ALIKE = 0.9  # of difflib: "--micro-batchsize" is, "--log-batch-size" is not "--log-world-size"
 MISSING = 2  # words
+
+
+@cache
+def meant(name: str, version: str) -> str | None:
+    """The option of a version of Megatron-LM."""
+    return nearest(name, flags(version).flags)
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:

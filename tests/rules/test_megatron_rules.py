@@ -100,6 +100,13 @@ def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
     assert not {"gpus-over-degrees", "batch-over-replicas"} & set(found)
 
 
+def test_of_an_option_that_is_misspelt_the_default_is_not_judged() -> None:
+    options = "--num-layers 32 --hidden-size 5120 --num-attention-heads 20 --max-position-embeddings 2048 --bf16"
+    found = said(facts(f"{options} --sequence-parallel --tensor-parallel-size 8 --micro-batchsize 1", base=False))
+    assert "Try: --micro-batch-size" in found["unknown-option"]
+    assert not {"missing-option", "sequence-parallel-without-tp", "optimizer-not-sharded"} & set(found)
+
+
 def test_what_may_hide_in_a_part_that_was_not_read_is_not_called_absent() -> None:
     options = f"--num-attention-heads 20 --hidden-size 5120 {TP} 8 --seq-length 4096 --use-distributed-optimizer"
     whole = said(facts(options, base=False))
