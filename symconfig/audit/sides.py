@@ -9,7 +9,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.launch.reading import Reading
 from symconfig.recover import deepspeed, megatron, megatron_deepspeed
+from symconfig.recover.arguments import Arguments
 from symconfig.recover.asked import Asked
+from symconfig.recover.deepspeed_model import described
 from symconfig.recover.namespace import Namespace, version_of
 from symconfig.recover.run import Run
 from symconfig.render.flags import first_with, flags, resolve, versions
@@ -117,7 +119,8 @@ class ForkSide(MegatronSide):
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
-        return deepspeed_rules.findings(facts, deepspeed_rules.KEYS) + super().findings(cluster)
+        return deepspeed_rules.findings(facts) + [found for found in super().findings(cluster)
+                                                  if found.rule not in deepspeed_rules.IN_PLACE_OF]
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)
@@ -134,7 +137,10 @@ class DeepSpeedSide:
         self.gpus = asked.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        return deepspeed_rules.findings(DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model))
+        """Those that compare with the model, too, where it is known."""
+        model = described(self.reading, Arguments(self.reading.settings), self.asked, [])
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
+        return deepspeed_rules.findings(facts)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)

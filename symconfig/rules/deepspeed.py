@@ -11,6 +11,11 @@ from symconfig.rules.rule import Finding, Rule
 KEYS: tuple[Rule[DeepSpeedFacts], ...] = deepspeed_keys.RULES
 MEANING: tuple[Rule[DeepSpeedFacts], ...] = (*deepspeed_batch.RULES, *deepspeed_zero.RULES, *deepspeed_numbers.RULES)
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (*KEYS, *MEANING)
+# Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
+# it sums, shards and overlaps gradients.
+IN_PLACE_OF: frozenset[str] = frozenset({
+    "batch-not-said", "single-precision", "optimizer-not-sharded", "gradients-not-overlapped", "weights-not-overlapped",
+    "gather-overlap-without-sharding", "gradients-not-accumulated-in-place", "offloaded-optimizer-alone"})
 
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
