@@ -306,3 +306,15 @@ def test_a_long_script_is_read_quickly() -> None:
     start = time.monotonic()
     assert len(read(script).reading.settings) == 300
     assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("line", ['eval "$(python options.py)"', "export $(cat .env | xargs)", "declare $(options)"])
+def test_code_that_is_not_known_may_set_anything(line: str) -> None:
+    bash = read(f"TP=2\n{line}\npython train.py --tp $TP")
+    assert not bash.reading.complete
+    assert len(dark(bash)) == 1
+
+
+def test_a_line_without_end_is_refused() -> None:
+    with pytest.raises(InputError, match="line that is too long"):
+        read("python train.py --x " + "a" * (1 << 17))

@@ -119,7 +119,9 @@ def run_declaration(shell: Interpreter, source: Source, node: Node) -> Truth:
         for item in shell.expander(source).fields(*word_ranges(source.data, [child])[0]):
             if item.text.startswith("-") and not item.unknown:
                 flags += item.text[1:]
-            elif not item.unknown:
+            elif item.several:
+                shell.log.add(item.place, keyword, f"sets variables that are not known: it {item.unknown}")
+            elif not item.unknown or "=" in item.text:
                 name, equals, _ = item.text.partition("=")
                 declare(shell, keyword, flags, name, item.cut(len(name) + 1).parts if equals else None, after=True)
     return TRUE

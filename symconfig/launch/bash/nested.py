@@ -103,6 +103,9 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> None:
     parts: list[Part] = []
     for index, word in enumerate(words):
         parts += [*((Part(" "),) if index else ()), *word.parts]
+    first = next((part for part in parts if part.unknown or part.text.strip()), None)
+    if first is not None and first.unknown:
+        shell.log.add(place, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
     shell.budget.enter()
     try:
         shell.program(CodeSource(tuple(parts), place))

@@ -21,6 +21,7 @@ from symconfig.launch.text import Place, Text
 from symconfig.launch.world import world
 
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
+LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
 _SLURM = {
@@ -52,6 +53,10 @@ def read_bash(text: Text, *, folder: Path | None = None, variables: Mapping[str,
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
     script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
     """
+    longest = max(map(len, text.data.split(b"\n")))
+    if longest > LINE_BYTES:
+        raise InputError(Problem("has a line that is too long for a script", file=text.file, got=f"{longest:,} bytes",
+                                 need=f"at most {LINE_BYTES:,}"))
     log = Log([text], folder)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
     path = folder / Path(text.file).name if folder is not None else None

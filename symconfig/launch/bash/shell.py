@@ -12,7 +12,7 @@ from symconfig.launch.bash.source import Source
 from symconfig.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
 from symconfig.launch.text import Place
 
-STEPS = 400_000  # commands, words and parts of values; a script of 300 lines takes a few thousand
+STEPS = 150_000  # commands, words and parts of values; a script of 300 lines takes a few thousand
 DEPTH = 60  # of statements, expansions and calls in each other
 VALUE_LENGTH = 1 << 20  # characters of one variable
 
