@@ -23,6 +23,7 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 _RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
@@ -75,7 +76,9 @@ def followed(reading: Reading, around: Around) -> Reading:
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
     files = {text.file for text in reading.texts}
-    idle = (Unread(word.place, word.text, "is an argument that belongs to no option", matters=False)
+    called = reading.program is not None and Path(reading.program.text).name in _SHELLS
+    why = "is a script that is not there" if called else "is an argument that belongs to no option"
+    idle = (Unread(word.place, word.text, why, matters=called)
             for word in loose if not (word.unknown or any(file.endswith(word.text) for file in files)))
     return _unread(replace(reading, settings=named), *idle)
 

@@ -216,6 +216,20 @@ def test_variables_and_arguments_reach_the_script(tmp_path: Path) -> None:
     assert options(reading) == ["--num-layers 7", "--lr 1"]
 
 
+def test_a_script_that_starts_a_script(tmp_path: Path) -> None:
+    write(tmp_path, "launch.sh", "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --lr $1\n")
+    line = "#SBATCH --nodes=4\nexport LAYERS=6\nsrun --ntasks-per-node=1 bash ./launch.sh 1e-4\n"
+    reading = read(write(tmp_path, "job.sbatch", line))
+    assert options(reading) == ["--num-layers 6", "--lr 1e-4"]
+    assert (reading.world.nodes, reading.world.gpus_per_node, reading.world.gpus) == (4, 8, 32)
+    assert [Path(text.file).name for text in reading.texts] == ["job.sbatch", "launch.sh"]
+
+
+def test_a_script_that_starts_one_that_is_not_there(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "job.sh", "srun --nodes=2 bash ./gone.sh --fast\n"))
+    assert any("is a script that is not there" in item for item in unread(reading, matters=True))
+
+
 def test_a_folder_says_which_of_its_files(tmp_path: Path) -> None:
     for name in ("a.sh", "b.yaml", "notes.md"):
         write(tmp_path, name, "x")
