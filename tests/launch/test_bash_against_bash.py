@@ -58,6 +58,8 @@ def compare(script: str, command: str, must_know: bool = False) -> None:
 
 
 EXACT = [
+    ('unset A; A+=(${A:="a b"})', '$A "${A[@]}"'),
+    ('unset B; B+=${B:="a b"}', "$B"),
     ("A=1", '$A "$A" \'$A\' a${A}b "x $A y"'),
     ("A='b c'", '$A "$A" x$A'),
     ("A=", '$A "$A" x'),

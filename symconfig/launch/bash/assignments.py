@@ -47,8 +47,10 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
     old = shell.state.variables.get(name)
     if source.data[at : at + 1] == b"(":
         close = lexer.closing(source.data, at, len(source.data))
-        value: Value = _array(shell, expander, at + 1, close, old if added else None,
-                            keyed or (isinstance(old, Array) and old.keyed), name, place)
+        items = expander.items(at + 1, close)
+        old = shell.state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
+        value: Value = _array(expander, items, old if added else None,
+                              keyed or (isinstance(old, Array) and old.keyed), place)
     else:
         parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
         parts = _started(shell, name, parts)
@@ -81,15 +83,14 @@ def _item_of(shell: Interpreter, name: str, key: str) -> Parts:
     return old or ()
 
 
-def _array(shell: Interpreter, expander: Expander, start: int, end: int, old: Value, keyed: bool, name: str,
-           place: Place) -> Array:
+def _array(expander: Expander, added: list[tuple[str | None, Field]], old: Value, keyed: bool, place: Place) -> Array:
     items: dict[int | str, Field] = {}
     if isinstance(old, Array):
         items.update(old.items)
     elif old:
         items[0] = Field(old, place)
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
-    for subscript, item in expander.items(start, end):
+    for subscript, item in added:
         key: int | str = following
         if subscript is not None:
             key = subscript

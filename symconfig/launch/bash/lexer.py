@@ -82,7 +82,7 @@ def closing(data: bytes, at: int, end: int) -> int:
 
 def word_end(data: bytes, at: int, end: int, stops: bytes = BLANK) -> int:
     """The end of the word that starts at `at`."""
-    while at < end and data[at : at + 1] not in {stops[i : i + 1] for i in range(len(stops))}:
+    while at < end and data[at] not in stops:
         at = skip(data, at, end)
     return min(at, end)
 
