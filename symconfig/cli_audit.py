@@ -8,7 +8,7 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
 from symconfig.cli_shared import check_output, named_cluster, note, say, write_text
@@ -120,16 +120,14 @@ def _print(done: Audit, as_json: bool) -> None:
 
 
 def _rules(as_json: bool) -> int:
-    from symconfig.audit.memory import RULES
+    from symconfig.audit.catalogue import rules
     from symconfig.report.grid import Grid
-    from symconfig.rules.catalogue import rules
 
-    every: tuple[Any, ...] = (*rules(), *RULES)
     if as_json:
         print_json({"schema": "symconfig.rules/1", "rules": [
             {"name": rule.name, "severity": rule.severity, "title": rule.title, "why": rule.why, "since": rule.since,
-             "until": rule.until, "example": rule.example} for rule in every]})
+             "until": rule.until, "example": rule.example} for rule in rules()]})
     else:
         say([Grid(("rule", "severity", "what is wrong"),
-                  tuple((rule.name, rule.severity, rule.title) for rule in every), left=(0, 1, 2))])
+                  tuple((rule.name, rule.severity, rule.title) for rule in rules()), left=(0, 1, 2))])
     return 0

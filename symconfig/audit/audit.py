@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from symconfig.audit import memory
+from symconfig.audit import memory_rules
 from symconfig.audit.best import best, willing
 from symconfig.audit.judge import Judged, judge
 from symconfig.audit.sides import Side, side
@@ -16,6 +16,8 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.launch.reading import Reading
 from symconfig.plan import Plan
 from symconfig.recover.asked import Asked
+from symconfig.rules import launcher
+from symconfig.rules.launcher import LauncherFacts
 from symconfig.rules.rule import Finding
 
 
@@ -63,7 +65,7 @@ def audit(
 ) -> Audit:
     """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
     found = side(reading, asked)
-    findings, unpredicted = tuple(found.findings(cluster)), _dark(found, cluster)
+    findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
     if unpredicted or cluster is None:
         return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -71,7 +73,7 @@ def audit(
         judged = judge(found.run(cluster), cluster, limits)
     except InputError as error:
         return Audit(found, findings, unpredicted=error.problems)
-    findings += tuple(memory.findings(judged, reading))
+    findings += tuple(memory_rules.findings(judged, reading))
     if not plan:
         return Audit(found, findings, judged)
     progress("looking for a better plan")
@@ -81,6 +83,11 @@ def audit(
         return Audit(found, findings, judged, infeasible=str(error))
     framework = willing(judged.run.configuration.framework, cluster.gpu.architecture)
     return Audit(found, findings, judged, (), better, None, steps(judged, better, framework))
+
+
+def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:
+    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None)
+    return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
 def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.launch.reading import Reading
+from symconfig.launch.reading import Reading, Setting
 from symconfig.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.recover.arguments import Arguments
 from symconfig.recover.asked import Asked
@@ -72,13 +72,17 @@ class MegatronSide:
         # What names a recipe is no option of Megatron-LM.
         settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
         self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
-        self.names = Namespace(settings, flags(self.version))
+        self.settings: Sequence[Setting] = settings
         self.gpus = asked.gpus or reading.world.gpus
+
+    def names(self) -> Namespace:
+        """The options, of which nobody has asked any yet."""
+        return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         program = self.reading.program
         return megatron_rules.findings(MegatronFacts(
-            self.names,
+            self.names(),
             self.version_given,
             self.gpus,
             cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
@@ -90,17 +94,18 @@ class MegatronSide:
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
-        if unsaid := list(self._unsaid()):
+        names = self.names()
+        if unsaid := list(self._unsaid(names)):
             raise InputError(unsaid)
-        return megatron.run(self.names, self.gpus, cluster, self.asked)
+        return megatron.run(names, self.gpus, cluster, self.asked)
 
-    def _unsaid(self) -> Iterator[Problem]:
+    def _unsaid(self, names: Namespace) -> Iterator[Problem]:
         """What a recipe decides where its overrides do not, so that Megatron-LM's own default is not what runs."""
         recipe = self.reading.recipe
         if recipe is None:
             return
         for dest, of_model in _OF_A_RECIPE.items():
-            if not self.names.given(dest) and not (of_model and self.asked.model is not None):
+            if not names.given(dest) and not (of_model and self.asked.model is not None):
                 yield Problem(f"is up to the recipe {recipe.text}, which symconfig does not read", recipe.place.file,
                               recipe.place.line, recipe.place.column, dest,
                               hint="--model M" if of_model else f"an override of {dest}")
@@ -115,7 +120,7 @@ class ForkSide(MegatronSide):
         tree = reading.deepspeed
         assert tree is not None, "is what makes it the fork"
         translated = megatron_deepspeed.settings(reading, tree)
-        self.names = Namespace([item for item in translated if first_with(item.name)], flags(self.version))
+        self.settings = [item for item in translated if first_with(item.name)]
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)

@@ -168,7 +168,5 @@ class Reading:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that was not understood may hide an argument."""
-        return not any(item.matters for item in self.unread) and not any(
-            word.unknown for setting in self.settings for word in setting.values
-        )
+        """Whether all options are known: nothing that was not understood may hide one. A value may still be unknown."""
+        return not any(item.matters for item in self.unread)

@@ -47,15 +47,18 @@ class Reader:
     asked: Asked
 
     def run(self) -> Run:
-        problems, model = list(self._problems()), None
+        problems, found = list(self._problems()), None
         try:
             model = described(self.names, seq_length=self._seq_length(), vocab_size=self.asked.vocab_size,
                               named=self.asked.model)
+            found = self._run(model) if not problems else None
         except InputError as error:
             problems += error.problems
-        if problems or model is None:
+        if self.names.missed:  # the rest is of defaults in their place
+            raise InputError([*self.names.missed.values(), *self.names.problems])
+        if found is None:
             raise InputError(problems)
-        return self._run(model)
+        return found
 
     def _seq_length(self) -> int:
         return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.asked.seq_length or 0))

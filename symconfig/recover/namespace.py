@@ -20,8 +20,9 @@ class Namespace(Mapping[str, Value]):
     """One version's parser over options: `names["hidden_size"]`, `names["add_bias_linear"]`; None where nothing is.
 
     The last of a repeated option wins, as in argparse. An option that this version does not have counts as the version
-    has it that is nearest to it and does; one that no version has is in `unknown`. A value that is not of its type, or
-    whose text is not known, leaves the default and is in `problems`.
+    has it that is nearest to it and does; one that no version has is in `unknown`. A value that the parser refuses is in
+    `problems`. It, and one whose text is not known, is in `dark`: who asks for it is given the default, and is noted in
+    `missed`, so that whoever predicts can tell whether what is not known would have mattered.
     """
 
     def __init__(self, settings: Sequence[Setting], table: FlagTable) -> None:
@@ -30,7 +31,8 @@ class Namespace(Mapping[str, Value]):
         self.unknown: list[Setting] = []  # in no version
         self.foreign: list[Setting] = []  # in other versions
         self.problems: list[Problem] = []
-        self.dark: set[str] = set()  # destinations whose value is not known, or refused
+        self.dark: dict[str, Problem] = {}
+        self.missed: dict[str, Problem] = {}
         self._given: dict[str, tuple[Value, Setting]] = {}
         self.repeated: list[Setting] = []
         for setting in settings:
@@ -44,18 +46,17 @@ class Namespace(Mapping[str, Value]):
             if flag is None:
                 return
         dark = next((word for word in setting.values if word.unknown), None)
-        self.dark.discard(flag.dest)
+        self.dark.pop(flag.dest, None)
         if dark is not None:
-            self.dark.add(flag.dest)
-            self.problems.append(self.problem(setting, f"its value {dark.unknown}", got=dark.text or None))
+            self.dark[flag.dest] = self.problem(setting, f"its value {dark.unknown}", got=dark.text or None)
             return
         try:
             value = parsed(flag, [word.text for word in setting.values], setting.name)
         except ValueError as error:
             words = " ".join(word.text for word in setting.values)
-            self.dark.add(flag.dest)
-            self.problems.append(self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
-                                              need=str(error)))
+            self.dark[flag.dest] = self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
+                                                need=str(error))
+            self.problems.append(self.dark[flag.dest])
             return
         if flag.dest in self._given and self._given[flag.dest][1].name == setting.name:
             self.repeated.append(setting)
@@ -69,6 +70,8 @@ class Namespace(Mapping[str, Value]):
                        field=setting.spelled, **detail)
 
     def __getitem__(self, dest: str) -> Value:
+        if self._misses(dest):
+            return defaults(self.table.version).get(dest)
         if dest in self._given:
             return self._given[dest][0]
         return defaults(self.table.version).get(dest)
@@ -85,7 +88,14 @@ class Namespace(Mapping[str, Value]):
         return None if found is None else found[1]
 
     def given(self, dest: str) -> bool:
-        return dest in self._given
+        return self._misses(dest) or dest in self._given
+
+    def _misses(self, dest: str) -> bool:
+        """Whether its value is dark, which is noted."""
+        if dest not in self.dark:
+            return False
+        self.missed[dest] = self.dark[dest]
+        return True
 
     def place(self, *dests: str) -> Place | None:
         """Where the first of these that is given stands."""

@@ -32,6 +32,10 @@ class Said:
             return any(self._options.given(dest) for dest in dests)
         return any(self._names.get(dest) is not None for dest in dests)
 
+    def known(self, dest: str) -> bool:
+        """Whether its value is known, given or not."""
+        return self._options is None or dest not in self._options.dark
+
     def value(self, *dests: str) -> Value:
         """The first that is given, else the first default."""
         for dest in dests:

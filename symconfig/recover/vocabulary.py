@@ -50,8 +50,8 @@ def _true(out: Fields) -> int | None:
 
 
 def _of_name(out: Fields, said: Said) -> int | None:
-    """Of the tokenizer that is named."""
-    model = said.word("tokenizer_model").lower()
+    """Of the tokenizer that is named; one in a folder that is not known has no name."""
+    model = said.word("tokenizer_model").lower() if said.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
     for name in filter(None, (model, last)):

@@ -9,13 +9,12 @@ from typing import Any
 
 from symconfig import __version__
 from symconfig.audit.audit import Audit
-from symconfig.audit.memory import RULES
+from symconfig.audit.catalogue import rules
 from symconfig.errors import Problem
 from symconfig.launch.reading import Setting
 from symconfig.launch.text import Place
 from symconfig.recover.run import Assumed
-from symconfig.rules.catalogue import rules
-from symconfig.rules.rule import Finding, Rule
+from symconfig.rules.rule import Finding
 
 SCHEMA = "symconfig.audit/1"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -80,7 +79,6 @@ def _problem(problem: Problem) -> dict[str, Any]:
 
 def sarif(audit: Audit) -> dict[str, Any]:
     """SARIF 2.1.0 (OASIS): one run, each finding a result, what was not understood as notes of the rule `not-read`."""
-    every: tuple[Rule[Any], ...] = (*rules(), *RULES)
     results = [*map(_result, audit.findings), *(_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,
@@ -90,7 +88,7 @@ def sarif(audit: Audit) -> dict[str, Any]:
                 "name": "symconfig", "version": __version__,
                 "rules": [*({"id": rule.name, "shortDescription": {"text": rule.title},
                              "fullDescription": {"text": rule.why}, "help": {"text": f"See {RULES_PAGE}."},
-                             "defaultConfiguration": {"level": rule.severity}} for rule in every),
+                             "defaultConfiguration": {"level": rule.severity}} for rule in rules()),
                           {"id": "not-read", "shortDescription": {"text": "A place that was not understood"},
                            "defaultConfiguration": {"level": "note"}}],
             }},

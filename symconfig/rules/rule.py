@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from symconfig.errors import Problem
+from symconfig.launch.text import Place
 
 Severity = Literal["error", "warning", "note"]
 Facts = TypeVar("Facts")
@@ -66,3 +67,10 @@ class Finding:
     rule: str
     severity: Severity
     problem: Problem
+
+
+def placed(problem: Problem, place: Place | None) -> Problem:
+    """The problem at a place, where there is one."""
+    if place is None:
+        return problem
+    return replace(problem, file=place.file, line=place.line, column=place.column)
