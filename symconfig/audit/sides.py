@@ -89,7 +89,8 @@ class MegatronSide:
             cluster.gpu.architecture if cluster is not None else None,
             self.reading.environment if self.reading.format in ("bash", "model args yaml") and program else None,
             program.text if program is not None else None,
-            self.reading.complete and self.reading.recipe is None,
+            # What overrides leave out, a recipe or a base says.
+            self.reading.complete and self.reading.format != "overrides",
         ))
 
     def run(self, cluster: ClusterDescriptor) -> Run:

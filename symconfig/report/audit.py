@@ -15,12 +15,15 @@ from symconfig.recover.run import Described
 from symconfig.render.flags import first_with, flags
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
+from symconfig.rules.rule import Finding
 
 FORMATS = {
     "bash": "bash", "megatron yaml": "a Megatron-LM YAML config", "overrides": "overrides of Megatron-Bridge or NeMo",
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS", "deepspeed": "a DeepSpeed JSON",
 }
 _FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
+_SEVERITIES = ("error", "warning", "note")
+_OF_A_RULE = 3  # findings of one rule that are written out
 _SHOWN = 40  # places that were not understood: of a longer list the rest is counted
 
 
@@ -112,11 +115,18 @@ def _near(described: Described) -> str:
 
 
 def findings(audit: Audit) -> str:
-    """A line each, the worst first."""
-    order = ("error", "warning", "note")
-    ranked = sorted(audit.findings, key=lambda finding: order.index(finding.severity))
-    return "\n".join(["What is wrong", *(f"  {finding.severity}: {finding.problem} [{finding.rule}]"
-                                         for finding in ranked)])
+    """A line each, the worst first; of many that one rule has found the first few."""
+    ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in ranked:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    lines = ["What is wrong"]
+    for rule, found in by_rule.items():
+        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in found[:_OF_A_RULE]]
+        if len(found) > _OF_A_RULE:
+            fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in found[_OF_A_RULE:]))
+            lines.append(f"  {found[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
+    return "\n".join(lines)
 
 
 def stages(judged: Judged) -> Grid:
