@@ -41,6 +41,7 @@ def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     """Something outside of the shell: recorded, never run."""
+    shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if nested.shell_code(shell, words, place):
         return _STARTED
     name = words[0].text or "a program"
