@@ -1,0 +1,12 @@
+#!/bin/bash
+# 100 sequences cannot be dealt to 2 x 16 replicas.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py \
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 \
+    --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope \
+    --normalization RMSNorm --norm-epsilon 1e-5 --swiglu --disable-bias-linear \
+    --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 \
+    --vocab-size 32000 --make-vocab-size-divisible-by 1 --tokenizer-type NullTokenizer --mock-data \
+    --tensor-model-parallel-size 2 --sequence-parallel \
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \
+    --micro-batch-size 2 --global-batch-size 100 --train-iters 1000 --lr 2e-4 --bf16

@@ -1,0 +1,10 @@
+#!/bin/bash
+# Thirty layers on four stages. Old versions build 28 and say nothing.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+LAYERS=30
+torchrun --nproc_per_node 8 pretrain_gpt.py \
+    --num-layers $LAYERS --hidden-size 2048 --num-attention-heads 16 \
+    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 --tokenizer-type NullTokenizer --mock-data \
+    --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4 \
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \
+    --micro-batch-size 2 --global-batch-size 64 --train-iters 1000 --lr 2e-4 --bf16
