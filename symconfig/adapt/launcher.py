@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.adapt import words
+from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
 from symconfig.launch.reading import Piece, Word
+from symconfig.launch.text import Edit, Place
 from symconfig.plan import Plan
 from symconfig.render import environment, megatron, summary
 
@@ -96,12 +98,35 @@ def variables(progress: Progress, plan: Plan) -> Progress:
             continue
         word = progress.draft.reading.environment.get(row.name)
         if word is None:
-            progress = progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+            progress = _exported(progress, row)
         elif word.unknown is not None:
-            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", word.place))
+            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", _written(word)))
         elif word.text != row.value:
             progress = _variable(progress, row, word)
     return progress
+
+
+def _exported(progress: Progress, row: environment.Variable) -> Progress:
+    """A line for it behind another that exports, where the file changes anyway; else a person may have it elsewhere."""
+    draft = progress.draft
+    before = draft.said
+    goal = replace(before, environment=tuple(sorted((*before.environment, (row.name, row.value)))))
+    edits = list(_export_lines(draft, f"export {row.name}={row.value}")) if progress.changes else []
+    after = draft.tried(edits, goal.__eq__)
+    if after is None:
+        return progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+    return progress.went(after, Change(row.name, None, row.value, _written(after.reading.environment[row.name])))
+
+
+def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
+    """The line behind each one-line export, the last first."""
+    places = (_written(word) for word in draft.reading.environment.values())
+    for place in sorted((place for place in places if place.file in draft.texts), reverse=True):
+        text = draft.texts[place.file]
+        start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end)
+        if end >= 0 and text.data[start:end].startswith(b"export ") and b"\n" not in text.data[start:end]:
+            newline = "\r\n" if text.data[:end].endswith(b"\r") else "\n"
+            yield (Edit(text.place(end + 1, end + 1), f"{line}{newline}"),)
 
 
 def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
@@ -111,5 +136,10 @@ def _variable(progress: Progress, row: environment.Variable, word: Word) -> Prog
     after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
     if after is None:
         why = "to write it there would change something else as well"
-        return progress.lacking(Unplaced(row.name, row.value, why, word.place))
-    return progress.went(after, Change(row.name, word.text, row.value, word.place))
+        return progress.lacking(Unplaced(row.name, row.value, why, _written(word)))
+    return progress.went(after, Change(row.name, word.text, row.value, _written(word)))
+
+
+def _written(word: Word) -> Place:
+    """Where the characters of a variable stand; the word itself is used by the whole command."""
+    return next((piece.place for piece in word.pieces if piece.place is not None), word.place)

@@ -152,6 +152,15 @@ def test_a_variable_that_keeps_the_plan_from_starting_is_changed(tmp_path: Path)
     assert any("CUDA_DEVICE_MAX_CONNECTIONS=8" in note for note in without.notes)
 
 
+def test_a_variable_that_is_missing_is_exported_beside_the_others(tmp_path: Path) -> None:
+    mine, goal = plan(tp=1, pp=2, dp=8), plan(tp=2, pp=2, dp=4)
+    source = array(mine, options(mine)).replace("#!/bin/bash\n", "#!/bin/bash\nexport OMP_NUM_THREADS=1\n")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in source
+    outcome = adapt(tmp_path, source, goal)
+    assert "+export CUDA_DEVICE_MAX_CONNECTIONS=1" in lines(outcome)
+    assert new(outcome).startswith("#!/bin/bash\nexport OMP_NUM_THREADS=1\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n")
+
+
 def test_line_ends_stay(tmp_path: Path) -> None:
     mine = plan()
     source = array(mine, options(mine)).replace("\n", "\r\n")
