@@ -21,9 +21,9 @@ MEMORY: Rules[Judged] = Rules()
 
 @MEMORY.rule(
     "out-of-memory", "error", "A stage needs more memory than its GPUs have",
-    "The peak of what PyTorch allocates on the fullest stage, with what its allocator holds back and what CUDA and NCCL "
-    "take, is more than the GPU's memory without the margin (--memory-margin). It is predicted, by the model that the "
-    "planner uses, whose error is stated beside it.",
+    "The peak of what PyTorch allocates on the fullest stage, with what its allocator holds back and what CUDA and "
+    "NCCL take, is more than the GPU's memory without the margin (--memory-margin). It is predicted, by the model that "
+    "the planner uses, whose error is stated beside it.",
     EXAMPLE.format(seq=8192))
 def _overflows(judged: Judged) -> Iterator[Problem]:
     over, plan = judged.overfull, judged.plan

@@ -20,9 +20,9 @@ class Namespace(Mapping[str, Value]):
     """One version's parser over options: `names["hidden_size"]`, `names["add_bias_linear"]`; None where nothing is.
 
     The last of a repeated option wins, as in argparse. An option that this version does not have counts as the version
-    has it that is nearest to it and does; one that no version has is in `unknown`. A value that the parser refuses is in
-    `problems`. It, and one whose text is not known, is in `dark`: who asks for it is given the default, and is noted in
-    `missed`, so that whoever predicts can tell whether what is not known would have mattered.
+    has it that is nearest to it and does; one that no version has is in `unknown`. A value that the parser refuses is
+    in `problems`. It, and one whose text is not known, is in `dark`: who asks for it is given the default, and `missed`
+    notes it, so that whoever predicts can tell whether what is not known would have mattered.
     """
 
     def __init__(self, settings: Sequence[Setting], table: FlagTable) -> None:

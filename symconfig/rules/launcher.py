@@ -25,8 +25,8 @@ LAUNCHER: Rules[LauncherFacts] = Rules()
 
 @LAUNCHER.rule(
     "other-gpus", "warning", "The launcher starts another number of processes than was said",
-    "The audit is made for the GPUs of --gpus, and the script as it stands runs on others: its data-parallel size and its "
-    "batch arithmetic are then not those that were judged.",
+    "The audit is made for the GPUs of --gpus, and the script as it stands runs on others: its data-parallel size and "
+    "its batch arithmetic are then not those that were judged.",
     "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py", gpus=32)
 def _other(facts: LauncherFacts) -> Iterator[Problem]:
     if facts.gpus is not None and facts.world.gpus not in (None, facts.gpus):
@@ -36,8 +36,8 @@ def _other(facts: LauncherFacts) -> Iterator[Problem]:
 
 @LAUNCHER.rule(
     "crowded-node", "error", "More processes on a node than GPUs",
-    "torchrun gives each process the GPU of its local rank; the processes beyond the last GPU end with an invalid device "
-    "ordinal, and the others wait for them.",
+    "torchrun gives each process the GPU of its local rank; the processes beyond the last GPU end with an invalid "
+    "device ordinal, and the others wait for them.",
     "torchrun --nproc-per-node 16 pretrain_gpt.py", gpus=16)
 def _crowded(facts: LauncherFacts) -> Iterator[Problem]:
     started, there = facts.world.gpus_per_node, facts.gpus_per_node
@@ -64,4 +64,5 @@ RULES = tuple(LAUNCHER.entered)
 def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
     """Every rule that is broken, at the word of the launcher that says so, else at the program."""
     place = next((word.place for word in facts.world.said), program)
-    return [Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(facts)]
+    return [Finding(rule.name, rule.severity, placed(problem, place))
+            for rule in RULES for problem in rule.check(facts)]
