@@ -56,9 +56,11 @@ def side(reading: Reading, asked: Asked) -> Side:
     """Raises InputError for a Megatron-LM version that is not known."""
     if megatron_deepspeed.applies(reading):
         return ForkSide(reading, asked)
-    described = any(setting.name == "--num-layers" for setting in reading.settings)
-    return DeepSpeedSide(reading, asked) if reading.deepspeed is not None and not described else \
-        MegatronSide(reading, asked)
+    if any(setting.name == "--num-layers" for setting in reading.settings):
+        return MegatronSide(reading, asked)
+    known = sum(first_with(setting.name) is not None for setting in reading.settings)
+    of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
+    return DeepSpeedSide(reading, asked) if of_deepspeed else MegatronSide(reading, asked)
 
 
 class MegatronSide:
@@ -75,13 +77,18 @@ class MegatronSide:
         self.settings: Sequence[Setting] = settings
         self.gpus = asked.gpus or reading.world.gpus
 
+    @property
+    def parsed(self) -> bool:
+        """Whether Megatron-LM's own parser reads the options."""
+        return self.reading.format in ("bash", "model args yaml")
+
     def names(self) -> Namespace:
         """The options, of which nobody has asked any yet."""
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        program = self.reading.program
-        return megatron_rules.findings(MegatronFacts(
+        program, own = self.reading.program, self.parsed
+        facts = MegatronFacts(
             self.names(),
             self.version_given,
             self.gpus,
@@ -91,7 +98,9 @@ class MegatronSide:
             program.text if program is not None else None,
             # What overrides leave out, a recipe or a base says.
             self.reading.complete and self.reading.format != "overrides",
-        ))
+            not own,
+        )
+        return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
@@ -123,6 +132,10 @@ class ForkSide(MegatronSide):
         translated = megatron_deepspeed.settings(reading, tree)
         self.settings = [item for item in translated if first_with(item.name)]
 
+    @property
+    def parsed(self) -> bool:
+        return False
+
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
         return deepspeed_rules.findings(facts) + [found for found in super().findings(cluster)
@@ -144,6 +157,8 @@ class DeepSpeedSide:
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Those that compare with the model, too, where it is known."""
+        if self.reading.deepspeed is None:
+            return []
         model = described(self.reading, Arguments(self.reading.settings), self.asked, [])
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
         return deepspeed_rules.findings(facts)

@@ -55,7 +55,7 @@ class Reader:
         except InputError as error:
             problems += error.problems
         if self.names.missed:  # the rest is of defaults in their place
-            raise InputError([*self.names.missed.values(), *self.names.problems])
+            raise InputError(list(self.names.missed.values()))
         if found is None:
             raise InputError(problems)
         return found
@@ -66,7 +66,6 @@ class Reader:
     def _problems(self) -> Iterator[Problem]:
         """What keeps the run from being predicted, beside the model."""
         names = self.names
-        yield from names.problems
         for dest, what in _UNKNOWN.items():
             if names[dest] not in (None, False, 0):
                 yield self._problem(dest, f"{what} is not predicted")

@@ -54,10 +54,13 @@ class Namespace(Mapping[str, Value]):
             value = parsed(flag, [word.text for word in setting.values], setting.name)
         except ValueError as error:
             words = " ".join(word.text for word in setting.values)
-            self.dark[flag.dest] = self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
-                                                need=str(error))
-            self.problems.append(self.dark[flag.dest])
-            return
+            refused = self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
+                                   need=str(error))
+            self.problems.append(refused)
+            value = _parsed_elsewhere(setting)
+            if value is None:
+                self.dark[flag.dest] = refused
+                return
         if flag.dest in self._given and self._given[flag.dest][1].name == setting.name:
             self.repeated.append(setting)
         self._given[flag.dest] = value, setting
@@ -118,6 +121,18 @@ def _elsewhere(name: str, version: str) -> Flag | None:
     mine = order.index(version)
     having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
     return flags(having[0]).flags[name] if having else None
+
+
+def _parsed_elsewhere(setting: Setting) -> Value:
+    """The value as the newest version that takes it has it; None where none does."""
+    for version in reversed(versions()):
+        flag = flags(version).flags.get(setting.name)
+        try:
+            if flag is not None:
+                return parsed(flag, [word.text for word in setting.values], setting.name)
+        except ValueError:
+            continue
+    return None
 
 
 @cache

@@ -40,13 +40,18 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 def _true(out: Fields) -> int | None:
     """As options or the tokenizer's name say it."""
     said = out.said
-    size, kind = said.whole("vocab_size"), said.word("tokenizer_type")
+    size, kind = said.whole("vocab_size"), _kind(said)
     if kind in _OF_OPTION or not kind:
         # Until core_v0.17 the null tokenizer adds an end-of-document token (_NullTokenizer.vocab_size).
         one = kind in _NULL and not said.table.at_least("core_v0.18.2")
         return None if size is None else size + one
     named = _of_name(out, said)
     return size if named is None else named
+
+
+def _kind(said: Said) -> str:
+    """Of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
+    return said.word("tokenizer_type") if said.known("tokenizer_type") else "a fork's"
 
 
 def _of_name(out: Fields, said: Said) -> int | None:
@@ -82,7 +87,7 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
-    kind = out.said.word("tokenizer_type")
+    kind = _kind(out.said)
     if kind in BY_TYPE:
         out.assume("vocab_size", BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")
         return BY_TYPE[kind]

@@ -29,6 +29,7 @@ class MegatronFacts:
     names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
     world_size: GPUs. gpus_per_node, architecture: of the user's cluster. environment: what the program inherits from
     the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not there.
+    fork: another program than Megatron-LM's own reads the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -41,6 +42,7 @@ class MegatronFacts:
     environment: Mapping[str, Word] | None = None
     program: str | None = None
     complete: bool = True
+    fork: bool = False
 
     @property
     def version(self) -> str:
@@ -58,8 +60,8 @@ class MegatronFacts:
     def released(self) -> bool:
         """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
         of an older release's own."""
-        return self.version_given or not any(
-            setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown)
+        return not self.fork and (self.version_given or not any(
+            setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown))
 
     @property
     def misspelt(self) -> set[str]:

@@ -28,6 +28,8 @@ FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megat
          megatron_router, megatron_switches, megatron_training, megatron_recompute, megatron_speed, machine,
          environment)
 RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
+# What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
+MEANING = tuple(rule for rule in RULES if rule not in megatron_options.MEGATRON.entered)
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES) -> list[Finding]:

@@ -13,7 +13,7 @@ from symconfig.descriptor.document import KeyPath
 from symconfig.launch.dialects.entry import Entry, entries, word
 from symconfig.launch.dialects.interpolation import expanded
 from symconfig.launch.dialects.translate import by_path, translated
-from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word
+from symconfig.launch.reading import Format, Piece, Reading, Setting, Tree, Unread, Word
 from symconfig.launch.text import Place
 
 SECTION = "MODEL_ARGS"
@@ -37,7 +37,8 @@ def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
             overrides.append(expanded(entry, known))
     dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
     translation, unread = translated(dotted)
-    return Reading("model args yaml", (tree.text,), (*found, *translation), tree=tree, environment=environment,
+    dialect: Format = "model args yaml" if found or not translation else "overrides"  # of NeMo's own names
+    return Reading(dialect, (tree.text,), (*found, *translation), tree=tree, environment=environment,
                    unread=(*tree.unread, *unread, *_later_runs(tree)))
 
 
