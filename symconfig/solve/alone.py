@@ -12,7 +12,7 @@ from symconfig.cost.machine import without_network
 from symconfig.cost.step import evaluate
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
-from symconfig.solve.weigh import prefix
+from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def alone(found: Found, stage: int, known: Lattice | None = None) -> Alone:
 
 def _again(found: Found, parts: Detail, stage: int) -> Array:
     """[n]: what full recompute of the first layers of every chunk adds to no recompute."""
-    repeated = np.array(prefix(found.split, stage, parts.table.kinds)[found.block_layers], dtype=np.float64)
+    repeated = np.array(first(found.split, stage, parts.table.kinds, found.block_layers), dtype=np.float64)
     change = parts.table.passes[SECONDS].sum(axis=0)
     result: Array = repeated @ (change[1] - change[0])
     return result

@@ -16,7 +16,7 @@ from symconfig.graph.model import derived
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.space import Grid, columns, lattice
-from symconfig.solve.weigh import prefix
+from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def detailed(found: Found, small: Table) -> Detail:
     if not found.block_layers:
         return Detail(evaluate(sums, where, setting), sums, where, setting, small)
     prefixes = tuple(
-        (prefix(found.split, stage, small.kinds)[0], prefix(found.split, stage, small.kinds)[found.block_layers])
+        (first(found.split, stage, small.kinds, 0), first(found.split, stage, small.kinds, found.block_layers))
         for stage in range(pp)
     )
     cost = evaluate_block(small.only(0), small.only(1), every, where, setting, prefixes, np.inf).cost

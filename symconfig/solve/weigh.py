@@ -122,10 +122,13 @@ def _prefixes(batch: _Batch) -> tuple[Prefix, ...]:
 @lru_cache(maxsize=4096)
 def prefix(split: Split, stage: int, kinds: tuple[str, ...]) -> Prefix:
     """For n = 0, 1, …: blocks of each kind among the first n layers of every chunk of the stage."""
+    return tuple(first(split, stage, kinds, n) for n in range(split.longest_chunk))
+
+
+def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
+    """Blocks of each kind among the first layers of every chunk of the stage: all of a chunk that has fewer."""
     chunks = [[kind for kind in chunk if kind not in LETTERS] for chunk in split.stage(stage)]
-    return tuple(
-        tuple(sum(chunk[:n].count(kind) for chunk in chunks) for kind in kinds) for n in range(split.longest_chunk)
-    )
+    return tuple(sum(chunk[:layers].count(kind) for chunk in chunks) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
