@@ -16,6 +16,8 @@ from symconfig.recover.tokenizers import BY_TYPE, size_by_name
 _NULL = ("NullTokenizer", "NullMultimodalTokenizer")
 _OF_OPTION = ("TikTokenizer", *_NULL)  # tokenizers that have the size that --vocab-size says
 _STEP = 1024  # 128 x tp 8: a padded size may be that of a checkpoint of more tensor parallelism
+_OF_MERGES = "GPT2BPETokenizer"  # pretrain_gpt.py's own where none is named; no other type has a --merge-file
+
 SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type")
 
 
@@ -88,6 +90,8 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
     kind = _kind(out.said)
+    if not kind and (not out.said.known("merge_file") or out.said.given("merge_file")):
+        kind = _OF_MERGES
     if kind in BY_TYPE:
         out.assume("vocab_size", BY_TYPE[kind], f"the vocabulary that {kind} was made for", "tokenizer_type")
         return BY_TYPE[kind]

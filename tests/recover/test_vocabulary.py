@@ -26,6 +26,7 @@ QWEN = "--num-layers 28 --hidden-size 3584 --ffn-hidden-size 18944 --num-attenti
     ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model EleutherAI/gpt-neox-20b", NEWEST, 50277, True),
     ("--vocab-size 64000 --tokenizer-type SentencePieceTokenizer --tokenizer-model ours.model", NEWEST, 64000, False),
     ("--tokenizer-type GPT2BPETokenizer --vocab-file v.json --merge-file m.txt", NEWEST, 50257, True),
+    ("--vocab-file v.json --merge-file m.txt", NEWEST, 50257, True),
     ("--padded-vocab-size 50304", NEWEST, 50304, True),
     ("--vocab-size 50257 --padded-vocab-size 50304", NEWEST, 50257, False),
     ("--vocab-size 50257 --padded-vocab-size 100352", NEWEST, 100352, True),
