@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import isclose
 
 import numpy as np
 
 from symconfig.audit.judge import Judged
 from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework, beside_another
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError
 from symconfig.graph.operator import LAYER
 from symconfig.plan import Plan
@@ -58,18 +58,14 @@ class State:
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
     """From the run to the best candidate of a plan. framework: what that was planned with."""
-    walk, now = _Walk(judged, better.cluster), judged.run.configuration
     if better.best.options.overlap.moe_a2a:
         framework = beside_another(framework, better.cluster.gpu.architecture)
+    walk, now = _Walk(judged, better), judged.run.configuration
     target = of_candidate(better.best, framework)
-    here, done = walk.state(now, ()), []
-    if here is None:  # the run is refused; its own prediction stands
-        predicted = judged.plan.best.predicted
-        here = State((), predicted.step_s, predicted.device_bytes, judged.fits)
-    left = {name for name in DECISIONS if _differs(name, now, target)}
-    while left:
-        names, found = walk.next(now, target, left)
-        left -= set(names)
+    predicted = judged.plan.best.predicted
+    here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
+    while left := [name for name in DECISIONS if _differs(name, now, target)]:
+        names, found = walk.next(now, target, left, here)
         now = _moved(now, target, names)
         here = replace(found, gain=1 - found.step_s / here.step_s)
         done.append(here)
@@ -79,24 +75,25 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
 @dataclass(slots=True)
 class _Walk:
     judged: Judged
-    cluster: ClusterDescriptor
+    better: Plan
 
-    def next(self, now: Configuration, target: Configuration, left: set[str]) -> tuple[tuple[str, ...], State]:
-        """The decisions to change next, and what that reaches."""
-        ordered = [name for name in DECISIONS if name in left]
-        for count in range(1, min(MOST_TOGETHER, len(ordered) - 1) + 1):
+    def next(
+        self, now: Configuration, target: Configuration, left: list[str], here: State
+    ) -> tuple[tuple[str, ...], State]:
+        """The decisions to change next, and what that reaches. What changes nothing waits for what does."""
+        for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             tried = []
-            for names in combinations(ordered, count):
+            for names in combinations(left, count):
                 then = _moved(now, target, names)
-                if (state := self.state(then, changes(now, then))) is not None:
+                state = self._state(then, changes(now, then))
+                if state is not None and not _same(state, here):
                     tried.append((names, state))
             if tried:
                 return min(tried, key=lambda one: one[1].order)
-        last = self.state(target, changes(now, target))
-        assert last is not None, "a plan that was found can run"
-        return tuple(ordered), last
+        predicted = self.better.best.predicted
+        return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
-    def state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
+    def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
         """What a configuration costs; None where it cannot run."""
         found = self._found(configuration)
         if found is None or not _runs(found):
@@ -106,15 +103,19 @@ class _Walk:
         return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
 
     def _found(self, c: Configuration) -> Found | None:
-        model, inner = self.judged.plan.model, c.tp * c.pp * c.cp
+        inner = c.tp * c.pp * c.cp
         if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.dp * c.micro):
             return None
-        if model.num_hidden_layers < c.pp * c.vpp and not c.layout:
-            return None
         try:
-            return as_found(model, self.cluster, c)
+            return as_found(self.judged.plan.model, self.better.cluster, c)
         except InputError:
             return None
+
+
+def _same(one: State, other: State) -> bool:
+    """Neither time nor memory changes."""
+    return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(one.device_bytes, other.device_bytes,
+                                                                      rel_tol=1e-6)
 
 
 def _runs(found: Found) -> bool:
@@ -128,7 +129,26 @@ def _runs(found: Found) -> bool:
 
 
 def _differs(name: str, one: Configuration, other: Configuration) -> bool:
-    return any(getattr(one, field) != getattr(other, field) for field in DECISIONS[name])
+    mine, theirs = _meant(one), _meant(other)
+    return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
+
+
+def _meant(c: Configuration) -> Configuration:
+    """Without what has no meaning at these degrees."""
+    framework = c.framework
+    if c.pp == 1:
+        c = replace(c, vpp=1, layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0))
+    if c.pp == 1 or c.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
+        framework = replace(framework, demanded_gathers=False)
+    if c.zero == 0:
+        framework = replace(framework, gathers_apart=False, demanded_gathers=False)
+    if c.dp * c.cp == 1:
+        framework = replace(framework, gathers_apart=False, demanded_gathers=False,
+                            hide=replace(framework.hide, data=0.0))
+    if c.vpp == 1:
+        framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
+    return replace(c, framework=framework, sequence_parallel=c.sequence_parallel and c.tp > 1,
+                   cp_comm=c.cp_comm if c.cp > 1 else "p2p")
 
 
 def _moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:

@@ -173,6 +173,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         backend=c.backend,
     )
     version = c.version or (DEEPSPEED_RELEASE if c.backend == "deepspeed" else job.megatron_version)
+    split = _split(model, c)
     space = limits(job.backend, version, model, cluster.gpu.architecture)
     request = Request(
         model, job, c.framework, version, space, parse({}), c.gpus, c.global_batch, c.seq_length, c.precision
@@ -181,11 +182,11 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         request,
         machine(cluster, c.precision),
         Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
-        _split(model, c),
+        split,
         Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,
         c.offload,
-        c.block_layers,
+        min(c.block_layers, split.longest_chunk),
         (c.tp, c.pp, c.cp, c.ep, c.etp, c.dp, c.micro),
         0.0,
         0.0,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
 from symconfig.api import plan as planned
+from symconfig.audit.audit import audit
 from symconfig.audit.steps import DECISIONS
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster
+from symconfig.recover.asked import Asked
 from symconfig.solve.predict import Configuration
-from tests.audit.support import OVERLAPS, SEVENTY, audited
+from tests.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 
 @pytest.mark.parametrize("line", [SEVENTY, f"{SEVENTY} {OVERLAPS}"])
@@ -73,3 +78,24 @@ def test_nothing_is_predicted_where_the_gpus_do_not_divide() -> None:
     assert found.judged is None
     assert any("do not divide the GPUs" in problem.what for problem in found.unpredicted)
     assert not found.runs
+
+
+SMALL = ("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 1024 --max-position-embeddings 1024 "
+         "--micro-batch-size {micro} --global-batch-size 64 --bf16 --mock-data --vocab-size 50304 "
+         "--tokenizer-type NullTokenizer --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} {more}")
+
+
+@pytest.mark.parametrize(("tp", "pp", "micro", "more"), [
+    (1, 1, 2, ""), (8, 1, 1, "--use-distributed-optimizer"), (2, 2, 4, "--sequence-parallel --overlap-grad-reduce"),
+    (1, 4, 1, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+    (4, 2, 1, "--recompute-granularity full --recompute-method block --recompute-num-layers 40"),
+])
+def test_every_step_on_the_way_changes_time_or_memory(tp: int, pp: int, micro: int, more: str) -> None:
+    found = audit(reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Asked(gpus=8), load_cluster("h100"),
+                  Limits())
+    assert found.judged is not None
+    assert found.better is not None
+    before = found.judged.plan.best.predicted
+    points = [(before.step_s, before.device_bytes), *((step.step_s, step.device_bytes) for step in found.way)]
+    assert all(one != other for one, other in pairwise(points))
+    assert found.way[-1].step_s == pytest.approx(found.better.best.predicted.step_s)
