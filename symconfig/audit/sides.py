@@ -19,14 +19,17 @@ from symconfig.rules import deepspeed as deepspeed_rules
 from symconfig.rules import megatron as megatron_rules
 from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.rules.facts import MegatronFacts
+from symconfig.rules.nearest import meant
 from symconfig.rules.rule import Finding
 from symconfig.targets import DEEPSPEED_RELEASE
 
-# Destinations without which a recipe's run is not known, and whether --model says them.
-_OF_A_RECIPE = {
-    "num_layers": True, "tensor_model_parallel_size": False, "pipeline_model_parallel_size": False,
-    "micro_batch_size": False, "global_batch_size": False, "seq_length": False,
-}
+# What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
+_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
+_OF_A_RECIPE = (
+    ("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("context_parallel_size",),
+    ("micro_batch_size",), ("global_batch_size",), ("seq_length",), ("bf16", "fp16"), ("use_distributed_optimizer",),
+    ("overlap_grad_reduce",), ("sequence_parallel",), ("recompute_granularity",),
+)
 
 
 class Side(Protocol):
@@ -110,15 +113,24 @@ class MegatronSide:
         return megatron.run(names, self.gpus, cluster, self.asked)
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
-        """What a recipe decides where its overrides do not, so that Megatron-LM's own default is not what runs."""
-        recipe = self.reading.recipe
-        if recipe is None:
+        """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
+        for setting in names.unknown if self.parsed else ():
+            if (near := meant(setting.name, self.version)) is not None:
+                yield names.problem(setting, "is not an option, so that what it was meant to say is not known", hint=near)
+        if self.reading.recipe is None:
             return
-        for dest, of_model in _OF_A_RECIPE.items():
-            if not names.given(dest) and not (of_model and self.asked.model is not None):
-                yield Problem(f"is up to the recipe {recipe.text}, which symconfig does not read", recipe.place.file,
-                              recipe.place.line, recipe.place.column, dest,
-                              hint="--model M" if of_model else f"an override of {dest}")
+        open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
+        if self.asked.model is None and not all(map(names.given, _MODEL)):
+            yield self._of_recipe("the model", "--model M")
+        if open_:
+            yield self._of_recipe(", ".join(open_), "overrides that say them")
+
+    def _of_recipe(self, what: str, hint: str) -> Problem:
+        word = self.reading.recipe
+        assert word is not None, "is asked for of a recipe"
+        place = word.place
+        return Problem(f"decides what its overrides leave open, and symconfig does not read it: {what}", place.file,
+                       place.line, place.column, f"the recipe {word.text}", hint=hint)
 
 
 class ForkSide(MegatronSide):

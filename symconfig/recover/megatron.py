@@ -22,6 +22,7 @@ from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.predict import Configuration
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 # What the model of costs knows nothing of: destination -> what it is. Such a run is refused by name, not guessed.
 _UNKNOWN = {
     "cpu_offloading_num_layers": "Transformer Engine's offloading of activations",
@@ -75,8 +76,13 @@ class Reader:
             yield self._problem("optimizer", "only Adam's state is known", got=str(optimizer), need="adam")
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        tp, pp, cp = (names.whole(f"{axis}_model_parallel_size") for axis in ("tensor", "pipeline", "context"))
-        cp = names.whole("context_parallel_size")
+        degrees = [names.whole(dest) for dest in _DEGREES]
+        below = [dest for dest, degree in zip(_DEGREES, degrees, strict=True) if degree < 1]
+        if below or names.whole("global_batch_size") < 1:
+            for dest in below or ["global_batch_size"]:
+                yield self._problem(dest, "must be positive", got=str(names[dest]), need="1 or more")
+            return
+        tp, pp, cp = degrees
         if self.gpus % (tp * pp * cp):
             yield self._problem("tensor_model_parallel_size", "these degrees do not divide the GPUs",
                                 got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}")
@@ -107,8 +113,7 @@ class Reader:
 
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
-        tp, pp, cp = (names.whole(name) for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size",
-                                                     "context_parallel_size"))
+        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
         said = stages(names, descriptor.num_hidden_layers, pp)
         vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), zero_stage(names)
         beside = habits.overlap(names, zero, pp, vpp)

@@ -30,7 +30,7 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 def blocks(audit: Audit) -> list[Block]:
     """Everything that is shown, in order."""
     shown: list[Block] = [read(audit)]
-    if audit.reading.unread:
+    if _unknown(audit.reading):
         shown.append(unread(audit.reading))
     if audit.judged is not None:
         shown.append(understood(audit.judged))
@@ -73,14 +73,18 @@ def _version(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """Every place that was not understood."""
+    """Every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
-    rows = [(str(item.place), shorten(item.what, 60), item.why, "yes" if item.matters else "no")
-            for item in items[:_SHOWN]]
-    if len(items) > _SHOWN:
-        rows.append(("", f"and {count(len(items) - _SHOWN)} more (--json has all)", "", ""))
-    return Grid(("where", "what", "why", "may change the arguments"), tuple(rows), left=(0, 1, 2),
-                title="Not understood")
+    rows = [(str(item.place), shorten(item.what, 60), item.why, "yes" if item.matters else "no") for item in items]
+    rows += [(str(setting.place), setting.spelled, f"its value {word.unknown}", "no")
+             for setting in reading.settings for word in setting.values if word.unknown]
+    if len(rows) > _SHOWN:
+        rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "", "")]
+    return Grid(("where", "what", "why", "may hide options"), tuple(rows), left=(0, 1, 2), title="Not understood")
+
+
+def _unknown(reading: Reading) -> bool:
+    return bool(reading.unread) or any(word.unknown for setting in reading.settings for word in setting.values)
 
 
 def understood(judged: Judged) -> str:

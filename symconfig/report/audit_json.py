@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from symconfig import __version__
 from symconfig.audit.audit import Audit
 from symconfig.audit.catalogue import rules
 from symconfig.errors import Problem
+from symconfig.launch.read import ARGUMENTS
 from symconfig.launch.reading import Setting
 from symconfig.launch.text import Place
 from symconfig.recover.run import Assumed
@@ -111,8 +113,14 @@ def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
-    if file is None:
+    if file is None or file == ARGUMENTS:
         return []
     region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None
-    where: dict[str, Any] = {"artifactLocation": {"uri": PurePath(file).as_posix()}}
+    where: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
     return [{"physicalLocation": where | ({"region": region} if region else {})}]
+
+
+def _uri(file: str) -> str:
+    """Relative to where the review's checkout is, else of the file's own place (RFC 3986)."""
+    path = PurePath(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())

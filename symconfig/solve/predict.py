@@ -186,7 +186,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,
         c.offload,
-        min(c.block_layers, split.longest_chunk),
+        c.block_layers if c.block_layers < split.longest_chunk else 0,  # all layers of every chunk: as full recompute
         (c.tp, c.pp, c.cp, c.ep, c.etp, c.dp, c.micro),
         0.0,
         0.0,
