@@ -116,7 +116,7 @@ class MegatronSide:
         """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
         for setting in names.unknown if self.parsed else ():
             if (near := meant(setting.name, self.version)) is not None:
-                yield names.problem(setting, "is not an option, so that what it was meant to say is not known", hint=near)
+                yield names.problem(setting, "is no option: what it was meant to say is not known", hint=near)
         if self.reading.recipe is None:
             return
         open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]

@@ -31,20 +31,21 @@ def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
 
 @MEGATRON.rule(
     "unknown-option", "error", "Megatron-LM has no such option",
-    "argparse stops at the first option that it does not know; abbreviations are off (arguments.py, parse_args).",
+    "argparse stops at the first option that it does not know; abbreviations are off (arguments.py, parse_args). Without "
+    "--megatron-version it is an error only where every unknown option is spelled nearly like one that there is.",
     "--tensor-parallel-size 4")
 def _unknown(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.own_program and facts.version_given:
+    if facts.own_program and facts.released:
         for setting in facts.names.unknown:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
 
 
 @MEGATRON.rule(
     "option-of-a-fork", "warning", "No release of Megatron-LM has this option",
-    "It is a fork's, an older release's, or misspelt: what it does is not in the prediction.",
-    "--micro-batchsize 4")
+    "It is a fork's or an older release's: what it does is not in the prediction.",
+    "--use-fused-rmsnorm")
 def _fork(facts: MegatronFacts) -> Iterator[Problem]:
-    if not (facts.own_program and facts.version_given):
+    if not (facts.own_program and facts.released):
         for setting in facts.names.unknown:
             yield _about(facts, setting, "is not an option of any release of Megatron-LM from core_v0.11 on")
 

@@ -173,7 +173,6 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         backend=c.backend,
     )
     version = c.version or (DEEPSPEED_RELEASE if c.backend == "deepspeed" else job.megatron_version)
-    split = _split(model, c)
     space = limits(job.backend, version, model, cluster.gpu.architecture)
     request = Request(
         model, job, c.framework, version, space, parse({}), c.gpus, c.global_batch, c.seq_length, c.precision
@@ -182,11 +181,11 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         request,
         machine(cluster, c.precision),
         Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
-        split,
+        _split(model, c),
         Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         c.zero,
         c.offload,
-        c.block_layers if c.block_layers < split.longest_chunk else 0,  # all layers of every chunk: as full recompute
+        c.block_layers,
         (c.tp, c.pp, c.cp, c.ep, c.etp, c.dp, c.micro),
         0.0,
         0.0,
