@@ -31,8 +31,9 @@ def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
 
 @MEGATRON.rule(
     "unknown-option", "error", "Megatron-LM has no such option",
-    "argparse stops at the first option that it does not know; abbreviations are off (arguments.py, parse_args). Without "
-    "--megatron-version it is an error only where every unknown option is spelled nearly like one that there is.",
+    "argparse stops at the first option that it does not know; abbreviations are off (arguments.py, parse_args). "
+    "Without --megatron-version it is an error only where every unknown option is spelled nearly like one that there "
+    "is.",
     "--tensor-parallel-size 4")
 def _unknown(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.own_program and facts.released:
