@@ -91,7 +91,7 @@ def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
     current: list[tuple[str, Word]] = []
     for index, word in enumerate(launcher):
         name = basename(word.text)
-        if name in _LAUNCHERS and not word.unknown:
+        if name in _LAUNCHERS:  # its folder may be unknown
             current = found.setdefault(name, [])
             continue
         match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -22,15 +23,19 @@ if TYPE_CHECKING:
 
 
 def run_assignments(shell: Interpreter, source: Source, node: Node) -> Truth:
-    for child in node.children:
-        if child.type == "variable_assignment":
-            assign(shell, source, child)
-    return TRUE
+    return run_all(shell, source, [child for child in node.children if child.type == "variable_assignment"])
 
 
 def run_assignment(shell: Interpreter, source: Source, node: Node) -> Truth:
-    assign(shell, source, node)
-    return TRUE
+    return run_all(shell, source, [node])
+
+
+def run_all(shell: Interpreter, source: Source, nodes: Sequence[Node]) -> Truth:
+    """Assignments by themselves; they end as the last substitution in them."""
+    shell.substituted = TRUE
+    for node in nodes:
+        assign(shell, source, node)
+    return shell.substituted
 
 
 def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) -> str:

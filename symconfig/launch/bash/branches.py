@@ -1,4 +1,4 @@
-"""`&&`, `||`, `if` and `case`: what runs where the condition is known, and all of it where it is not."""
+"""`if` and `case`: what runs where the condition is known, and all of it where it is not."""
 
 from __future__ import annotations
 
@@ -16,22 +16,6 @@ from symconfig.launch.bash.values import Value, text_of, unknown_of
 
 if TYPE_CHECKING:
     from symconfig.launch.bash.interpret import Interpreter
-
-
-def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
-    left, right = node.children[0], node.children[-1]
-    stop = any(child.type == "||" for child in node.children)
-    status = shell.execute(source, left)
-    if status.status and status.value is None:
-        status = TRUE  # a program is taken to succeed
-    if status.value is stop:
-        return status
-    if status.value is not None:
-        return shell.guarded(lambda: shell.execute(source, right))
-    place = source.place(left.start_byte, left.end_byte)
-    condition = source.data[left.start_byte : left.end_byte].decode("utf-8", "replace")
-    shell.undecided([lambda: shell.execute(source, right), lambda: None], opened(condition, status), place)
-    return Truth(None, status.why)
 
 
 def run_if(shell: Interpreter, source: Source, node: Node) -> Truth:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from symconfig.launch.bash import nested
 from symconfig.launch.bash.ansi import unescaped
 from symconfig.launch.bash.arithmetic import Dark
-from symconfig.launch.bash.conditions import FALSE, TRUE, Truth, tested
+from symconfig.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
 from symconfig.launch.bash.log import Command, Leave
 from symconfig.launch.bash.shell import bounded, environment
 from symconfig.launch.bash.source import CodeSource
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from symconfig.launch.bash.interpret import Interpreter
 
 Words = Sequence[Field]
-_STARTED = Truth(None, "depends on a program", status=True)
 
 
 def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
@@ -43,14 +42,14 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     """Something outside of the shell: recorded, never run."""
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if nested.shell_code(shell, words, place):
-        return _STARTED
+        return STARTED
     name = words[0].text or "a program"
     if shell.output is not None:
         shell.output.append(hole(f"depends on the output of {name}", place))
     if not shell.captured:
         shell.log.commands.append(Command((*shell.launcher, *words), dict(environment(shell.state)),
                                           dict(shell.state.files), place, shell.maybe[0] if shell.maybe else None))
-    return _STARTED
+    return STARTED
 
 
 # ---- variables
@@ -178,8 +177,9 @@ def _leave(kind: str) -> Callable[[Interpreter, Words, Place], Truth]:
     def run(shell: Interpreter, words: Words, place: Place) -> Truth:
         # An exit without a status is the end of a message about wrong use as often as a success.
         given = words[0].text if words else ""
-        bad = given not in ("", "0") if kind == "return" else given != "0"
-        raise Leave(kind, bad)
+        if kind == "return" and (not words or words[0].unknown):
+            raise Leave(kind, None)
+        raise Leave(kind, given not in ("", "0") if kind == "return" else given != "0")
 
     return run
 
@@ -194,8 +194,7 @@ def _exec(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _eval(shell: Interpreter, words: Words, place: Place) -> Truth:
-    nested.run_code(shell, words, place)
-    return TRUE
+    return nested.run_code(shell, words, place)
 
 
 # ---- folders and output
@@ -206,20 +205,26 @@ def _cd(shell: Interpreter, words: Words, place: Place) -> Truth:
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
         shell.state.folder = (hole(why or "", place),)
-        return TRUE
+        return EXPECTED
     base = shell.state.folder
     target = named[-1].text
     if target.startswith("/"):
         shell.state.folder = plain(posixpath.normpath(target), place=place)
     elif base is not None and not unknown_of(base):
         shell.state.folder = plain(posixpath.normpath(posixpath.join(text_of(base), target)), place=place)
-    return TRUE
+    return EXPECTED
 
 
 def _print(shell: Interpreter, parts: Parts) -> Truth:
     if shell.output is not None:
         shell.output += parts
     return TRUE
+
+
+def _unprinted(shell: Interpreter, why: str, place: Place) -> Truth:
+    """Of a program whose output is not known."""
+    _print(shell, (hole(why, place),))
+    return replace(STARTED, why=why)
 
 
 def _pwd(shell: Interpreter, words: Words, place: Place) -> Truth:
@@ -271,7 +276,7 @@ def _path(change: Callable[[Field], Parts]) -> Callable[[Interpreter, Words, Pla
     def run(shell: Interpreter, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
-            return _print(shell, (hole((named[0].unknown if named else "") or "depends on a path", place),))
+            return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
         return _print(shell, (*(replace(part, loose=False) for part in change(named[0])), Part("\n")))
 
     return run
@@ -295,9 +300,9 @@ def _cat(shell: Interpreter, words: Words, place: Place) -> Truth:
         names = [word.text for word in words]
         if all(name in shell.state.files for name in names):
             return _print(shell, tuple(part for name in names for part in shell.state.files[name]))
-        return _print(shell, (hole(f"depends on the contents of {names[0] or 'a file'}", place),))
+        return _unprinted(shell, f"depends on the contents of {names[0] or 'a file'}", place)
     if shell.stdin is None:
-        return _print(shell, (hole("depends on what is read while the script runs", place),))
+        return _unprinted(shell, "depends on what is read while the script runs", place)
     return _print(shell, shell.stdin)
 
 
@@ -317,27 +322,32 @@ def _seq(shell: Interpreter, words: Words, place: Place) -> Truth:
         if len(words) != len(numbers) or len(values) > 10_000:
             raise ValueError
     except (ValueError, IndexError, TypeError):
-        return _print(shell, (hole("depends on the output of seq", place),))
+        return _unprinted(shell, "depends on the output of seq", place)
     return _print(shell, plain("\n".join(map(str, values)) + "\n"))
 
 
 def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """`expr`, and `bc` of what is piped into it, on whole numbers."""
+    """`expr`, and `bc` of what is piped into it, on whole numbers; as of expr, it ends in an error where it is 0."""
     parts: Parts = (shell.stdin or ()) if not words else tuple(
         part for word in words for part in (*word.parts, Part(" ")))
     why = unknown_of(parts)
     text = text_of(parts).strip()
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
-        return _print(shell, (hole(why or "depends on the output of a calculation", place),))
+        return _unprinted(shell, why or "depends on the output of a calculation", place)
     try:
         value = shell.expander(CodeSource((), place)).number(text, place)
     except Dark as dark:
-        return _print(shell, (hole(str(dark), place),))
-    return _print(shell, plain(f"{value}\n", place=place))
+        return _unprinted(shell, str(dark), place)
+    _print(shell, plain(f"{value}\n", place=place))
+    return Truth(value != 0)
 
 
 def _which(shell: Interpreter, words: Words, place: Place) -> Truth:
-    return Truth(None, "depends on the programs that are there", status=True)
+    """`which`, `type`, `command -v`: a path of which only the end is known."""
+    why = "depends on the programs that are there"
+    names = [word for word in words if not word.text.startswith("-")]
+    _print(shell, (hole(why, place), *((Part("/"), *names[-1].parts) if names else ()), Part("\n")))
+    return replace(STARTED, why=why)
 
 
 def _bracket(shell: Interpreter, words: Words, place: Place) -> Truth:
@@ -345,18 +355,20 @@ def _bracket(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _bc(shell: Interpreter, words: Words, place: Place) -> Truth:
-    return _calculated(shell, (), place)
+    _calculated(shell, (), place)
+    return STARTED
 
 
-def _nothing(shell: Interpreter, words: Words, place: Place) -> Truth:
-    return TRUE
+def _always(status: Truth) -> Callable[[Interpreter, Words, Place], Truth]:
+    """A command that sets nothing which a training command is given."""
+    return lambda shell, words, place: status
 
 
 _OWN: dict[str, Callable[[Interpreter, Words, Place], Truth]] = {
-    **dict.fromkeys((":", "true", "trap", "ulimit", "umask", "wait", "shopt", "alias", "sleep", "mkdir", "hash",
-                     "disown", "sync", "touch", "chmod", "cp", "mv", "rm", "ln", "module", "conda", "popd",
-                     "clear", "kill", "pkill", "jobs", "enable", "unalias", "bind"), _nothing),
-    "false": lambda shell, words, place: FALSE,
+    **dict.fromkeys((":", "true", "trap", "sleep", "disown", "sync", "clear"), _always(TRUE)),
+    **dict.fromkeys(("ulimit", "umask", "wait", "alias", "unalias", "mkdir", "touch", "chmod", "cp", "mv", "rm", "ln",
+                     "module", "conda", "popd", "jobs", "enable", "bind"), _always(EXPECTED)),
+    **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)), "false": _always(FALSE),
     "export": _export, "read": _read, "mapfile": _mapfile, "readarray": _mapfile, "let": _let, "set": _set,
     "shift": _shift, "getopts": _getopts, "exit": _leave("exit"), "return": _leave("return"),
     "break": _leave("break"), "continue": _leave("continue"), "exec": _exec, "eval": _eval,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.launch.bash import lexer
 from symconfig.launch.bash.arithmetic import Dark
 from symconfig.launch.bash.expand import Expander
+from symconfig.launch.bash.log import Leave
 from symconfig.launch.bash.patterns import matches, pattern
 from symconfig.launch.bash.values import Parts, text_of, unknown_of
 
@@ -23,8 +24,8 @@ _REGEX_LENGTH = 256
 class Truth:
     """value: None: not known, for the reason `why`.
 
-    presumed: variables that nothing sets and that are taken as not set, as `${X:-8}` takes them. status: of a program,
-    which is taken to succeed where commands are joined, and is not known where it is a condition.
+    presumed: variables that nothing sets and that are taken as not set, as `${X:-8}` takes them. status: how a program
+    ends, which nobody knows; with a value, how it is taken to end unless the script provides for both.
     """
 
     value: bool | None
@@ -33,10 +34,21 @@ class Truth:
     status: bool = False
 
     def negated(self) -> Truth:
-        return Truth(None if self.value is None else not self.value, self.why, self.presumed)
+        return Truth(None if self.value is None else not self.value, self.why, self.presumed, self.status)
+
+    def asked(self) -> Truth:
+        """Where the script provides for both ends."""
+        return replace(self, value=None) if self.status else self
 
 
 TRUE, FALSE = Truth(True), Truth(False)
+STARTED = Truth(None, "depends on a program", status=True)
+EXPECTED = replace(STARTED, value=True)  # of what only prepares
+
+
+def ended(leave: Leave) -> Truth:
+    """The status of code that is left."""
+    return STARTED if leave.bad is None else Truth(not leave.bad)
 
 
 def both(left: Truth, right: Callable[[], Truth], stop: bool) -> Truth:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from symconfig.launch.bash import assignments, branches, lexer, loops, redirects
+from symconfig.launch.bash import assignments, branches, lexer, lists, loops, redirects
 from symconfig.launch.bash.arithmetic import Dark
 from symconfig.launch.bash.commands import run_words
-from symconfig.launch.bash.conditions import TRUE, Truth, double_tested, tested
+from symconfig.launch.bash.conditions import TRUE, Truth, double_tested, ended, tested
 from symconfig.launch.bash.expand import Expander
 from symconfig.launch.bash.log import Leave, Log
 from symconfig.launch.bash.nodes import errors_of, lines_of, statements_of, value_end, word_ranges
-from symconfig.launch.bash.shell import Budget, Function, State, merged
+from symconfig.launch.bash.shell import Budget, Function, Outcome, State, merged, one_of
 from symconfig.launch.bash.source import Source, parse
 from symconfig.launch.bash.values import Field, Part, Parts, Value
 from symconfig.launch.text import Place
@@ -26,6 +26,7 @@ class Interpreter:
 
     output: what a substitution or a redirection collects; None: nobody. stdin: what a command reads, as far as known.
     launcher: words before a nested shell, which start what it starts. maybe: reasons why this may not run at all.
+    pending: states in which a loop or a function may have been left. substituted: the status of the last substitution.
     """
 
     state: State
@@ -37,18 +38,19 @@ class Interpreter:
     maybe: list[str] = field(default_factory=list)
     captured: bool = False
     sourcing: tuple[str, ...] = ()
-    pending: list[tuple[str, State]] = field(default_factory=list)
+    pending: list[tuple[Leave, State]] = field(default_factory=list)
     locals: list[dict[str, tuple[bool, Value]]] = field(default_factory=list)
+    substituted: Truth = TRUE
 
     # ---- programs
 
-    def program(self, source: Source) -> None:
-        """All of a source. Raises Leave, Exhausted."""
+    def program(self, source: Source) -> Truth:
+        """All of a source; its status. Raises Leave, Exhausted."""
         root = parse(source)
         if root.has_error:
             for node in errors_of(root):
                 self.unread(source, node, "is not understood as bash")
-        self.statements(source, statements_of(root))
+        return self.statements(source, statements_of(root))
 
     def unread(self, source: Source, node: Node, why: str, matters: bool = True) -> None:
         what = source.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
@@ -62,9 +64,9 @@ class Interpreter:
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[], maybe=list(self.maybe))
         self.budget.enter()
         try:
-            inside.program(source)
-        except Leave:
-            pass
+            self.substituted = inside.program(source)
+        except Leave as leave:
+            self.substituted = ended(leave)
         finally:
             self.budget.leave()
         parts = list(inside.output or ())
@@ -98,29 +100,40 @@ class Interpreter:
 
     def undecided(self, branches: Sequence[Callable[[], object]], why: str, place: Place) -> None:
         """Any of the branches may run: what they disagree about is not known afterwards."""
-        base, results = self.state, []
-        left: Leave | None = None
-        for branch in branches:
-            self.state = base.copy()
-            self.maybe.append(why)
-            try:
-                branch()
-                results.append(self.state)
-            except Leave as leave:
-                left = left or leave
-                if leave.kind != "exit":
-                    self.pending.append((leave.kind, self.state))
-            finally:
+        before = Outcome(self.state, maybe=why)
+        ends = [self.tried(branch, before) for branch in branches]
+        outcomes = [end for end in ends if isinstance(end, Outcome)]
+        if not outcomes:
+            raise next(end for end in ends if isinstance(end, Leave))
+        self.goes_on(one_of(outcomes, why, place))
+
+    def tried(self, branch: Callable[[], object], before: Outcome) -> Outcome | Leave:
+        """How a branch ends that may run after `before`; this shell stays as it is."""
+        state, output = self.state, self.output
+        self.state, self.output = before.state.copy(), None if output is None else list(before.output)
+        if before.maybe:
+            self.maybe.append(before.maybe)
+        try:
+            branch()
+            return replace(before, state=self.state, output=tuple(self.output or ()))
+        except Leave as leave:
+            if leave.kind != "exit":
+                self.pending.append((leave, self.state))
+            return leave
+        finally:
+            if before.maybe:
                 self.maybe.pop()
-        if not results:
-            self.state = base
-            raise left or Leave("exit")
-        self.state = results[0] if len(results) == 1 else merged(results, why, place)
+            self.state, self.output = state, output
+
+    def goes_on(self, outcome: Outcome) -> None:
+        self.state = outcome.state
+        if self.output is not None:
+            self.output += outcome.output
 
     def _resume(self, kinds: tuple[str, ...], place: Place) -> None:
         """After a loop or a function: the states that may have left it go on here."""
-        states = [state for kind, state in self.pending if kind in kinds]
-        self.pending = [(kind, state) for kind, state in self.pending if kind not in kinds]
+        states = [state for leave, state in self.pending if leave.kind in kinds]
+        self.pending = [(leave, state) for leave, state in self.pending if leave.kind not in kinds]
         if states:
             self.state = merged([self.state, *states], "depends on where a loop or a function is left", place)
 
@@ -149,8 +162,8 @@ class Interpreter:
                              pending=[])
             try:
                 status = inside.execute(source, stage)
-            except Leave:
-                status = TRUE
+            except Leave as leave:
+                status = ended(leave)
             stdin = tuple(inside.output or ())
             self.state.files = inside.state.files
         return Truth(None, status.why or "depends on a program", status=True)
@@ -160,7 +173,7 @@ class Interpreter:
         try:
             status = inside.statements(source, statements_of(node))
         except Leave as leave:
-            status = Truth(not leave.bad)
+            status = ended(leave)
         self.state.files = inside.state.files
         return status
 
@@ -186,11 +199,7 @@ class Interpreter:
         return tested(expander, [item.parts for first_byte, last_byte in lexer.words(source.data, start, end)
                                  for item in expander.fields(first_byte, last_byte)])
 
-    # ---- if, case
-
-    # ---- loops
-
-    # ---- assignments and commands
+    # ---- functions and commands
 
     def _function(self, source: Source, node: Node) -> Truth:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -212,9 +221,12 @@ class Interpreter:
         except Leave as leave:
             if leave.kind != "return":
                 raise
-            status = Truth(not leave.bad)
+            status = ended(leave)
         finally:
             self.budget.leave()
+            others = [ended(leave).value for leave, _ in self.pending if leave.kind == "return"]
+            if any(value is not status.value for value in others):
+                status = Truth(None, "depends on where a function is left", status=status.status)
             self._resume(("return",), place)
             self.pending += outer
             self.state.arguments = saved
@@ -251,9 +263,7 @@ class Interpreter:
             found += expander.fields(start, end)
             self.budget.spend(len(found) // 64)
         if not found:
-            for child in assigned:
-                assignments.assign(self, source, child)
-            return TRUE
+            return assignments.run_all(self, source, assigned)
         before, exported = dict(self.state.variables), set(self.state.exported)
         names = [assignments.assign(self, source, child) for child in assigned]
         self.state.exported |= set(names)
@@ -279,7 +289,7 @@ class Interpreter:
 
 
 _HANDLERS: dict[str, Callable[[Interpreter, Source, Node], Truth]] = {
-    "list": branches.run_list, "negated_command": Interpreter._negated, "pipeline": Interpreter._pipeline,
+    "list": lists.run_list, "negated_command": Interpreter._negated, "pipeline": Interpreter._pipeline,
     "subshell": Interpreter._subshell, "compound_statement": Interpreter._compound,
     "test_command": Interpreter._test, "if_statement": branches.run_if, "case_statement": branches.run_case,
     "for_statement": loops.run_for, "c_style_for_statement": loops.run_c_for,

@@ -14,9 +14,9 @@ MESSAGES = 200  # of one script
 
 
 class Leave(Exception):
-    """`break`, `continue`, `return` or `exit`. bad: with an error status."""
+    """`break`, `continue`, `return` or `exit`. bad: with an error status; None: not known."""
 
-    def __init__(self, kind: str, bad: bool = False) -> None:
+    def __init__(self, kind: str, bad: bool | None = False) -> None:
         super().__init__(kind)
         self.kind = kind
         self.bad = bad

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.errors import InputError, Problem
-from symconfig.launch.bash.conditions import TRUE, Truth
+from symconfig.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.launch.bash.log import Leave
 from symconfig.launch.bash.shell import visible
 from symconfig.launch.bash.source import CodeSource, FileSource
@@ -36,25 +36,25 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
     written = words[0].text
     if _ACTIVATION.search(written):
         shell.log.add(place, f"source {written}", "is a file of the machine that it runs on", matters=False)
-        return TRUE
+        return EXPECTED
     if words[0].unknown:
         shell.log.add(place, f"source {written}", f"is read only where it runs: its name {words[0].unknown}")
-        return TRUE
+        return EXPECTED
     path = _found(shell, written, place, "source")
     if path is None:
-        return TRUE
+        return EXPECTED
     saved = shell.state.arguments
     if len(words) > 1:
         shell.state.arguments = tuple(words[1:])
     try:
-        run_file(shell, path)
+        return run_file(shell, path)
     except Leave as leave:
         if leave.kind != "return":
             raise
+        return ended(leave)
     finally:
         if len(words) > 1:
             shell.state.arguments = saved
-    return TRUE
 
 
 def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | None:
@@ -78,8 +78,8 @@ def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | 
     return None
 
 
-def run_file(shell: Interpreter, path: Path) -> None:
-    """A file's statements, in this shell's state. Raises InputError, Leave."""
+def run_file(shell: Interpreter, path: Path) -> Truth:
+    """A file's statements, in this shell's state; their status. Raises InputError, Leave."""
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
         chain = [Path(name).name for name in (*shell.sourcing, real)]
@@ -92,14 +92,14 @@ def run_file(shell: Interpreter, path: Path) -> None:
     outer, shell.sourcing = shell.sourcing, (*shell.sourcing, real)
     shell.budget.enter()
     try:
-        shell.program(FileSource(text))
+        return shell.program(FileSource(text))
     finally:
         shell.budget.leave()
         shell.sourcing = outer
 
 
-def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> None:
-    """`eval`: words joined by blanks, as code in this shell's state."""
+def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
+    """`eval`: words joined by blanks, as code in this shell's state; its status."""
     parts: list[Part] = []
     for index, word in enumerate(words):
         parts += [*((Part(" "),) if index else ()), *word.parts]
@@ -108,7 +108,7 @@ def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> None:
         shell.log.add(place, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
     shell.budget.enter()
     try:
-        shell.program(CodeSource(tuple(parts), place))
+        return shell.program(CodeSource(tuple(parts), place))
     finally:
         shell.budget.leave()
 

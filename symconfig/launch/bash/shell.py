@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -114,6 +114,27 @@ def merged(states: Iterable[State], why: str, place: Place) -> State:
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Field((hole(why, place, loose=True),), place),)
     return first
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A state that the shell may be in. output: what was printed on the way. maybe: why it may not come to that."""
+
+    state: State
+    output: Parts = ()
+    maybe: str | None = None
+
+
+def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
+    """One outcome for several of which nobody knows which one it is."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    outputs = [outcome.output for outcome in outcomes]
+    alike = all(same(outputs[0], output) for output in outputs[1:])
+    reasons = [outcome.maybe for outcome in outcomes]
+    return Outcome(merged([outcome.state for outcome in outcomes], why, place),
+                   outputs[0] if alike else _common_parts(outputs, why, place),
+                   reasons[0] if all(reasons) else None)
 
 
 def _of(state: State, name: str) -> Value | str:
