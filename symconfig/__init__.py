@@ -9,11 +9,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from symconfig.api import PlanResult as PlanResult
     from symconfig.api import plan as plan
+    from symconfig.api_audit import adapt as adapt
     from symconfig.api_audit import audit as audit
     from symconfig.api_partition import PartitionResult as PartitionResult
     from symconfig.api_partition import partition as partition
 
-_LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "PlanResult": "symconfig.api",
+_LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
+         "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition"}
 
 

@@ -1,4 +1,4 @@
-"""Existing configurations from Python: `symconfig.audit("launch.sh", cluster="h100")`."""
+"""Existing configurations from Python: `symconfig.audit("launch.sh", cluster="h100")`, `symconfig.adapt(…)`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from symconfig.adapt.files import adapted
+from symconfig.adapt.outcome import Adapted
 from symconfig.api import Problems
 from symconfig.audit.audit import Audit
 from symconfig.audit.audit import audit as judge
@@ -16,6 +18,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.launch.read import read
+from symconfig.plan import Plan
 from symconfig.recover.asked import Asked
 from symconfig.render.flags import resolve
 
@@ -57,3 +60,19 @@ def audit(
         raise InputError(found.all)
     kept = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
     return judge(reading, Asked(said, gpus, seq_length, vocab_size, version), known, kept, plan=plan, progress=progress)
+
+
+def adapt(
+    source: str | Path,
+    plan: Plan | str | Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Adapted:
+    """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
+
+    plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. Nothing is written.
+    Raises InputError where the plan is for another model, or where the source cannot be read.
+    """
+    loaded = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+    return adapted(str(source), loaded, dict(variables or {}), tuple(arguments))

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 from symconfig.errors import Problem
 from symconfig.launch.reading import World
-from symconfig.launch.text import Place
+from symconfig.launch.text import Place, Text
 from symconfig.rules.rule import Finding, Rules, placed
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherFacts:
-    """world: what the launcher says. gpus: what a person says beside. gpus_per_node: of the cluster; None: unknown."""
+    """world: what the launcher says. gpus: what a person says beside. gpus_per_node: of the cluster; None: unknown.
+
+    scripts: files that bash reads.
+    """
 
     world: World
     gpus: int | None = None
     gpus_per_node: int | None = None
+    scripts: tuple[Text, ...] = ()
 
 
 LAUNCHER: Rules[LauncherFacts] = Rules()
@@ -58,11 +62,24 @@ def _idle(facts: LauncherFacts) -> Iterator[Problem]:
                       need=f"{there}, one for each GPU")
 
 
+@LAUNCHER.rule(
+    "carriage-returns", "error", "Lines end in a carriage return and a line feed",
+    "bash takes the carriage return for a character of the line's last word: options and values are passed with it, "
+    "and argparse knows none of them. The audit reads the words without it.",
+    "torchrun --nproc-per-node 8 pretrain_gpt.py\r\n")
+def _returns(facts: LauncherFacts) -> Iterator[Problem]:
+    for text in facts.scripts:
+        if b"\r\n" in text.data:
+            place = text.place(text.data.index(b"\r\n"), text.data.index(b"\r\n") + 2)
+            yield placed(Problem("ends its lines in CR LF, of which bash passes the CR on", field="the script",
+                                 hint=f"dos2unix {text.file}"), place)
+
+
 RULES = tuple(LAUNCHER.entered)
 
 
 def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
     """Every rule that is broken, at the word of the launcher that says so, else at the program."""
     place = next((word.place for word in facts.world.said), program)
-    return [Finding(rule.name, rule.severity, placed(problem, place))
+    return [Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))
             for rule in RULES for problem in rule.check(facts)]

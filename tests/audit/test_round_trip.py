@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -24,7 +25,7 @@ class Case:
     batch: int
     seq: int
     pins: dict[str, str] = field(default_factory=dict)
-    backend: str | None = None
+    backend: Literal["megatron", "deepspeed"] | None = None
 
 
 CASES: dict[str, tuple[Case, ...]] = {
