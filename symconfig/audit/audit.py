@@ -86,9 +86,9 @@ def audit(
 
 
 def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:
-    scripts = reading.texts if reading.format == "bash" else ()
-    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None,
-                          tuple(text for text in scripts if reading.deepspeed is None or text != reading.deepspeed.text))
+    config = reading.deepspeed.text if reading.deepspeed is not None else None
+    scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
+    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
     return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
