@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from symconfig.adapt.files import adapted
-from symconfig.adapt.outcome import Adapted
 from symconfig.api import Problems
 from symconfig.audit.audit import Audit
 from symconfig.audit.audit import audit as judge
@@ -21,6 +19,9 @@ from symconfig.launch.read import read
 from symconfig.plan import Plan
 from symconfig.recover.asked import Asked
 from symconfig.render.flags import resolve
+
+if TYPE_CHECKING:
+    from symconfig.adapt.outcome import Adapted
 
 
 def audit(
@@ -74,5 +75,7 @@ def adapt(
     plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. Nothing is written.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
+    from symconfig.adapt.files import adapted
+
     loaded = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
     return adapted(str(source), loaded, dict(variables or {}), tuple(arguments))

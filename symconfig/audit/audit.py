@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from symconfig.audit import memory_rules
-from symconfig.audit.best import best, willing
 from symconfig.audit.judge import Judged, judge
 from symconfig.audit.sides import Side, side
-from symconfig.audit.steps import State, steps
+from symconfig.audit.state import State
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -76,6 +75,9 @@ def audit(
     findings += tuple(memory_rules.findings(judged, reading))
     if not plan:
         return Audit(found, findings, judged)
+    from symconfig.audit.best import best, willing  # the search takes as long to import as the rest to do
+    from symconfig.audit.steps import steps
+
     progress("looking for a better plan")
     try:
         better = best(judged)

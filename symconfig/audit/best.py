@@ -7,7 +7,7 @@ from dataclasses import replace
 from symconfig.audit.judge import Judged
 from symconfig.cost.framework import Framework
 from symconfig.plan import Plan
-from symconfig.solve.run import habits
+from symconfig.solve.habits import habits
 from symconfig.solve.search import search
 
 _PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, which is the run's to have

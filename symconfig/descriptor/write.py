@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
-from symconfig.descriptor.measurements import Measurements
 from symconfig.descriptor.model import ModelDescriptor
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.measurements import Measurements
 
 _WIDTH = 116
 

@@ -10,7 +10,7 @@ from symconfig.cost.framework import USER_BUFFERS, Framework, beside_another
 from symconfig.graph.blocks.common import Implementation
 from symconfig.plan import Overlap
 from symconfig.recover.namespace import Value
-from symconfig.solve.run import habits
+from symconfig.solve.habits import habits
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 

@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-
-from jinja2 import FileSystemLoader, StrictUndefined
-from jinja2.sandbox import SandboxedEnvironment
+from typing import TYPE_CHECKING
 
 from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import SandboxedEnvironment
 
 # Characters that no shell, shell array or shellcheck reads a meaning into. The comma is left out: SC2054.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
@@ -74,6 +75,9 @@ def slug(value: object) -> str:
 
 def environment(*folders: Path) -> SandboxedEnvironment:
     """Jinja in its sandbox (templates may be a user's): undefined names are errors, nothing is escaped as HTML."""
+    from jinja2 import FileSystemLoader, StrictUndefined  # whoever asks what an option means renders nothing
+    from jinja2.sandbox import SandboxedEnvironment
+
     env = SandboxedEnvironment(
         loader=FileSystemLoader([str(folder) for folder in folders]),
         undefined=StrictUndefined,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from symconfig.cost.framework import FRAMEWORKS, Framework, TransformerImpl, megatron
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION, machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -16,7 +16,8 @@ from symconfig.graph.count import parameters
 from symconfig.solve import overlap
 from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
-from symconfig.solve.limits import NO_FLASH, Limits, limits, pinnable
+from symconfig.solve.habits import habits
+from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
@@ -144,17 +145,6 @@ def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pi
     version = _version(job)
     found = limits(job.backend, version, model, cluster.gpu.architecture)
     return found if pins.layout is None else pinnable(found, version)
-
-
-def habits(
-    backend: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine"
-) -> Framework:
-    """The framework as it runs on this GPU: without flash attention, Transformer Engine keeps the scores."""
-    framework = FRAMEWORKS[backend] if backend != "megatron" else megatron(transformer_impl)
-    if framework.engine and architecture in NO_FLASH:
-        unfused = replace(framework.implementation, attention="fused_softmax")
-        return replace(framework, implementation=unfused)
-    return framework
 
 
 def _version(job: Job) -> str:

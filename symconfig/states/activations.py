@@ -16,9 +16,9 @@ from symconfig.graph.recompute import Policy, apply
 from symconfig.plan import Plan
 from symconfig.solve.detail import begins, detail
 from symconfig.solve.found import Found
+from symconfig.solve.habits import habits
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.restore import restore
-from symconfig.solve.run import habits
 
 
 @dataclass(frozen=True, slots=True)

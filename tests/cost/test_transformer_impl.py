@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from symconfig.cost.framework import MEGATRON, TransformerImpl, megatron
+from symconfig.solve.habits import habits
 from symconfig.solve.predict import Configuration, Prediction, predict
-from symconfig.solve.run import habits
 from tests.sample_models import sample_cluster, sample_model
 
 S = 2048
