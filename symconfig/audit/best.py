@@ -21,7 +21,8 @@ def best(judged: Judged) -> Plan:
 
 
 def willing(framework: Framework, architecture: str) -> Framework:
-    """The framework as it is, but with every overlap that a plan switches on by itself."""
+    """The framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
     usual, mine = habits(framework.name, architecture).hide, framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
-    return replace(framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False)
+    return replace(framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False,
+                   microbatch_group=0)

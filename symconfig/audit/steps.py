@@ -179,6 +179,8 @@ def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
     ):
         if bool(before) != bool(after):
             yield f"{what} {'beside computation' if after else 'alone'}"
+    if now.microbatch_group != then.microbatch_group:
+        yield f"microbatches in a row on a chunk {now.microbatch_group or 'pp'} -> {then.microbatch_group or 'pp'}"
     if now.demanded_gathers and not then.demanded_gathers:
         yield "all stages gather new weights at once"
 

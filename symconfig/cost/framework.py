@@ -21,6 +21,7 @@ CONTENTION = 0.45
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 TransformerImpl = Literal["transformer_engine", "local"]  # Megatron-LM's --transformer-impl
+Graphed = Literal["none", "router", "outside experts", "all"]  # of a layer's operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Framework:
     adam_bytes: float = 34.0
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
     # Operators replayed as CUDA graphs, with no host between. The router: with its norm and the counts of tokens.
-    graphed: Literal["none", "router", "outside experts", "all"] = "none"
+    graphed: Graphed = "none"
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Rows of its embedding."""

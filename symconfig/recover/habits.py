@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.cost.framework import USER_BUFFERS, Framework, beside_another
+from symconfig.cost.framework import USER_BUFFERS, Framework, Graphed, beside_another
 from symconfig.graph.blocks.common import Implementation
 from symconfig.plan import Overlap
 from symconfig.recover.namespace import Value
@@ -25,14 +25,14 @@ def precision(names: Mapping[str, Value]) -> str | None:
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
-    """Of an element as it is accumulated (arguments.py: bf16 sums in fp32 unless it is told to reduce in bf16)."""
+    """Of an element as it is accumulated (arguments.py, validate_args: bf16 sums in fp32 unless it is told to reduce in
+    bf16, or to keep its main gradients in it)."""
     if zero >= 2 and names.get("megatron_fsdp_main_grads_dtype") is not None:
         return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
     if names.get("grad_reduce_in_bf16"):
         return 2
-    if names.get("fp16") and not names.get("accumulate_allreduce_grads_in_fp32"):
-        return 2
-    return 4
+    narrow = names.get("fp16") or _WIDTHS.get(str(names.get("main_grads_dtype")).removeprefix("torch.")) == 2
+    return 2 if narrow and not names.get("accumulate_allreduce_grads_in_fp32") else 4
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
@@ -85,9 +85,45 @@ def framework(names: Mapping[str, Value], architecture: str, beside: Overlap, sh
         demanded_gathers=sharded and beside.param_gather and shape.in_turn,
         quantised_weights=bool(names.get("fp8_param_gather")),
         optimizer_instances=_instances(names),
-        graphed="all" if names.get("enable_cuda_graph") or names.get("external_cuda_graph") else base.graphed,
+        graphed=graphed(names) or base.graphed,
+        microbatch_group=_group(names, shape),
     )
     return beside_another(found, architecture) if beside.moe_a2a else found
+
+
+def _group(names: Mapping[str, Value], shape: Shape) -> int:
+    """Microbatches that a chunk runs before the next one does; 0: as many as stages, as without the option."""
+    group = names.get("microbatch_group_size_per_vp_stage")
+    return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
+
+
+def graphed(names: Mapping[str, Value]) -> Graphed | None:
+    """What CUDA graphs replay; None: nothing, or parts of a layer of which nothing is predicted.
+
+    transformer_config.py: --cuda-graph-impl, or the switches that it replaced; without modules whole layers.
+    """
+    if not graphs(names):
+        return None
+    modules = graphed_modules(names)
+    experts = bool(names.get("num_experts"))
+    if not modules or modules & {"full", "full_iteration"} or {"attn", "moe" if experts else "mlp"} <= modules:
+        return "all"
+    if not experts or "moe_router" not in modules:
+        return None
+    return "outside experts" if "attn" in modules else "router"
+
+
+def graphs(names: Mapping[str, Value]) -> bool:
+    """Whether CUDA graphs are on."""
+    return (bool(names.get("enable_cuda_graph") or names.get("external_cuda_graph"))
+            or names.get("cuda_graph_impl") not in (None, "none"))
+
+
+def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
+    """Parts of a layer, each version's way of saying them."""
+    said = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
+    parts = {str(part) for value in said for part in (value if isinstance(value, tuple) else (value or "",))}
+    return frozenset(word for part in parts for word in part.split(",") if word)
 
 
 def _instances(names: Mapping[str, Value]) -> int:

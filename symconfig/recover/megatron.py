@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import LAYER
 from symconfig.plan import Options, Overlap, Recompute, Target
-from symconfig.recover import habits
+from symconfig.recover import habits, uncounted
 from symconfig.recover.asked import Asked
 from symconfig.recover.model import described
 from symconfig.recover.namespace import Namespace, Value
@@ -23,14 +23,6 @@ from symconfig.solve.predict import Configuration
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-# What the model of costs knows nothing of: destination -> what it is. Such a run is refused by name, not guessed.
-_UNKNOWN = {
-    "cpu_offloading_num_layers": "Transformer Engine's offloading of activations",
-    "use_torch_fsdp2": "PyTorch's own FSDP2 under Megatron-LM",
-    "encoder_tensor_model_parallel_size": "an encoder with degrees of its own",
-    "hierarchical_context_parallel_sizes": "hierarchical context parallelism",
-    "perform_rl_step": "a step of reinforcement learning",
-}
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked) -> Run:
@@ -67,9 +59,8 @@ class Reader:
     def _problems(self) -> Iterator[Problem]:
         """What keeps the run from being predicted, beside the model."""
         names = self.names
-        for dest, what in _UNKNOWN.items():
-            if names[dest] not in (None, False, 0):
-                yield self._problem(dest, f"{what} is not predicted")
+        for dest, what in uncounted.refused(names):
+            yield self._problem(dest, f"{what} is not predicted")
         if habits.precision(names) is None:
             yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
         if (optimizer := names["optimizer"]) not in ("adam", None):
@@ -88,6 +79,10 @@ class Reader:
                                 got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}")
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
+        group = names["microbatch_group_size_per_vp_stage"]
+        if isinstance(group, int) and group < pp:
+            yield self._problem("microbatch_group_size_per_vp_stage", "a group is no smaller than the pipeline",
+                                got=str(group), need=f"at least {pp}")
         layers = names.whole("num_layers", names.whole("encoder_num_layers", 0))
         if layers and stages(names, layers, pp).vpp is None:
             yield self._problem("num_layers", "the layers do not divide over the chunks of these stages",
@@ -154,6 +149,11 @@ class Reader:
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
         if (place := names.place("rampup_batch_size")) is not None:
             yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
+        if habits.graphs(names) and habits.graphed(names) is None:
+            parts = ", ".join(sorted(habits.graphed_modules(names)))
+            yield Assumed("CUDA graphs", "none", f"graphs of {parts} alone are not predicted",
+                          names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
+        yield from uncounted.left_out(names)
         modules = names["offload_modules"]
         if configuration.activation_offload and isinstance(modules, tuple):
             usual = offloaded_modules(model, tuple(configuration.modules))
@@ -170,16 +170,21 @@ def zero_stage(names: Mapping[str, Value]) -> int:
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """What --recompute-*, --recompute-activations and, before core, --checkpoint-activations ask for."""
+    """What --recompute-*, --recompute-activations, --moe-layer-recompute and, before core, --checkpoint-activations ask
+    for."""
     kind = names.get("recompute_granularity")
     if names.get("recompute_activations"):
         kind = kind or "selective"
     if names.get("checkpoint_activations"):
         kind = kind or "full"
+    if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
+        kind = kind or "selective"
     if kind == "selective":
         modules = names.get("recompute_modules")
-        return Recompute("selective", tuple(sorted(map(str, modules))) if isinstance(modules, tuple) and modules
-                         else ("core_attn",))
+        chosen = set(map(str, modules)) if isinstance(modules, tuple) and modules else {"core_attn"}
+        if names.get("moe_layer_recompute"):
+            chosen.add("moe")
+        return Recompute("selective", tuple(sorted(chosen)))
     if kind != "full":
         return Recompute("none")
     layers = names.get("recompute_num_layers")

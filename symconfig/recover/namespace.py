@@ -33,6 +33,7 @@ class Namespace(Mapping[str, Value]):
         self.problems: list[Problem] = []
         self.dark: dict[str, Problem] = {}
         self.missed: dict[str, Problem] = {}
+        self.written: dict[str, Setting] = {}  # the last option of a destination, its value known or not
         self._given: dict[str, tuple[Value, Setting]] = {}
         self.repeated: list[Setting] = []
         for setting in settings:
@@ -45,6 +46,7 @@ class Namespace(Mapping[str, Value]):
             (self.unknown if flag is None else self.foreign).append(setting)
             if flag is None:
                 return
+        self.written[flag.dest] = setting
         dark = next((word for word in setting.values if word.unknown), None)
         self.dark.pop(flag.dest, None)
         if dark is not None:
