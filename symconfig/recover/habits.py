@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.cost.framework import USER_BUFFERS, Framework, Graphed, beside_another
+from symconfig.cost.framework import MEGATRON_LOCAL, USER_BUFFERS, Framework, Graphed, beside_another
 from symconfig.graph.blocks.common import Implementation
 from symconfig.plan import Overlap
 from symconfig.recover.namespace import Value
@@ -75,6 +75,8 @@ def framework(names: Mapping[str, Value], architecture: str, beside: Overlap, sh
     if not beside.pp_p2p and names.get("overlap_p2p_comm") is False:
         hide["pp"] = 0.0
     wide = replace(base.bytes, gradient=float(shape.gradient_bytes), optimizer=_optimizer_bytes(names))
+    # Megatron-FSDP never adds a gradient where it is summed, and its habits are so.
+    added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
     found = replace(
         base,
@@ -85,6 +87,8 @@ def framework(names: Mapping[str, Value], architecture: str, beside: Overlap, sh
         demanded_gathers=sharded and beside.param_gather and shape.in_turn,
         quantised_weights=bool(names.get("fp8_param_gather")),
         optimizer_instances=_instances(names),
+        accumulated_bytes=MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
+        kept_gradient_buffers=base.kept_gradient_buffers and not added_apart,
         graphed=graphed(names) or base.graphed,
         microbatch_group=_group(names, shape),
     )

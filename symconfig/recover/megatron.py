@@ -79,14 +79,16 @@ class Reader:
                                 got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}")
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
+        named = self.asked.model.num_hidden_layers if self.asked.model is not None else 0
+        layers = names.whole("num_layers", names.whole("encoder_num_layers", named))
+        chunks = stages(names, layers, pp).vpp if layers else 1
         group = names["microbatch_group_size_per_vp_stage"]
-        if isinstance(group, int) and group < pp:
-            yield self._problem("microbatch_group_size_per_vp_stage", "a group is no smaller than the pipeline",
-                                got=str(group), need=f"at least {pp}")
-        layers = names.whole("num_layers", names.whole("encoder_num_layers", 0))
-        if layers and stages(names, layers, pp).vpp is None:
+        if chunks is None:
             yield self._problem("num_layers", "the layers do not divide over the chunks of these stages",
                                 got=f"{layers} on pp {pp}")
+        elif chunks > 1 and isinstance(group, int) and group < pp:
+            yield self._problem("microbatch_group_size_per_vp_stage", "a group is no smaller than the pipeline",
+                                got=str(group), need=f"at least {pp}")
 
     def _batch_problems(self, dp: int) -> Iterator[Problem]:
         micro = self.names["micro_batch_size"]
