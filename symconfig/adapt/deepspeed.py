@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ from symconfig.adapt import launcher, trees, words
 from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
+from symconfig.adapt.runs import several, why_apart
 from symconfig.adapt.same import check_program
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
@@ -81,6 +82,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         raise InputError(Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here",
                                  file=reading.file))
     check_program(reading, plan)
+    if several(reading, tuple(TRAINER.values())):
+        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
     for _ in range(_ROUNDS):
         differing = _differing(progress.draft.reading, plan)
@@ -156,7 +159,7 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
         return _argument(progress, wish)
-    goal = replace(progress.draft.said, deepspeed=_with(tree.data, wish))
+    goal = progress.draft.said.configured(_with(tree.data, wish))
     after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None or after.reading.deepspeed is None:
         why = "it cannot be written there so that nothing else changes"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from symconfig.adapt import deepspeed, megatron
 from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Adapted
+from symconfig.adapt.runs import noted
 from symconfig.errors import InputError, Problem
 from symconfig.launch.files import instead
 from symconfig.launch.read import ARGUMENTS, read
@@ -33,6 +34,7 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     else:
         _check_megatron(reading)
         progress = megatron.adapt(draft, plan)
+    progress = noted(progress)
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes)
 
 

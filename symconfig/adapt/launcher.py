@@ -46,7 +46,7 @@ def _number(progress: Progress, names: tuple[str, ...], number: int) -> Progress
         before = progress.draft.said
         whole = progress.draft.reading.launcher[index].text
         now = whole[: len(whole) - len(word.text)] + str(number)
-        goal = replace(before, launcher=(*before.launcher[:index], now, *before.launcher[index + 1 :]))
+        goal = before.launched(index, now)
         after = progress.draft.tried(words.changed(word, str(number), progress.draft.texts), goal.__eq__)
         if after is not None:
             progress = progress.went(after, Change(option, word.text, str(number), word.place))
@@ -110,7 +110,7 @@ def _exported(progress: Progress, row: environment.Variable) -> Progress:
     """A line for it behind another that exports, where the file changes anyway; else a person may have it elsewhere."""
     draft = progress.draft
     before = draft.said
-    goal = replace(before, environment=tuple(sorted((*before.environment, (row.name, row.value)))))
+    goal = before.exported(row.name, row.value)
     edits = list(_export_lines(draft, f"export {row.name}={row.value}")) if progress.changes else []
     after = draft.tried(edits, goal.__eq__)
     if after is None:
@@ -131,8 +131,7 @@ def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
 
 def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
     before = progress.draft.said
-    now = tuple((name, row.value if name == row.name else text) for name, text in before.environment)
-    goal = replace(before, environment=now)
+    goal = before.exported(row.name, row.value)
     after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
     if after is None:
         why = "to write it there would change something else as well"

@@ -10,6 +10,7 @@ from symconfig.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wi
 from symconfig.adapt.goal import Goal
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
+from symconfig.adapt.runs import apart, why_apart
 from symconfig.adapt.same import check
 from symconfig.adapt.ways import granted
 from symconfig.launch.reading import Setting, Word
@@ -31,6 +32,10 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     progress = Progress(draft, unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
                         notes=tuple(f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is "
                                     "not looked at." for item in reading.unread if item.matters))
+    if apart(reading, goal.table):
+        for wish in wishes(names, goal.wanted, differing):
+            progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
+        return progress
     for _ in range(_ROUNDS):
         progress = _options(progress, goal, [family for family in differing if family not in blocked])
         reading = progress.draft.reading

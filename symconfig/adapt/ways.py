@@ -8,6 +8,7 @@ from itertools import chain
 from symconfig.adapt import trees, words
 from symconfig.adapt.draft import Draft, Said
 from symconfig.adapt.families import Wish, having, neighbours
+from symconfig.adapt.runs import alike, together
 from symconfig.launch.reading import Setting, Tree
 from symconfig.launch.text import Edit, Place
 from symconfig.recover.namespace import Namespace, Value, parsed
@@ -47,9 +48,10 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
         path = trees.path_at(tree, setting.values[0].place)
         ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
     elif len(values) == len(setting.values) == 1:
-        ways = words.changed(setting.values[0], values[0], draft.texts)
+        ways = together([words.changed(each.values[0], values[0], draft.texts)
+                         for each in alike(draft.reading, setting)])
     else:
-        ways = _all_values(draft, setting, values)
+        ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda said: said == goal)
 
 
@@ -66,7 +68,7 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
     goal = draft.said.setting(_index(draft, setting), None)
     tree = _tree(draft, setting.place)
     if tree is None:
-        ways = words.removed(setting, draft.texts)
+        ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
     else:
         path = trees.path_at(tree, setting.place)
         ways = trees.removed(tree, path) if path else iter(())
@@ -79,7 +81,8 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     def right(after: Said) -> bool:
         return before.gained(wish.option, values, after)
 
-    ways = chain.from_iterable(_beside(draft, names, anchor, wish) for anchor in _anchors(draft, names, wish))
+    ways = chain.from_iterable(together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+                              for anchor in _anchors(draft, names, wish))
     return draft.tried(ways, right)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,4 +53,5 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    return followed(bash.reading, Around(bash.folder, variables, written, bash.origins))
+    around = Around(bash.folder, variables, written, bash.origins)
+    return replace(followed(bash.reading, around), runs=tuple(followed(run, around) for run in bash.runs))

@@ -146,6 +146,8 @@ class Reading:
     program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
     --deepspeed(_config), or the file itself. environment: variables that the program inherits from the script.
     model_config: path of a model's config.json that the program is given, where it can be read.
+    scheduler: options of `#SBATCH` comments without their dashes. runs: the same program, started by this script with
+    other words. others: words of all else that it starts. stops: conditions under which it would end in an error.
     recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
     """
 
@@ -161,6 +163,10 @@ class Reading:
     unread: tuple[Unread, ...] = ()
     model_config: str | None = None
     recipe: Word | None = None
+    scheduler: Mapping[str, Word] = field(default_factory=dict)
+    runs: tuple[Reading, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    stops: tuple[Place, ...] = ()
 
     @property
     def file(self) -> str:

@@ -30,7 +30,8 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
         truth = shell.statements(source, conditions)
         if truth.value is True and not truth.status:
             before = dict(shell.state.variables)
-            status = shell.guarded(lambda body=body: shell.statements(source, body))  # type: ignore[misc]
+            check = source.place(conditions[0].start_byte, conditions[-1].end_byte)
+            status = shell.guarded(lambda body=body: shell.statements(source, body), check)  # type: ignore[misc]
             _presume(shell, truth.presumed, before)
             return status
         if truth.value is None or truth.status:

@@ -46,7 +46,9 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     name = words[0].text or "a program"
     if shell.output is not None:
         shell.output.append(hole(f"depends on the output of {name}", place))
-    if not shell.captured:
+    if shell.captured:
+        shell.log.aside.append(tuple(words))
+    else:
         shell.log.commands.append(Command((*shell.launcher, *words), dict(environment(shell.state)),
                                           dict(shell.state.files), place, shell.maybe[0] if shell.maybe else None))
     return STARTED
@@ -364,10 +366,20 @@ def _always(status: Truth) -> Callable[[Interpreter, Words, Place], Truth]:
     return lambda shell, words, place: status
 
 
+def _prepares(name: str) -> Callable[[Interpreter, Words, Place], Truth]:
+    """A program that makes folders and files ready: what it is given is kept, as it is of all programs."""
+    def run(shell: Interpreter, words: Words, place: Place) -> Truth:
+        shell.log.aside.append((Field((Part(name),), place), *words))
+        return EXPECTED
+
+    return run
+
+
 _OWN: dict[str, Callable[[Interpreter, Words, Place], Truth]] = {
     **dict.fromkeys((":", "true", "trap", "sleep", "disown", "sync", "clear"), _always(TRUE)),
-    **dict.fromkeys(("ulimit", "umask", "wait", "alias", "unalias", "mkdir", "touch", "chmod", "cp", "mv", "rm", "ln",
-                     "module", "conda", "popd", "jobs", "enable", "bind"), _always(EXPECTED)),
+    **dict.fromkeys(("ulimit", "umask", "wait", "alias", "unalias", "module", "conda", "popd", "jobs", "enable",
+                     "bind"), _always(EXPECTED)),
+    **{name: _prepares(name) for name in ("mkdir", "touch", "chmod", "cp", "mv", "rm", "ln")},
     **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)), "false": _always(FALSE),
     "export": _export, "read": _read, "mapfile": _mapfile, "readarray": _mapfile, "let": _let, "set": _set,
     "shift": _shift, "getopts": _getopts, "exit": _leave("exit"), "return": _leave("return"),

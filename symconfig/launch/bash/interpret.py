@@ -137,8 +137,11 @@ class Interpreter:
         if states:
             self.state = merged([self.state, *states], "depends on where a loop or a function is left", place)
 
-    def guarded(self, branch: Callable[[], Truth]) -> Truth:
-        """A branch that ends in an error is a check: the script is read as it runs when its checks pass."""
+    def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
+        """A branch that ends in an error is a check: the script is read as it runs when its checks pass.
+
+        check: its condition, which holds.
+        """
         before = self.state.copy()
         try:
             return branch()
@@ -146,6 +149,8 @@ class Interpreter:
             if leave.kind != "exit" or not leave.bad:
                 raise
             self.state = before
+            if check is not None and not self.maybe:
+                self.log.stops.append(check)
             return TRUE
 
     # ---- lists and conditions

@@ -29,7 +29,8 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
         if status.value is None:
             return _Ways(shell, source, last, status, provided).followed(links[index:])
         if status.value is not stop:
-            status = shell.guarded(lambda right=right: shell.execute(source, right))  # type: ignore[misc]
+            check = source.place(last.start_byte, last.end_byte)
+            status = shell.guarded(lambda right=right: shell.execute(source, right), check)  # type: ignore[misc]
             last = right
     return status
 

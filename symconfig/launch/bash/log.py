@@ -35,12 +35,15 @@ class Command:
 
 @dataclass
 class Log:
-    """What the reading finds."""
+    """What the reading finds. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
+    checks that do not pass."""
 
     texts: list[Text]
     folder: Path | None
     commands: list[Command] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    aside: list[tuple[Field, ...]] = field(default_factory=list)
+    stops: list[Place] = field(default_factory=list)
 
     def add(self, place: Place, what: str, why: str, matters: bool = True) -> None:
         item = Unread(place, shortened(what), why, matters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
@@ -22,6 +22,8 @@ from symconfig.launch.world import world
 
 GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
 LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
+MOST_RUNS = 16  # of one program that are read as runs of their own
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 # What Slurm sets from its options: sbatch's manual, "output environment variables".
 _SLURM = {
@@ -36,11 +38,13 @@ _SLURM = {
 class Bash:
     """What was read of a script, and what a dispatcher needs to follow the files that it names.
 
+    runs: of the same program, with other words, less what is common to all of the script.
     virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
     with the places in the script where they stand.
     """
 
     reading: Reading
+    runs: tuple[Reading, ...]
     virtual: Mapping[str, Text]
     origins: Mapping[str, tuple[Piece, ...]]
     folder: Path | None
@@ -105,17 +109,58 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         raise InputError(_nothing(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
-    unread = [*log.unread, *_around(best, log, splits, source), *made.unread]
-    launcher = tuple(word.word() for word in best.launcher)
-    environment = {name: Field(parts, best.command.place).word() for name, parts in best.command.environment.items()}
-    reading = Reading(
-        "bash", tuple(log.texts), tuple(made.settings), best.program.word() if best.program is not None else None,
-        launcher, environment=environment, world=world(launcher, _directives(text), environment),
-        unread=tuple(dict.fromkeys([*unread, *_dark_files(made, files)])),
-    )
+    unread = [*log.unread, *_around(best, log, splits, source), *made.unread, *_dark_files(made, files)]
+    runs, others = _beside(best, splits, log)
+    reading = replace(_reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others,
+                      stops=tuple(log.stops))
+    again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(reading, {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
+    return Bash(reading, again, {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
                 {name: _pieces(parts) for name, parts in known.items()}, folder)
+
+
+def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
+    """One command by itself."""
+    launcher = tuple(word.word() for word in found.launcher)
+    environment = {name: Field(parts, found.command.place).word() for name, parts in found.command.environment.items()}
+    environment |= _given(found.launcher)
+    scheduler = _directives(text)
+    return Reading("bash", tuple(log.texts), tuple(made.settings),
+                   found.program.word() if found.program is not None else None, launcher, environment=environment,
+                   world=world(launcher, scheduler, environment), unread=tuple(made.unread), scheduler=scheduler)
+
+
+def _given(launcher: Sequence[Field]) -> dict[str, Word]:
+    """The variables of `env NAME=value torchrun`."""
+    found = {}
+    for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
+        for word in launcher[at + 1 :]:
+            match = _VARIABLE.match(word.text)
+            if match is None and not word.text.startswith("-"):
+                break
+            if match is not None:
+                found[match.group(1)] = word.cut(match.end()).word()
+    return found
+
+
+def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+    """The same program's other runs, and the words of all else that is started, each once."""
+    def key(words: Sequence[Field]) -> tuple[str, ...]:
+        return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
+
+    mine, runs, others = key(best.command.words), dict[tuple[str, ...], Split](), dict[tuple[str, ...], None]()
+    parted = {id(each.command): each for each in splits}
+    for command in log.commands:
+        words, found = key(command.words), parted.get(id(command))
+        same = found is not None and best.program is not None and found.program is not None and (
+            found.program.text == best.program.text)
+        if words == mine or words in runs:
+            continue
+        if same and found is not None and len(runs) < MOST_RUNS:
+            runs[words] = found
+        else:
+            others[words] = None
+    return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
 
 
 def _pieces(parts: Parts) -> tuple[Piece, ...]:
