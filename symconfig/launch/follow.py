@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.launch.detect import parse, syntax_of
 from symconfig.launch.dialects.documents import read_document, read_sections
-from symconfig.launch.dialects.override import entries_of, group, is_key, parted, short
+from symconfig.launch.dialects.override import RECIPE, entries_of, group, is_key, parted, short
 from symconfig.launch.files import open_text
 from symconfig.launch.origins import traced
 from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
@@ -24,7 +24,6 @@ _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
-_RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
 _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
@@ -71,7 +70,7 @@ class Around:
 def followed(reading: Reading, around: Around) -> Reading:
     """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
     reading = replace(reading, settings=tuple(parted(reading.settings)))
-    for step in (_arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
+    for step in (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
@@ -114,6 +113,16 @@ def _tree(setting: Setting, around: Around, texts: Sequence[Text], *below: str) 
 
 def _unread(reading: Reading, *items: Unread) -> Reading:
     return replace(reading, unread=(*reading.unread, *items))
+
+
+def _accelerate(reading: Reading, around: Around) -> Reading:
+    """Accelerate's own file decides processes, precision and ZeRO stage, where it is given one."""
+    names = [word.text for word in reading.launcher]
+    if not any(Path(name).name == "accelerate" for name in names):
+        return reading
+    given = (word for word, name in zip(reading.launcher, names, strict=True) if name.startswith("--config_file"))
+    why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
+    return _unread(reading, *(Unread(word.place, word.text, why) for word in given))
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
@@ -180,7 +189,7 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
 
 def _recipe(reading: Reading, around: Around) -> Reading:
     """The recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is started."""
-    setting = _given(reading, _RECIPE)
+    setting = _given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
         setting = _given(reading, ("--model",))

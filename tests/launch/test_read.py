@@ -287,3 +287,17 @@ def test_arguments_for_a_file_that_takes_none(tmp_path: Path) -> None:
 def test_strange_sources_are_read_or_refused(source: str) -> None:
     with suppress(InputError):
         assert read(source).format in ("bash", "overrides")
+
+
+def test_an_override_without_a_dot_right_after_the_recipe_is_no_second_recipe(tmp_path: Path) -> None:
+    line = "python run_recipe.py --recipe llama3_8b mixed_precision=bf16_mixed model.tensor_model_parallel_size=2\n"
+    reading = read(write(tmp_path, "run.sh", line))
+    assert {setting.name for setting in reading.settings} >= {"--bf16", "--tensor-model-parallel-size"}
+    assert reading.recipe is not None
+    assert reading.recipe.text == "llama3_8b"
+
+
+def test_a_configuration_of_accelerate_matters(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "run.sh", "accelerate launch --config_file zero3.yaml train.py --learning_rate 1\n"))
+    assert not reading.complete
+    assert "configuration of Accelerate" in unread(reading, matters=True)[0]

@@ -35,6 +35,7 @@ _SPELLINGS = {
     ("--min_lr",): "optimizer.min_lr",
     ("--warmup_iters",): "scheduler.lr_warmup_iters",
 }
+RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")  # options that name one
 _SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.items() for spelling in spellings}
 
 
@@ -71,8 +72,9 @@ def parted(settings: Sequence[Setting]) -> Iterator[Setting]:
     for setting in settings:
         rest: list[Word] = []
         found: list[Setting] = []
-        for word in setting.values:
-            match = _match(word.text, whole_sections=not setting.name)
+        names_one = setting.name.replace("_", "-") in RECIPE
+        for index, word in enumerate(setting.values):
+            match = _match(word.text, whole_sections=not setting.name or (names_one and index > 0))
             if match is None:
                 rest.append(word)
             else:
