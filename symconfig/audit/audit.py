@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.audit import memory_rules
-from symconfig.audit.judge import Judged, judge
+from symconfig.audit.judge import Judged, job_of, judge
 from symconfig.audit.sides import Side, side
 from symconfig.audit.state import State
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -15,6 +15,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.launch.reading import Reading
 from symconfig.plan import Plan
 from symconfig.recover.asked import Asked
+from symconfig.recover.run import Run
 from symconfig.rules import launcher
 from symconfig.rules.launcher import LauncherFacts
 from symconfig.rules.rule import Finding
@@ -69,22 +70,38 @@ def audit(
         return Audit(found, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
     try:
-        judged = judge(found.run(cluster), cluster, limits)
+        run = found.run(cluster)
     except InputError as error:
         return Audit(found, findings, unpredicted=error.problems)
-    findings += tuple(memory_rules.findings(judged, reading))
-    if not plan:
-        return Audit(found, findings, judged)
+    done = _judged(Audit(found, findings), run, cluster, limits)
+    return _planned(done, run, cluster, limits, progress) if plan else done
+
+
+def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
+    """With what the run costs; or why there is no such thing."""
+    try:
+        judged = judge(run, cluster, limits)
+    except InputError as error:
+        return replace(done, unpredicted=error.problems)
+    return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+
+
+def _planned(
+    done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
+) -> Audit:
+    """With the best plan, also of a run that cannot be; and with the way to it."""
     from symconfig.audit.best import best, willing  # the search takes as long to import as the rest to do
     from symconfig.audit.steps import steps
 
     progress("looking for a better plan")
     try:
-        better = best(judged)
+        better = best(run, cluster, job_of(run, cluster, limits))
     except (InfeasibleError, InputError) as error:
-        return Audit(found, findings, judged, infeasible=str(error))
-    framework = willing(judged.run.configuration.framework, cluster.gpu.architecture)
-    return Audit(found, findings, judged, (), better, None, steps(judged, better, framework))
+        return replace(done, infeasible=str(error))
+    if done.judged is None:
+        return replace(done, better=better)
+    framework = willing(run.configuration.framework, cluster.gpu.architecture)
+    return replace(done, better=better, way=steps(done.judged, better, framework))
 
 
 def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:

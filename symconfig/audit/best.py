@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.audit.judge import Judged
 from symconfig.cost.framework import Framework
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
 from symconfig.plan import Plan
+from symconfig.recover.run import Run
 from symconfig.solve.habits import habits
 from symconfig.solve.search import search
 
 _PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, which is the run's to have
 
 
-def best(judged: Judged) -> Plan:
-    """Raises InfeasibleError when nothing fits, InputError for what can never run."""
-    plan = judged.plan
-    framework = willing(judged.run.configuration.framework, plan.cluster.gpu.architecture)
-    return search(plan.model, plan.cluster, plan.job, top=1, framework=framework)
+def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
+    """job: that the run is an answer to. Raises InfeasibleError when nothing fits, InputError for what can never run.
+    """
+    framework = willing(run.configuration.framework, cluster.gpu.architecture)
+    return search(run.described.model, cluster, job, top=1, framework=framework)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from symconfig import __version__
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
+from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan, Search
 from symconfig.recover.run import Run
 from symconfig.solve import candidate
+from symconfig.solve.found import Found
+from symconfig.solve.limits import SHARED, Degrees
 from symconfig.solve.predict import as_found
 
 
@@ -35,12 +41,25 @@ class Judged:
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Raises InputError where the degrees do not fit the model."""
     job, found = job_of(run, cluster, limits), as_found(run.described.model, cluster, run.configuration)
+    if wrong := list(_undivided(found)):
+        raise InputError(wrong)
     found = replace(found, request=replace(found.request, job=job))
     best = replace(candidate.detail(found, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(run.described.model, cluster, job, best, (), Search(1, int(fits), 0.0, False), "nothing was searched",
                 __version__)
     return Judged(run, plan)
+
+
+def _undivided(found: Found) -> Iterator[Problem]:
+    """What no framework can divide like this, so that a figure for it would be one for nothing."""
+    tp, pp, cp, ep, etp, dp, micro = (np.array([degree]) for degree in found.degrees)
+    request = found.request
+    degrees = Degrees(tp, int(pp[0]), cp, ep, etp, dp, micro, request.global_batch // (dp * micro), request.seq_length,
+                      found.scheme.sequence_parallel, found.scheme.cp_comm, request.precision)
+    for name, reason, refuses in SHARED:
+        if np.any(refuses(request.model, degrees)):
+            yield Problem(f"is not divided like this: {reason}", field=name)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

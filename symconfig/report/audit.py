@@ -41,8 +41,8 @@ def blocks(audit: Audit) -> list[Block]:
                   cost(audit.judged)]
     if audit.unpredicted:
         shown.append("\n".join(["Nothing is predicted:", *(f"  {problem}" for problem in audit.unpredicted)]))
-    if audit.better is not None and audit.judged is not None:
-        shown += way(audit, audit.judged, audit.better)
+    if audit.better is not None:
+        shown += way(audit, audit.better)
     elif audit.infeasible:
         shown.append(f"No better plan: {audit.infeasible}")
     return [*shown, verdict(audit)]
@@ -162,9 +162,11 @@ def cost(judged: Judged) -> str:
             f"{gib(most)} GiB{predicted.basis('memory')}.")
 
 
-def way(audit: Audit, judged: Judged, better: Plan) -> list[Block]:
+def way(audit: Audit, better: Plan) -> list[Block]:
     """The run beside the best plan, and each change between them."""
-    both = table.compared((("now", judged.plan.best), ("best", better.best)))
+    if audit.judged is None:
+        return [table.compared((("best", better.best),)), *_proof(better)]
+    both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
     if not audit.way:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
     rows = [(", ".join(step.changes) or "no change", seconds(step.step_s), _gain(step.gain), gib(step.device_bytes),

@@ -95,7 +95,7 @@ def _divides(what: str, size: Callable[[ModelDescriptor], int], axis: str) -> Re
     return (what, f"{what} must divide over {axis}", lambda model, p: size(model) % getattr(p, axis) != 0)
 
 
-_SHARED: tuple[Refusal, ...] = (
+SHARED: tuple[Refusal, ...] = (
     _divides("num_attention_heads", lambda m: m.num_attention_heads, "tp"),
     (
         "num_key_value_heads",
@@ -131,7 +131,7 @@ _SHARED: tuple[Refusal, ...] = (
 )
 
 _MEGATRON: tuple[Refusal, ...] = (
-    *_SHARED,
+    *SHARED,
     (
         "sequence parallel",
         "the sequence must divide over tp x cp",
@@ -228,7 +228,7 @@ _DEEPSPEED_DEGREES: tuple[OfDegrees, ...] = (
     ("autoep with etp", "AutoEP has no tensor parallelism inside an expert", lambda m, p: p.etp > 1),
 )
 _DEEPSPEED: tuple[Refusal, ...] = (
-    *_SHARED,
+    *SHARED,
     *_DEEPSPEED_DEGREES,
     ("ulysses sequence", "the sequence must divide over cp", lambda m, p: (p.cp > 1) & (p.seq_length % p.cp != 0)),
     (
