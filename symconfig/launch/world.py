@@ -21,7 +21,8 @@ _SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks
 _LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
               "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
               "horovodrun": _MPI, "srun": _SLURM, "sbatch": _SLURM, "msrun": _MINDSPORE}
-_HOSTS = ("hostfile", "H")
+_HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
+_INCLUDED = ("include", "i")
 # The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
 _ORDER = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "msrun",
           "mpirun", "mpiexec", "horovodrun", "srun", "sbatch")
@@ -34,6 +35,9 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     for name in _ORDER:
         for key, word in spoken.get(name, ()):
             _take(counts, _LAUNCHERS[name], key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            if name == "deepspeed" and key in _INCLUDED and not word.unknown:
+                for what, number in _included(word.text).items():
+                    counts.setdefault(what, (number, word))
     for option, word in directives.items():
         _take(counts, _SLURM, option.replace("-", "_"), word, tasks=bool(spoken))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -73,6 +77,20 @@ def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: st
     if number is None or word.unknown or (key == "gres" and not word.text.startswith("gpu")):
         return
     counts.setdefault(what, (number, word))
+
+
+def _included(hosts: str) -> dict[str, int]:
+    """What DeepSpeed's --include says: `host:0,1@other:0,1`. A host without numbers stands for all that it has.
+
+    Hosts of which some have more say no number of GPUs that each of them has.
+    """
+    slots = [host.partition(":")[2] for host in hosts.split("@")]
+    if not all(slots):
+        return {"nodes": len(slots)}
+    if not all(re.fullmatch(r"\d+(,\d+)*", each) for each in slots):
+        return {}
+    sizes = [len(set(each.split(","))) for each in slots]
+    return {"nodes": len(sizes), "per_node": sizes[0]} if len(set(sizes)) == 1 else {"gpus": sum(sizes)}
 
 
 def _number(text: str) -> int | None:

@@ -24,6 +24,12 @@ from symconfig.launch.text import Text
     ("#SBATCH -N 4 --ntasks-per-node 1\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py --x 1", 4, 8, 32),
     ("#SBATCH --nodes=4\nsrun bash -c 'torchrun --nnodes ${SLURM_NNODES:-1} --nproc_per_node 8 t.py --x 1'", 4, 8, 32),
     ("msrun --worker_num 16 --local_worker_num 8 t.py --x 1", 2, 8, 16),
+    ("deepspeed --include localhost:0,1,2,3 t.py --x 1", 1, 4, 4),
+    ("deepspeed --include=worker-0:0,1@worker-1:2,3 t.py --x 1", 2, 2, 4),
+    ("deepspeed -i worker-0:0,1@worker-1:2 t.py --x 1", None, None, 3),
+    ("deepspeed --include worker-0@worker-1:0,2 t.py --x 1", 2, None, None),
+    ("deepspeed --include worker-$RANK:0,2 t.py --x 1", None, None, None),
+    ("deepspeed --exclude localhost:0 t.py --x 1", None, None, None),
     ("python t.py --x 1", None, None, None),
 ])
 def test_numbers_of_gpus(script: str, nodes: int | None, per_node: int | None, gpus: int | None) -> None:
