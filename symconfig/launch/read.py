@@ -54,4 +54,23 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(bash.folder, variables, written, bash.origins)
-    return replace(followed(bash.reading, around), runs=tuple(followed(run, around) for run in bash.runs))
+    reading = followed(bash.reading, around)
+    if _says_nothing(reading):
+        raise _silent(reading)
+    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
+
+
+def _says_nothing(reading: Reading) -> bool:
+    """Whether the program gets neither an option nor a file, and none that may have been overlooked."""
+    said = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
+    return reading.program is not None and not said and reading.complete
+
+
+def _silent(reading: Reading) -> InputError:
+    program = reading.program
+    assert program is not None, "is asked of what starts one"
+    return InputError(Problem(
+        "starts no training program whose options say what is trained", file=program.place.file,
+        line=program.place.line, column=program.place.column, got=program.text,
+        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+        hint="name the script that holds the training command, or give its arguments as one line"))

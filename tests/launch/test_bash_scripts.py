@@ -263,6 +263,28 @@ def test_nothing_that_trains_is_an_error_with_what_was_seen() -> None:
         read("grep x y\nmkdir z\n")
 
 
+@pytest.mark.parametrize("script", [
+    "python -m pytest tests --x 1",
+    "uv run pytest -x tests/test_train.py --y 3",
+    "torchrun --nproc_per_node 8 -m pytest tests/test_train.py --y 3",
+    "python -m pip install -r requirements.txt --upgrade",
+])
+def test_a_tool_is_no_training_program(script: str) -> None:
+    with pytest.raises(InputError, match="starts no training program"):
+        read(script)
+
+
+def test_options_that_a_branch_may_add_cost_no_program() -> None:
+    for started in ("docker exec box bash -lc \"torchrun train.py --x 1 $A\"",
+                    "docker exec box bash -lc \"Z=1 \\\n swift sft --x 1 $A\"",
+                    "C=\"torchrun train.py --x 1 $A\"; eval $C", "C=(torchrun train.py --x 1 $A); \"${C[@]}\""):
+        bash = read(f"A='--a 1'\npython monitor.py --out f &\nif [ $N = 1 ]; then A+=\" --y 2\"; fi\n{started}")
+        assert bash.reading.program is not None
+        assert bash.reading.program.text in ("train.py", "swift")
+        assert (options(bash)["--x"], options(bash)["--a"]) == (["1"], ["1"])
+        assert [what for what, _ in dark(bash)] == ["--y 2"]
+
+
 def test_nothing_is_executed(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     read(

@@ -49,6 +49,20 @@ def test_a_whole_command() -> None:
     assert (reading.world.gpus, options(reading)) == (8, ["--num-layers 4"])
 
 
+@pytest.mark.parametrize("script", ["torchrun train.py", "python text_generation.py", "uv run launcher.py out=1 n=2"])
+def test_a_program_whose_options_say_nothing_is_refused(tmp_path: Path, script: str) -> None:
+    assert "starts no training program whose options say what is trained" in refusal(write(tmp_path, "a.sh", script))
+
+
+def test_options_that_are_not_known_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    reading = read(write(tmp_path, "a.sh", "python pretrain_gpt.py $OPTIONS"))
+    assert not reading.complete
+
+
+def test_a_recipe_says_what_is_trained(tmp_path: Path) -> None:
+    assert read(write(tmp_path, "a.sh", "torchrun pretrain_llama3_8b.py")).recipe is not None
+
+
 def test_a_deepspeed_json_by_itself(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "ds.json", json.dumps(DS)))
     assert reading.format == "deepspeed"

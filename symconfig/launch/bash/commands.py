@@ -49,8 +49,9 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     if shell.captured:
         shell.log.aside.append(tuple(words))
     else:
-        shell.log.commands.append(Command((*shell.launcher, *words), dict(environment(shell.state)),
-                                          dict(shell.state.files), place, shell.maybe[0] if shell.maybe else None))
+        shell.log.commands.append(Command((*shell.launcher, *words), len(shell.launcher),
+                                          dict(environment(shell.state)), dict(shell.state.files), place,
+                                          shell.maybe[0] if shell.maybe else None))
     return STARTED
 
 

@@ -24,9 +24,14 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that the script starts. maybe: it runs only under a condition that is not known, and why."""
+    """A program that the script starts. maybe: it runs only under a condition that is not known, and why.
+
+    outer: the first words that belong to what starts the shell which it stands in, `docker exec box` of
+    `docker exec box bash -c '...'`.
+    """
 
     words: tuple[Field, ...]
+    outer: int
     environment: dict[str, Parts]
     files: dict[str, Parts]
     place: Place

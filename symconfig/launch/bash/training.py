@@ -14,6 +14,8 @@ LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec",
 # Programs of their own, that are no file ending in .py.
 _PROGRAMS = ("nemo", "swift", "megatron", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
+# What is started with options of its own, and trains nothing itself.
+_TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
 # Launcher options that take no value; of torchrun, deepspeed and accelerate.
 _SWITCHES = ("--standalone", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path", "--run_path",
              "--no_local_rank", "--force_multi", "--multi_gpu", "--use_deepspeed", "--use_fsdp", "--no_ssh", "--module",
@@ -48,13 +50,13 @@ class Split:
 def split(command: Command) -> Split | None:
     """None where it is no program that is given options."""
     words = command.words
-    at = _program_index(words)
-    if at is None:
+    at = _program_index(words, command.outer)
+    if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):
         return None
     return Split(command, tuple(words[:at]), words[at], tuple(words[at + 1 :]))
 
 
-def _program_index(words: Sequence[Field]) -> int | None:
+def _program_index(words: Sequence[Field], outer: int) -> int | None:
     python = False
     for index, word in enumerate(words):
         text = word.text
@@ -68,8 +70,8 @@ def _program_index(words: Sequence[Field]) -> int | None:
             module = words[index + 1].text
             if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
                 return index + 1
-    if basename(words[0].text) in _PROGRAMS:
-        return 0
+    if basename(words[outer].text) in _PROGRAMS:
+        return outer
     return _after_launcher(words)
 
 
