@@ -204,10 +204,11 @@ def _overrides(reading: Reading, around: Around) -> Reading:
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     overrides = list(entries_of(reading.settings, runner))
     tree, dark = _sections_file(reading, around, str(program.parent))
-    if tree is None and not overrides:
+    named = reading.recipe or _recipe_of_program(reading)
+    alone = named is not None and not reading.settings  # a recipe that is started as it is
+    if tree is None and not overrides and not alone:
         return _unread(reading, *dark)
     filed = read_sections(tree, around.variables, overrides)
-    named = reading.recipe or _recipe_of_program(reading)
     rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
     return replace(reading, format="overrides", settings=(*filed.settings, *rest), tree=tree or reading.tree,
                    texts=_texts(reading, *filed.texts), unread=(*reading.unread, *dark, *filed.unread),

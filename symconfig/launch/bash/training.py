@@ -41,10 +41,12 @@ class Split:
     @property
     def trains(self) -> tuple[bool, bool, int]:
         """What looks most like training is the greatest."""
-        name = self.program.text if self.program is not None else ""
+        path = self.program.text if self.program is not None else ""
+        name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
                       for word in self.launcher)
-        return not _OTHER_WORK.search(name), started or bool(_TRAINS.search(name)), self.options
+        named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
+        return not _OTHER_WORK.search(name), started or named, self.options
 
 
 def split(command: Command) -> Split | None:
