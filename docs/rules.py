@@ -62,17 +62,13 @@ def _table(group: Group) -> Iterator[str]:
     yield "| rule | | what is wrong |"
     yield "|---|---|---|"
     for rule in group.rules:
-        yield f"| [{rule.name}](#{rule.name}) | {rule.severity} | {_sentence(rule.title)} |"
-
-
-def _sentence(title: str) -> str:
-    return title[0].upper() + title[1:]
+        yield f"| [{rule.name}](#{rule.name}) | {rule.severity} | {rule.title} |"
 
 
 def _section(framework: str, rule: Rule[Any]) -> Iterator[str]:
     yield f"### {rule.name}"
     yield ""
-    yield f"{_sentence(rule.title)} ({', '.join(_facts(rule))})."
+    yield f"{rule.title} ({', '.join(_facts(rule))})."
     yield ""
     yield rule.why
     yield ""

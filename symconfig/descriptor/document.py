@@ -83,9 +83,9 @@ def shorten(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The most similar known word; None when nothing is similar."""
-    close = difflib.get_close_matches(word.lower()[:200], list(known), n=1, cutoff=0.6)
+def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """The most similar known word; None when nothing is similar. alike: at least, as difflib counts; 1 is the same."""
+    close = difflib.get_close_matches(word.lower()[:200], list(known), n=1, cutoff=alike)
     return close[0] if close else None
 
 

@@ -113,14 +113,14 @@ def _example(rest: str, zero: str = '"stage": 2, "overlap_comm": true') -> str:
 _MICRO = '"train_micro_batch_size_per_gpu": 1'
 
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (
-    Rule("deepspeed-no-batch", "error", "no batch size is given",
+    Rule("deepspeed-no-batch", "error", "No batch size is given",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, _set_batch_related_parameters).",
          _example('"gradient_accumulation_steps": 8'), _no_batch),
-    Rule("deepspeed-batch-product", "error", "the batch sizes do not multiply out",
+    Rule("deepspeed-batch-product", "error", "The batch sizes do not multiply out",
          "DeepSpeed refuses it: the global batch is micro-batch x accumulation x data ranks, and each rank of AutoTP "
          "counts as one (deepspeed/runtime/config.py, _batch_assertion; DeepSpeed#743, #6914).",
          _example(f'"train_batch_size": 100, {_MICRO}, "gradient_accumulation_steps": 8'), _product),
-    Rule("deepspeed-grid", "error", "the GPUs do not divide by the degrees",
+    Rule("deepspeed-grid", "error", "The GPUs do not divide by the degrees",
          "AutoTP and Ulysses make groups of equal size of all ranks (deepspeed/utils/groups.py).",
          _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 3}}'), _grid),
     Rule("deepspeed-tensor-and-sequence", "error", "AutoTP and Ulysses are both on",
@@ -131,26 +131,26 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
          "BF16_Optimizer, which this combination selects, has no group for its norm there "
          "(deepspeed/runtime/bf16_optimizer.py).",
          _example(f'{_MICRO}, "sequence_parallel_size": 2', '"stage": 1, "overlap_comm": true'), _ulysses_norm),
-    Rule("deepspeed-ulysses-heads", "error", "the heads do not divide over Ulysses' ranks",
+    Rule("deepspeed-ulysses-heads", "error", "The heads do not divide over Ulysses' ranks",
          "Its all-to-all gives every rank whole heads (deepspeed/sequence/layer.py).",
          _example(f'{_MICRO}, "sequence_parallel_size": 3'), _ulysses_heads, gpus=9),
-    Rule("deepspeed-autotp-heads", "error", "the key-value heads do not divide over AutoTP's ranks",
+    Rule("deepspeed-autotp-heads", "error", "The key-value heads do not divide over AutoTP's ranks",
          "AutoTP gives every rank whole key-value heads (deepspeed/module_inject/auto_tp.py).",
          _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 16}}'), _tensor_heads, gpus=16),
-    Rule("deepspeed-experts-off", "error", "experts are to be split, but expert_parallel is not enabled",
+    Rule("deepspeed-experts-off", "error", "Experts are to be split, but expert_parallel is not enabled",
          "enabled is false by default, and then nothing else of the section is read "
          "(deepspeed/module_inject/auto_ep_config.py).",
          _example(f'{_MICRO}, "expert_parallel": {{"autoep_size": 2}}'), _experts_off),
-    Rule("deepspeed-experts-degree", "error", "the experts cannot be split like this",
+    Rule("deepspeed-experts-degree", "error", "The experts cannot be split like this",
          "The degree must divide ranks and experts, and there is no tensor parallelism inside an expert: DeepSpeed "
          "refuses it (deepspeed/module_inject/auto_ep_config.py, validate_autoep_config).",
          _example(f'{_MICRO}, "expert_parallel": {{"enabled": true, "autoep_size": 3, "preset_model": "mixtral"}}'),
          _experts),
-    Rule("deepspeed-stage-mismatch", "warning", "the JSON and --zero-stage say different stages",
+    Rule("deepspeed-stage-mismatch", "warning", "The JSON and --zero-stage say different stages",
          "Megatron-DeepSpeed's --zero-stage decides only whether the model is born split (pretrain_gpt.py, "
          "deepspeed.zero.Init), the JSON how it is trained.",
          "deepspeed pretrain_gpt.py --deepspeed_config ds.json --zero-stage 1\n" + _example(_MICRO), _zero_stage),
-    Rule("deepspeed-trainer-mismatch", "error", "the JSON and the Trainer's arguments say different things",
+    Rule("deepspeed-trainer-mismatch", "error", "The JSON and the Trainer's arguments say different things",
          "The Trainer stops with both values (transformers/integrations/deepspeed.py, fill_match).",
          "deepspeed train.py --per_device_train_batch_size 4 --deepspeed ds.json\n" + _example(_MICRO), _trainer),
 )

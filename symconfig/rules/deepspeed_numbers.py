@@ -145,65 +145,65 @@ _BF16 = '"bf16": {"enabled": true}'
 _ZERO = f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}, "{ZERO}": {{"stage": 2, "overlap_comm": true'
 
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (
-    Rule("deepspeed-two-precisions", "error", "both bf16 and fp16 are on",
+    Rule("deepspeed-two-precisions", "error", "Both bf16 and fp16 are on",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, _initialize_params).",
          _example(f'{_BF16}, "fp16": {{"enabled": true}}'), _both),
-    Rule("deepspeed-no-precision", "warning", "training is in 32 bits",
+    Rule("deepspeed-no-precision", "warning", "Training is in 32 bits",
          "Both sections are off by default: twice the memory of weights and gradients, and products without the "
          "16-bit tensor cores.",
          _example('"gradient_clipping": 1.0'), _neither),
-    Rule("deepspeed-accumulation-type", "error", "gradients cannot be accumulated in this type",
+    Rule("deepspeed-accumulation-type", "error", "Gradients cannot be accumulated in this type",
          "deepspeed/runtime/engine.py, get_data_types and _do_optimizer_sanity_check: an unknown type, or without ZeRO "
          "another type than the weights', stops the start after the model was built.",
          _example(f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}'), _accumulation_type),
-    Rule("deepspeed-coarse-accumulation", "note", "many gradients are added up in bf16",
+    Rule("deepspeed-coarse-accumulation", "note", "Many gradients are added up in bf16",
          "Without grad_accum_dtype the sum has the weights' type (deepspeed/runtime/engine.py, get_data_types), and "
          "small contributions are rounded away.",
          _example(f'{_BF16}, "{ZERO}": {{"stage": 2, "overlap_comm": true}}'), _coarse_sum),
     Rule("deepspeed-states-without-zero", "error", "16-bit master weights or states are asked for without ZeRO",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
          _example('"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}'), _bf16_states),
-    Rule("deepspeed-loss-scale-range", "error", "a number of the loss scaling is out of range",
+    Rule("deepspeed-loss-scale-range", "error", "A number of the loss scaling is out of range",
          "DeepSpeed refuses it (deepspeed/runtime/precision_config.py).",
          _example('"fp16": {"enabled": true, "loss_scale_window": 0}'), _loss_scale),
-    Rule("deepspeed-fixed-loss-scale", "warning", "the loss scale is fixed",
+    Rule("deepspeed-fixed-loss-scale", "warning", "The loss scale is fixed",
          "A value above zero switches dynamic scaling off (deepspeed/runtime/fp16/loss_scaler.py).",
          _example('"fp16": {"enabled": true, "loss_scale": 128}'), _fixed_scale),
-    Rule("deepspeed-large-loss-scale", "warning", "the first loss scale overflows",
+    Rule("deepspeed-large-loss-scale", "warning", "The first loss scale overflows",
          "fp16 ends at 65504; a step that overflows is left out and halves the scale "
          "(deepspeed/runtime/fp16/loss_scaler.py), one power of two a step.",
          _example('"fp16": {"enabled": true, "initial_scale_power": 32}'), _large_scale),
     Rule("deepspeed-betas", "error", "Adam's betas are not two numbers below one",
          "The optimizer looks at them when it is made, and fails.",
          _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4, "betas": [0.9]}}}}'), _betas),
-    Rule("deepspeed-learning-rate", "warning", "the learning rate is not one",
+    Rule("deepspeed-learning-rate", "warning", "The learning rate is not one",
          "Adam's steps are about as large as the learning rate; at one or more nothing is learnt.",
          _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 3.0}}}}'), _learning_rate),
-    Rule("deepspeed-text-number", "error", "a number of the optimizer is text",
+    Rule("deepspeed-text-number", "error", "A number of the optimizer is text",
          "The parameters go to the optimizer as they are; \"1e-5\" in quotes is compared with 0 there, and fails. YAML "
          "readers of version 1.1 make text of 1e-5, too.",
          _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": "1e-5"}}}}'), _text_number),
-    Rule("deepspeed-max-grad-norm", "error", "the optimizer is given max_grad_norm",
+    Rule("deepspeed-max-grad-norm", "error", "The optimizer is given max_grad_norm",
          "The engine stops when it makes the optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer).",
          _example(f'{_BF16}, "gradient_clipping": 1.0, "optimizer": {{"type": "Lamb", "params": {{"lr": 1e-4, '
                   '"max_grad_norm": 1.0}}'), _max_grad_norm),
-    Rule("deepspeed-torch-adam-offload", "warning", "an offloaded optimizer runs torch's Adam",
+    Rule("deepspeed-torch-adam-offload", "warning", "An offloaded optimizer runs torch's Adam",
          "DeepSpeedCPUAdam is vectorised by hand and several times as fast on the host "
          "(deepspeed/runtime/engine.py, get_optimizer_configuration).",
          _example(f'{_ZERO}, "offload_optimizer": {{"device": "cpu"}}}}, "optimizer": {{"type": "AdamW", "params": '
                   '{"lr": 1e-4, "torch_adam": true}}'), _torch_adam),
-    Rule("deepspeed-communication-type", "error", "gradients cannot be sent in this type",
+    Rule("deepspeed-communication-type", "error", "Gradients cannot be sent in this type",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, get_communication_data_type).",
          _example(f'{_BF16}, "communication_data_type": "float16"'), _communication_type),
     Rule("deepspeed-summed-gradients", "error", "ZeRO-3 is to add gradients up and not to average them",
          "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
          _example(f'{_BF16}, "gradient_allreduce_op": "sum", "{ZERO}": {{"stage": 3}}, "data_types": '
                   '{"grad_accum_dtype": "fp32"}'), _summed),
-    Rule("deepspeed-breakdown", "warning", "timers wait for the GPU",
+    Rule("deepspeed-breakdown", "warning", "Timers wait for the GPU",
          "Each timer synchronises the device when it starts and stops (deepspeed/utils/timer.py), so that the host no "
          "longer runs ahead.",
          _example(f'{_BF16}, "wall_clock_breakdown": true'), _timers),
-    Rule("deepspeed-unused-checkpointing", "note", "activation_checkpointing does nothing here",
+    Rule("deepspeed-unused-checkpointing", "note", "Activation_checkpointing does nothing here",
          "It configures deepspeed.checkpointing; Transformers' models recompute with torch's, which "
          "--gradient_checkpointing switches on.",
          "deepspeed train.py --deepspeed ds.json\n"

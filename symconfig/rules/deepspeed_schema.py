@@ -17,6 +17,8 @@ from symconfig.recover.deepspeed_auto import AUTO
 
 Json = dict[str, Any]
 FILE = Path(__file__).with_name("deepspeed_keys.json")
+# What is passed over may be a program's own: only what is spelled nearly like a known key was meant for it.
+ALIKE = 0.85
 # removed, unknown: DeepSpeed refuses the key; ignored: it passes over it. loose: another type that DeepSpeed takes for
 # the right one; name: it is not looked at before the optimizer or the schedule is made.
 Kind = Literal["removed", "unknown", "ignored", "deprecated", "type", "loose", "choice", "name"]
@@ -152,6 +154,5 @@ def _parameters(value: Any, names: list[str] | None, place: KeyPath) -> Iterator
 
 
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
-    what = "refuses it" if strict else "would ignore it"
-    return Mismatch("unknown" if strict else "ignored", place, f"DeepSpeed {release()} has no such key, and {what}",
-                    near=nearest(key, names))
+    what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
+    return Mismatch("unknown" if strict else "ignored", place, what, near=nearest(key, names, 0.6 if strict else ALIKE))

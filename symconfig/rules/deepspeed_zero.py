@@ -141,35 +141,35 @@ def _example(zero: str, extra: str = "") -> str:
 
 
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (
-    Rule("deepspeed-param-offload-stage", "warning", "parameters are offloaded below stage 3",
+    Rule("deepspeed-param-offload-stage", "warning", "Parameters are offloaded below stage 3",
          "Stages 0 to 2 keep all parameters on the GPU, and say nothing (deepspeed/runtime/zero/config.py: valid only "
          "with stage 3): the memory that was to be saved is not.",
          _example('{"stage": 2, "overlap_comm": true, "offload_param": {"device": "cpu"}}'), _param_offload),
-    Rule("deepspeed-offload-without-zero", "warning", "the optimizer is offloaded without ZeRO",
+    Rule("deepspeed-offload-without-zero", "warning", "The optimizer is offloaded without ZeRO",
          "Only the ZeRO optimizers look at it (deepspeed/runtime/engine.py, _configure_zero_optimizer).",
          _example('{"stage": 0, "offload_optimizer": {"device": "cpu"}}'), _offload_without_zero),
-    Rule("deepspeed-partial-offload-stage", "error", "a part of the optimizer is offloaded below stage 3",
+    Rule("deepspeed-partial-offload-stage", "error", "A part of the optimizer is offloaded below stage 3",
          "DeepSpeed refuses it (deepspeed/runtime/zero/config.py, offload_ratio_check).",
          _example('{"stage": 2, "overlap_comm": true, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}'),
          _partial_offload),
-    Rule("deepspeed-nvme-without-path", "error", "offload to NVMe has no folder",
+    Rule("deepspeed-nvme-without-path", "error", "Offload to NVMe has no folder",
          "The swapper joins nvme_path with the names of its files (deepspeed/runtime/swap_tensor), and fails without.",
          _example('{"stage": 3, "offload_optimizer": {"device": "nvme"}}'), _nvme),
-    Rule("deepspeed-unpinned-offload", "warning", "offload copies from pageable memory",
+    Rule("deepspeed-unpinned-offload", "warning", "Offload copies from pageable memory",
          "Copies between a GPU and memory that is not pinned go through a staging buffer and wait for it "
          "(deepspeed/runtime/zero/offload_config.py, pin_memory).",
          _example('{"stage": 2, "overlap_comm": true, "offload_optimizer": {"device": "cpu", "pin_memory": false}}'),
          _unpinned),
-    Rule("deepspeed-offload-one-thread", "warning", "the offloaded optimizer has one thread a rank",
+    Rule("deepspeed-offload-one-thread", "warning", "The offloaded optimizer has one thread a rank",
          "DeepSpeed's CPU Adam runs on OpenMP threads, and torchrun sets OMP_NUM_THREADS=1 for more than one process a "
          "node (torch/distributed/run.py).",
          "torchrun --nproc_per_node 8 train.py --deepspeed ds.json\n"
          + _example('{"stage": 2, "overlap_comm": true, "offload_optimizer": {"device": "cpu"}}'), _one_thread,
          environment={}),
-    Rule("deepspeed-large-bucket", "warning", "a communication buffer takes gigabytes",
+    Rule("deepspeed-large-bucket", "warning", "A communication buffer takes gigabytes",
          "Buckets are in elements and not in bytes; such buffers are held beside the model on every GPU (ray#62486).",
          _example('{"stage": 2, "overlap_comm": true, "reduce_bucket_size": 2000000000}'), _buckets),
-    Rule("deepspeed-stage3-keys", "warning", "keys of stage 3 stand at a lower stage",
+    Rule("deepspeed-stage3-keys", "warning", "Keys of stage 3 stand at a lower stage",
          "Stages 1 and 2 have an optimizer of their own, which does not read them "
          "(deepspeed/runtime/zero/stage_1_and_2.py).",
          _example('{"stage": 2, "overlap_comm": true, "stage3_max_live_parameters": 1000000000}'), _stage3_keys),
@@ -177,23 +177,23 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
          "Its second partition and its quantised collectives are those of sharded weights "
          "(deepspeed/runtime/zero/partition_parameters.py, arXiv 2306.10209); lower stages do not read the keys.",
          _example('{"stage": 2, "overlap_comm": true, "zero_hpz_partition_size": 8}'), _plus_plus),
-    Rule("deepspeed-no-overlap", "warning", "gradients are not reduced beside the backward pass",
+    Rule("deepspeed-no-overlap", "warning", "Gradients are not reduced beside the backward pass",
          "Without overlap_comm the reduction runs on the stream of the computation. Where it is not given it is on at "
          "stage 3 only (deepspeed/runtime/zero/config.py, overlap_comm_valid).",
          _example('{"stage": 2, "overlap_comm": false}'), _overlap),
-    Rule("deepspeed-slow-switch", "warning", "a switch that costs time or memory is off",
+    Rule("deepspeed-slow-switch", "warning", "A switch that costs time or memory is off",
          "contiguous_gradients, reduce_scatter and allgather_partitions are on by default; what each does without is "
          "in deepspeed/runtime/zero/stage_1_and_2.py.",
          _example('{"stage": 2, "overlap_comm": true, "reduce_scatter": false}'), _slow_switches),
-    Rule("deepspeed-no-prefetch", "warning", "weights are not fetched ahead",
+    Rule("deepspeed-no-prefetch", "warning", "Weights are not fetched ahead",
          "stage3_prefetch_bucket_size bounds what is gathered before it is used; with zero each layer's gather shows "
          "(deepspeed/runtime/zero/partitioned_param_coordinator.py).",
          _example('{"stage": 3, "stage3_prefetch_bucket_size": 0}'), _prefetch),
-    Rule("deepspeed-pipeline-with-zero", "error", "the pipeline engine is to run with ZeRO 2 or 3",
+    Rule("deepspeed-pipeline-with-zero", "error", "The pipeline engine is to run with ZeRO 2 or 3",
          "PipelineEngine asserts a stage below 2 when it is made (deepspeed/runtime/pipe/engine.py): gradients of all "
          "microbatches are kept until the end of the step.",
          _example('{"stage": 2, "overlap_comm": true}', ', "pipeline": {"stages": 4}'), _pipeline),
-    Rule("deepspeed-four-bit-weights-whole", "warning", "the frozen 4-bit weights are not split",
+    Rule("deepspeed-four-bit-weights-whole", "warning", "The frozen 4-bit weights are not split",
          "bitsandbytes packs them into uint8, which ZeRO-3 leaves whole on every GPU (xtuner#88, DeepSpeed#5637); with "
          "bnb_4bit_quant_storage of a floating-point type it splits them (PEFT's guide to DeepSpeed).",
          "deepspeed train.py --load_in_4bit True --deepspeed ds.json\n" + _example('{"stage": 3}'), _four_bits),

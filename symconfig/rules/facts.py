@@ -100,6 +100,13 @@ class MegatronFacts:
             raise NotKnown(dest)
         return value
 
+    def real(self, dest: str) -> float:
+        """A number that must be there."""
+        value = self.value(dest)
+        if not isinstance(value, (int, float)):
+            raise NotKnown(dest)
+        return float(value)
+
     def text(self, dest: str) -> str | None:
         value = self.value(dest)
         return None if value is None else str(value)

@@ -10,12 +10,16 @@ from symconfig.rules import (
     environment,
     machine,
     megatron_attention,
+    megatron_checkpoints,
     megatron_experts,
     megatron_grid,
+    megatron_kernels,
     megatron_layers,
     megatron_options,
+    megatron_precision,
     megatron_recompute,
     megatron_router,
+    megatron_sharding,
     megatron_sizes,
     megatron_speed,
     megatron_switches,
@@ -25,8 +29,8 @@ from symconfig.rules.facts import MegatronFacts, NotKnown
 from symconfig.rules.rule import Finding, Rule
 
 FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megatron_attention, megatron_experts,
-         megatron_router, megatron_switches, megatron_training, megatron_recompute, megatron_speed, machine,
-         environment)
+         megatron_router, megatron_kernels, megatron_switches, megatron_precision, megatron_sharding, megatron_training,
+         megatron_checkpoints, megatron_recompute, megatron_speed, machine, environment)
 RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
 # What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
 MEANING = tuple(rule for rule in RULES if rule not in megatron_options.MEGATRON.entered)

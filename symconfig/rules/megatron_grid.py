@@ -12,7 +12,9 @@ TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "cont
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
 POSITIVE = (TP, PP, CP, EP, ETP, "num_layers", "hidden_size", "num_attention_heads", "num_query_groups",
             "micro_batch_size", "global_batch_size", "seq_length", "num_layers_per_virtual_pipeline_stage",
-            "num_virtual_stages_per_pipeline_rank")
+            "num_virtual_stages_per_pipeline_rank", "vocab_size", "make_vocab_size_divisible_by",
+            "kv_channels", "ffn_hidden_size", "num_dataset_builder_threads", "eval_global_batch_size",
+            "eval_micro_batch_size")
 LARGE_BUBBLE = 1 / 3  # of a step; beyond it one more microbatch gains more than most other changes
 
 MEGATRON: Rules[MegatronFacts] = Rules()
@@ -51,13 +53,27 @@ def _world(facts: MegatronFacts) -> Iterator[Problem]:
 
 @MEGATRON.rule(
     "batch-over-replicas", "error", "The global batch cannot be divided by micro batch x dp",
-    "num_microbatches_calculator.py asserts it, and from core_v0.18 on validate_args, of the evaluation's batch.",
+    "num_microbatches_calculator.py asserts it, and from core_v0.18 on validate_args.",
     "--micro-batch-size 3 --global-batch-size 64")
 def _batch(facts: MegatronFacts) -> Iterator[Problem]:
     whole, micro = facts.maybe("global_batch_size"), facts.maybe("micro_batch_size")
     if whole is not None and micro is not None and facts.value("rampup_batch_size") is None:
         facts.known(facts.world_size)
         yield from divides(facts, "the global batch", "global_batch_size", whole, micro * facts.dp, "micro batch x dp",
+                           "micro_batch_size")
+
+
+@MEGATRON.rule(
+    "evaluation-batch-over-replicas", "error", "The batch of the evaluation cannot be divided by micro batch x dp",
+    "validate_args asserts it; what is not said of the evaluation is as in training.",
+    "--eval-micro-batch-size 3", since="core_v0.18.2")
+def _evaluation(facts: MegatronFacts) -> Iterator[Problem]:
+    given = [dest for dest in ("eval_global_batch_size", "eval_micro_batch_size") if facts.value(dest) is not None]
+    if given:
+        facts.known(facts.world_size)
+        micro = facts.maybe("eval_micro_batch_size") or facts.number("micro_batch_size")
+        whole = facts.maybe("eval_global_batch_size") or facts.number("global_batch_size")
+        yield from divides(facts, "the batch of the evaluation", given[0], whole, micro * facts.dp, "micro batch x dp",
                            "micro_batch_size")
 
 

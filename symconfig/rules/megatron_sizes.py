@@ -36,10 +36,11 @@ def _required(facts: MegatronFacts) -> Iterator[Problem]:
     "validate_args asserts --max-position-embeddings >= --seq-length.",
     "--seq-length 8192 --max-position-embeddings 4096")
 def _positions(facts: MegatronFacts) -> Iterator[Problem]:
-    most, sequence = facts.number("max_position_embeddings"), facts.number("seq_length")
-    if sequence > most:
-        yield facts.problem("is less than the sequence", "max_position_embeddings", got=most,
-                            need=f"at least --seq-length = {sequence}")
+    most = facts.number("max_position_embeddings")
+    for dest in ("seq_length", "decoder_seq_length"):
+        if (sequence := facts.maybe(dest)) is not None and sequence > most:
+            yield facts.problem("is less than the sequence", "max_position_embeddings", got=most,
+                                need=f"at least {facts.option(dest)} = {sequence}")
 
 
 @MEGATRON.rule(

@@ -1,4 +1,4 @@
-"""The length of training, its learning rate, its data and its checkpoints."""
+"""The length of training, its learning rate, its weight decay and its data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.rules.facts import MegatronFacts
+from symconfig.rules.refusal import Reason, absent, on, present, refuses, together, unset
 from symconfig.rules.rule import Rules
+
+SPLITS = ("train_data_path", "valid_data_path", "test_data_path")
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 
@@ -49,22 +52,54 @@ def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "save-without-interval", "error", "--save without --save-interval",
-    "validate_args asserts it; of some sources only the last iteration would be saved.", "--save checkpoints")
-def _save(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.given("save") and facts.value("save_interval") is None:
-        yield facts.problem("is missing beside --save", "save_interval", "save", need="a number of iterations")
+    "two-data-sources", "error", "More than one source of data",
+    "validate_args asserts at most one of --mock-data, --data-path and the paths of each split, and no file of paths "
+    "beside the paths.",
+    "--mock-data --data-path corpus_text_document --split 99,1,0")
+def _data(facts: MegatronFacts) -> Iterator[Problem]:
+    kinds = (("mock_data",), ("data_path",), SPLITS)
+    given = [dest for kind in kinds for dest in [each for each in kind if facts.value(each)][:1]]
+    pairs = [given[:2]] if len(given) > 1 else []
+    for files, paths in (("data_args_path", ("data_path",)), ("per_split_data_args_path", SPLITS)):
+        pairs += [[dest, files] for dest in paths if facts.value(dest) and facts.value(files)][:1]
+    for first, second in pairs:
+        yield facts.problem(f"stands beside {facts.option(first)}", second, first, need="one source")
+
+
+MEGATRON.rule(
+    "filled-middles-refused", "error", "Data with filled middles lacks what it needs",
+    "validate_args: --fim-data asks for real data, its two rates, and its five tokens.",
+    "--fim-data --mock-data", since="core_v0.16.1")(refuses(
+        "fim_data", Reason("mock_data", on("mock_data")),
+        *(Reason(dest, absent(dest), "a share above 0") for dest in ("fim_rate", "fim_spm_rate")),
+        *(Reason(dest, unset(dest), "a token")
+          for dest in (f"fim_{name}_token" for name in ("prefix", "middle", "suffix", "pad", "eod")))))
+
+MEGATRON.rule(
+    "sizes-said-twice", "error", "Layers or the sequence are said twice",
+    "validate_args takes one of --num-layers and --encoder-num-layers, and of --seq-length and --encoder-seq-length.",
+    "--encoder-num-layers 32")(together(*(
+        refuses(f"encoder_{name}", Reason(name, present(name))) for name in ("num_layers", "seq_length"))))
+
+MEGATRON.rule(
+    "batch-said-twice", "error", "The global batch is said, and its schedule, too",
+    "validate_args takes one of --global-batch-size and --step-batch-size-schedule.",
+    "--step-batch-size-schedule 0:64", since="core_v0.18.2")(refuses(
+        "step_batch_size_schedule", Reason("global_batch_size", present("global_batch_size"))))
 
 
 @MEGATRON.rule(
-    "two-data-sources", "error", "More than one source of data",
-    "validate_args asserts at most one of --mock-data, --data-path and the paths of each split.",
-    "--mock-data --data-path corpus_text_document --split 99,1,0")
-def _data(facts: MegatronFacts) -> Iterator[Problem]:
-    kinds = (("mock_data",), ("data_path",), ("train_data_path", "valid_data_path", "test_data_path"))
-    given = [dest for kind in kinds for dest in kind[:1] if any(facts.value(each) for each in kind)]
-    if len(given) > 1:
-        yield facts.problem(f"stands beside {facts.option(given[0])}", given[1], given[0], need="one source")
+    "weight-decay-schedule", "error", "The weight decay is constant and has ends, or changes and has none",
+    "validate_args: --start-weight-decay and --end-weight-decay stand beside a --weight-decay-incr-style other than "
+    "constant, and only there.",
+    "--weight-decay-incr-style linear")
+def _decay(facts: MegatronFacts) -> Iterator[Problem]:
+    style = facts.text("weight_decay_incr_style")
+    for dest in ("start_weight_decay", "end_weight_decay"):
+        there = facts.value(dest) is not None
+        if there == (style == "constant"):
+            what = "does not go with a constant weight decay" if there else "is missing beside a changing weight decay"
+            yield facts.problem(what, dest, "weight_decay_incr_style", need="it absent" if there else "a number")
 
 
 @MEGATRON.rule(

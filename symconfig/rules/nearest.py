@@ -20,8 +20,9 @@ def meant(name: str, version: str) -> str | None:
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
     """The option that has all words of the name in their order, shortened or not, and few more, or that is spelled
-    nearly like it; None where none is."""
+    nearly like it; None where none is. --no-X never means --X."""
     words = _words(name)
+    options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
     spelled = "--" + "-".join(words)
     longer = [option for option in options if _holds(_words(option), words)]
     if longer:

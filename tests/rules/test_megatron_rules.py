@@ -131,6 +131,11 @@ def test_beside_an_option_of_a_fork_one_that_is_misspelt_may_be_the_forks_too() 
     assert {"unknown-option", "option-of-a-fork"} & set(found) == {"option-of-a-fork"}
 
 
+def test_the_opposite_of_an_option_is_not_what_was_meant() -> None:
+    assert "Try" not in said(facts("--no-overlap-grad-reduce"))["unknown-option"]
+    assert "Try: --no-rope-fusion" in said(facts("--no-rope-fussion"))["unknown-option"]
+
+
 @pytest.mark.parametrize(("option", "hint"), [
     ("--tensor_model_parallel_size 4", "--tensor-model-parallel-size"), ("--micro-batchsize 1", "--micro-batch-size"),
     ("--DDP-impl local", "--use-distributed-optimizer"), ("--layernorm-epsilon 1e-5", "--norm-epsilon"),
