@@ -15,6 +15,8 @@ from symconfig.recover.model import described
 from symconfig.recover.namespace import Namespace
 from symconfig.recover.zoo import differing, meaning
 
+# A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.
+_OPEN = frozenset({"norm_eps", "attention_dropout", "hidden_dropout"})
 WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
@@ -48,7 +50,7 @@ def check_program(reading: Reading, plan: Plan) -> None:
 
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
     theirs = meaning(plan.model)
-    for field in differing(mine, theirs):
+    for field in (each for each in differing(mine, theirs) if each not in _OPEN):
         yield Problem(f"is not that of the plan's model, {plan.model.name}", file=file, field=field,
                       got=_shown(mine.get(field)), need=_shown(theirs.get(field)), hint="a plan for this model")
 

@@ -10,6 +10,8 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import Attention, ModelDescriptor, Position
 from symconfig.recover.moe import leading_and_every
 
+# How it is trained, not what it computes.
+_TRAINED = ("initializer_range", "experts.router_aux_loss_coef")
 FOR_PEOPLE = frozenset({"schema_", "name", "source", "huggingface_id", "model_type", "torch_dtype", "notes"})
 _SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
 NEAR = 3  # fields at most in which a model may differ from one that it is said to be like
@@ -54,6 +56,7 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
 
 def _idle(model: ModelDescriptor) -> Iterator[str]:
     """Fields that say nothing about this model."""
+    yield from _TRAINED
     if model.position is not Position.LEARNED:
         yield "max_position_embeddings"  # a bound on the sequence
     if model.position is not Position.ROPE:

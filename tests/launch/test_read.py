@@ -315,3 +315,20 @@ def test_a_configuration_of_accelerate_matters(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "run.sh", "accelerate launch --config_file zero3.yaml train.py --learning_rate 1\n"))
     assert not reading.complete
     assert "configuration of Accelerate" in unread(reading, matters=True)[0]
+
+
+@pytest.mark.parametrize("named", ["inside", "by its folder", "whole"])
+def test_a_script_finds_the_files_beside_it_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    script = write(folder, "run.sh", 'source "$(dirname "$0")/a.sh"\n. ${BASH_SOURCE%/*}/b.sh\n'
+                   'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource $HERE/c.sh\n'
+                   "torchrun pretrain_gpt.py --num-layers $A --hidden-size $B --num-attention-heads $C\n")
+    for name in "abc":
+        write(folder, f"{name}.sh", f"{name.upper()}=8\n")
+    monkeypatch.chdir(folder if named == "inside" else tmp_path)
+    reading = read({"inside": "run.sh", "by its folder": "jobs/run.sh", "whole": str(script)}[named])
+    assert reading.complete
+    assert [setting.values[0].text for setting in reading.settings] == ["8", "8", "8"]

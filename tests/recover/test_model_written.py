@@ -208,8 +208,9 @@ def test_a_model_that_is_nearly_one_of_the_zoo_says_in_what() -> None:
                "--position-embedding-type rope --rotary-base 500000 --use-rope-scaling --attention-dropout 0 "
                "--hidden-dropout 0 --untie-embeddings-and-output-weights --tokenizer-type NullTokenizer")
     assert read(f"{options} --vocab-size 128256").zoo == "llama3.1-8b"
-    found = read(f"{options} --vocab-size 32000 --init-method-std 0.01")
-    assert (found.zoo, found.near) == (None, ("llama3.1-8b", ("initializer_range 0.01", "vocab_size 32000")))
+    assert read(f"{options} --vocab-size 128256 --init-method-std 0.01").zoo == "llama3.1-8b"  # how it is trained
+    found = read(f"{options} --vocab-size 32000 --norm-epsilon 1e-6")
+    assert (found.zoo, found.near) == (None, ("llama3.1-8b", ("norm_eps 1e-06", "vocab_size 32000")))
     assert read(SHAPE).near is None
 
 

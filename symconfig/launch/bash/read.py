@@ -91,7 +91,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
                 state.variables[name] = (Part(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
-        state.variables["0"] = plain(str(folder / Path(text.file).name), place=nowhere)
+        state.variables["0"] = plain(_started_as(folder, text), place=nowhere)
     return state
 
 
@@ -223,3 +223,7 @@ def _directives(text: Text) -> dict[str, Word]:
     return found
 
 
+def _started_as(folder: Path, text: Text) -> str:
+    """What $0 is: the script is started in its own folder, or by its whole path."""
+    name = Path(text.file).name
+    return str(folder / name) if folder.is_absolute() else f"./{name}"
