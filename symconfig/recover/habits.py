@@ -31,8 +31,9 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
         return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
     if names.get("grad_reduce_in_bf16"):
         return 2
-    narrow = names.get("fp16") or _WIDTHS.get(str(names.get("main_grads_dtype")).removeprefix("torch.")) == 2
-    return 2 if narrow and not names.get("accumulate_allreduce_grads_in_fp32") else 4
+    half = names.get("fp16") and not names.get("bf16")
+    narrow = _WIDTHS.get(str(names.get("main_grads_dtype")).removeprefix("torch.")) == 2
+    return 2 if (half or narrow) and not names.get("accumulate_allreduce_grads_in_fp32") else 4
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:

@@ -14,10 +14,11 @@ from symconfig.graph.operator import LAYER
 from symconfig.plan import Options, Overlap, Recompute, Target
 from symconfig.recover import habits, uncounted
 from symconfig.recover.asked import Asked
+from symconfig.recover.bounds import out_of_bounds
 from symconfig.recover.model import described
 from symconfig.recover.namespace import Namespace, Value
 from symconfig.recover.run import Assumed, Described, Run
-from symconfig.recover.stages import Said, stages
+from symconfig.recover.stages import Said, dealt, stages
 from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.predict import Configuration
 
@@ -67,18 +68,18 @@ class Reader:
             yield self._problem("optimizer", "only Adam's state is known", got=str(optimizer), need="adam")
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        degrees = [names.whole(dest) for dest in _DEGREES]
-        below = [dest for dest, degree in zip(_DEGREES, degrees, strict=True) if degree < 1]
-        if below or names.whole("global_batch_size") < 1:
-            for dest in below or ["global_batch_size"]:
-                yield self._problem(dest, "must be positive", got=str(names[dest]), need="1 or more")
+        beyond = list(out_of_bounds(names))
+        for dest, need in beyond:
+            yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=need)
+        if beyond:
             return
-        tp, pp, cp = degrees
+        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
         if self.gpus % (tp * pp * cp):
             yield self._problem("tensor_model_parallel_size", "these degrees do not divide the GPUs",
                                 got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}")
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
+        yield from self._experts_problems(self.gpus // pp, tp)
         named = self.asked.model.num_hidden_layers if self.asked.model is not None else 0
         layers = names.whole("num_layers", names.whole("encoder_num_layers", named))
         chunks = stages(names, layers, pp).vpp if layers else 1
@@ -97,6 +98,17 @@ class Reader:
         elif self._global(dp) % (dp * micro):
             yield self._problem("global_batch_size", "the global batch does not divide",
                                 got=str(self._global(dp)), need=f"a multiple of micro-batch x dp = {micro} x {dp}")
+
+    def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
+        """stage: its GPUs."""
+        names, named = self.names, self.asked.model.experts if self.asked.model is not None else None
+        experts = names.whole("num_experts", named.num_experts if named is not None else 0)
+        ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
+        if experts and stage % (ep * etp):
+            yield self._problem("expert_model_parallel_size", "these degrees do not divide a stage",
+                                got=f"{stage} GPUs for ep {ep} x etp {etp}")
+        elif experts % ep:
+            yield self._problem("expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}")
 
     def _problem(self, dest: str, what: str, **detail: str | None) -> Problem:
         setting = self.names.setting(dest)
@@ -143,7 +155,17 @@ class Reader:
         )
         return Run(Target("megatron", names.table.version), model, configuration,
                    _options(names, configuration, said, recompute, beside, width),
-                   tuple(self._assumed(descriptor, configuration, dp)))
+                   (*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)))
+
+    def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:
+        """What Megatron-LM refuses, and what is predicted as if it stood there."""
+        names = self.names
+        if not dealt(said, model.num_hidden_layers, pp):
+            yield Assumed("layers of the stages", "as near to equal as can be", "as they are said they hold others than"
+                          " the model's", names.place("decoder_first_pipeline_num_layers",
+                                                     "decoder_last_pipeline_num_layers", "num_layers"))
+        if names["bf16"] and names["fp16"]:
+            yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
     def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
         names = self.names

@@ -34,6 +34,15 @@ def stages(names: Mapping[str, Value], layers: int, pp: int) -> Said:
     return Said(_chunks(names, layers + sum(ends), pp), None, ends, first, last)
 
 
+def dealt(said: Said, layers: int, pp: int) -> bool:
+    """Whether every chunk gets its layers as Megatron-LM deals them out."""
+    if said.layout is not None:
+        return True
+    at_start, at_end = map(bool, said.ends_as_layers)
+    return pipeline_layout.dealt(layers, pp, said.vpp or 1, first=said.first_layers, last=said.last_layers,
+                                 embedding=at_start, loss=at_end) is not None
+
+
 def _chunks(names: Mapping[str, Value], places: int, pp: int) -> int | None:
     """Megatron-LM's arguments.py, validate_args: the number of chunks, or the layers of each."""
     chunks = _whole(names, "num_virtual_stages_per_pipeline_rank")
