@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from symconfig.adapt import words
+from symconfig.adapt import guard, words
+from symconfig.adapt.counts import counted
 from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
-from symconfig.launch.reading import Piece, Word
+from symconfig.launch.reading import Word
 from symconfig.launch.text import Edit, Place
 from symconfig.plan import Plan
 from symconfig.render import environment, megatron, summary
 
-# With dashes as underscores: torchrun, DeepSpeed's, Accelerate's, srun's.
-NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
-EACH = ("--nproc_per_node", "--num_gpus", "--ntasks_per_node", "--gpus_per_node")
-ALL = ("--num_processes", "--ntasks", "-n", "-np")
-
 
 def numbers(progress: Progress, plan: Plan) -> Progress:
     """As many GPUs as the plan is for, where the launcher says a number."""
-    said, wanted = progress.draft.reading.world.gpus, plan.best.parallel.world_size
-    if said == wanted:
-        return progress
-    if said is None:
-        return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
+    world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
     nodes = summary.nodes(plan)
-    for names, number in ((NODES, nodes.count), (EACH, nodes.gpus), (ALL, wanted)):
-        progress = _number(progress, names, number)
+    if world.gpus == wanted:
+        if world.nodes is not None and world.nodes != nodes.count:
+            return progress.noted(f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here {world.nodes} nodes of "
+                                  f"{world.gpus_per_node} are started, between which other links lie.")
+        return progress
+    stops = guard.checks(progress.draft)
+    progress = counted(progress, nodes)
     for word, number in zip(_sections(progress), (nodes.count, nodes.gpus), strict=False):
         progress = _section(progress, word, number)
-    if progress.draft.reading.world.gpus != wanted:
+    progress = guard.moved(progress, stops, str(world.gpus), str(wanted))
+    said = progress.draft.reading.world.gpus
+    if said is None:
+        return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
+    if said != wanted:
         place = next((word.place for word in progress.draft.reading.world.said), None)
         why = f"the launcher's words for {said} GPUs could not be changed without changing something else"
         return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
-    return progress
-
-
-def _number(progress: Progress, names: tuple[str, ...], number: int) -> Progress:
-    for index, option, word in _given(progress.draft.reading.launcher, names):
-        if word.unknown is not None or word.text == str(number):
-            continue
-        before = progress.draft.said
-        whole = progress.draft.reading.launcher[index].text
-        now = whole[: len(whole) - len(word.text)] + str(number)
-        goal = before.launched(index, now)
-        after = progress.draft.tried(words.changed(word, str(number), progress.draft.texts), goal.__eq__)
-        if after is not None:
-            progress = progress.went(after, Change(option, word.text, str(number), word.place))
     return progress
 
 
@@ -68,27 +54,6 @@ def _section(progress: Progress, word: Word, number: int) -> Progress:
         return progress
     name = "nodes" if word is before.reading.world.said[0] else "GPUs of each node"
     return progress.went(after, Change(name, word.text, str(number), word.place))
-
-
-def _given(launcher: tuple[Word, ...], names: tuple[str, ...]) -> Iterator[tuple[int, str, Word]]:
-    """Index of the word that holds it, the option, and its value as a word."""
-    for index, word in enumerate(launcher):
-        name, joined, value = word.text.partition("=")
-        if (name[:2] + name[2:].replace("-", "_")) not in names:
-            continue
-        if joined:
-            yield index, name, replace(word, pieces=_tail(word.pieces, len(value)))
-        elif index + 1 < len(launcher):
-            yield index + 1, name, launcher[index + 1]
-
-
-def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
-    """The last `length` characters; of a literal that holds more, its end."""
-    last = pieces[-1]
-    if last.place is None or len(last.text) <= length:
-        return pieces[-1:]
-    ascii_end = replace(last.place, start=last.place.end - length, column=last.place.column + len(last.text) - length)
-    return (replace(last, text=last.text[-length:], place=ascii_end),)
 
 
 def variables(progress: Progress, plan: Plan) -> Progress:

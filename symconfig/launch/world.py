@@ -16,11 +16,11 @@ _DEEPSPEED = {"num_nodes": "nodes", "num_gpus": "per_node"}
 _ACCELERATE = {"num_processes": "gpus", "num_machines": "nodes"}
 _MINDSPORE = {"worker_num": "gpus", "local_worker_num": "per_node"}
 _MPI = {"np": "gpus", "n": "gpus", "c": "gpus", "N": "per_node", "npernode": "per_node", "num_proc": "gpus"}
-_SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks_per_node": "per_node",
-          "gpus_per_node": "per_node", "gres": "per_node", "G": "gpus", "gpus": "gpus"}
-_LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
-              "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
-              "horovodrun": _MPI, "srun": _SLURM, "sbatch": _SLURM, "msrun": _MINDSPORE}
+SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks_per_node": "per_node",
+         "gpus_per_node": "per_node", "gres": "per_node", "G": "gpus", "gpus": "gpus"}
+LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
+             "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
+             "horovodrun": _MPI, "srun": SLURM, "sbatch": SLURM, "msrun": _MINDSPORE}
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 _INCLUDED = ("include", "i")
 # The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
@@ -34,12 +34,12 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     counts: dict[str, tuple[int, Word]] = {}
     for name in _ORDER:
         for key, word in spoken.get(name, ()):
-            _take(counts, _LAUNCHERS[name], key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            _take(counts, LAUNCHERS[name], key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
             if name == "deepspeed" and key in _INCLUDED and not word.unknown:
                 for what, number in _included(word.text).items():
                     counts.setdefault(what, (number, word))
     for option, word in directives.items():
-        _take(counts, _SLURM, option.replace("-", "_"), word, tasks=bool(spoken))
+        _take(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if "per_node" not in counts and "gpus" not in counts and visible is not None and not visible.unknown:
         devices = [item for item in visible.text.split(",") if item.strip()]
@@ -64,7 +64,7 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
     """By the launcher's own default, where it is told neither nodes, be their number known or not, nor a file of them.
     """
-    table = _LAUNCHERS[launcher]
+    table = LAUNCHERS[launcher]
     return table in (_TORCH, _DEEPSPEED) and not any(table.get(key) == "nodes" or key in _HOSTS for key, _ in options)
 
 
@@ -109,7 +109,7 @@ def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
     current: list[tuple[str, Word]] = []
     for index, word in enumerate(launcher):
         name = basename(word.text)
-        if name in _LAUNCHERS:  # its folder may be unknown
+        if name in LAUNCHERS:  # its folder may be unknown
             current = found.setdefault(name, [])
             continue
         match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
@@ -131,8 +132,12 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
 
 
 def _given(launcher: Sequence[Field]) -> dict[str, Word]:
-    """The variables of `env NAME=value torchrun`."""
+    """The variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
     found = {}
+    for before, word in pairwise(launcher):
+        match = _VARIABLE.match(word.text)
+        if before.text == "-x" and match is not None:
+            found[match.group(1)] = word.cut(match.end()).word()
     for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
         for word in launcher[at + 1 :]:
             match = _VARIABLE.match(word.text)
