@@ -13,7 +13,7 @@ from symconfig.launch.detect import folder_refused, is_arguments, is_deepspeed, 
 from symconfig.launch.dialects.documents import read_document
 from symconfig.launch.files import open_text
 from symconfig.launch.follow import Around, followed
-from symconfig.launch.reading import Reading
+from symconfig.launch.reading import Reading, Unread
 from symconfig.launch.text import Text
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
@@ -43,11 +43,20 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
         raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
     tree = parse(text, syntax)
     if is_deepspeed(tree.data):
-        return Reading("deepspeed", (text,), (), deepspeed=tree)
-    reading = read_document(tree, variables)
+        reading: Reading | None = Reading("deepspeed", (text,), (), deepspeed=tree)
+    elif (reading := read_document(tree, variables)) is not None:
+        reading = followed(reading, Around(path.parent, variables))
     if reading is None:
         raise refused(tree)
-    return followed(reading, Around(path.parent, variables))
+    return _unmentioned(reading, variables)
+
+
+def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
+    """With the variables that no file of it names."""
+    idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
+    top = reading.texts[0].place(0, 0)
+    return replace(reading, unread=(*reading.unread, *(
+        Unread(top, name, "is given from outside, and nothing in the file names it", False) for name in idle)))
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:

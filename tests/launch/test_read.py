@@ -63,6 +63,12 @@ def test_a_recipe_says_what_is_trained(tmp_path: Path) -> None:
     assert read(write(tmp_path, "a.sh", "torchrun pretrain_llama3_8b.py")).recipe is not None
 
 
+def test_variables_that_no_file_names_are_said(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.yaml", "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 2\n  --data-path: ${DATA}/x\n")
+    said = unread(read(file, variables={"DATA": "/d", "OTHER": "1"}), matters=False)
+    assert said == ["1 OTHER: is given from outside, and nothing in the file names it"]
+
+
 def test_a_deepspeed_json_by_itself(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "ds.json", json.dumps(DS)))
     assert reading.format == "deepspeed"

@@ -59,7 +59,8 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
     else:
         parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
         parts = _started(shell, name, parts)
-        old = shell.state.variables.get(name)  # the value may have set it, `A+=${A:=1}`
+        # The value may have set it, `A+=${A:=1}`.
+        old = shell.state.read(name) if added else shell.state.variables.get(name)
         value = parts
         if subscript or isinstance(old, Array):
             key = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()

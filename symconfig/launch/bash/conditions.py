@@ -117,7 +117,7 @@ class _Test:
             if operator == "v" and not why:
                 name = text_of(operand)
                 known = name in self.expander.state.variables
-                return Truth(known and self.expander.state.variables[name] is not None, "", () if known else (name,))
+                return Truth(self.expander.state.read(name) is not None, "", () if known else (name,))
             if why:
                 return self.presumed_unset(operand, why, operator)
             return Truth(bool(text_of(operand)) == (operator == "n"))

@@ -300,15 +300,15 @@ class Expander:
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
         """The value; None where it is unset or not known to be set."""
         if name.isdigit() and name != "0":
-            index = int(name) - 1
-            return self.state.arguments[index].parts if index < len(self.state.arguments) else None
+            argument = self.state.argument(int(name) - 1)
+            return None if argument is None else argument.parts
         if name == "#":
             return plain(str(len(self.state.arguments)), place=place)
         if name == "PWD" and "PWD" not in self.state.variables:
             return self.state.folder
         if name in ("BASH_SOURCE", "0"):
             return self.state.variables.get("0") or None  # type: ignore[return-value]
-        value = self.state.variables.get(name)
+        value = self.state.read(name)
         if isinstance(value, Array):
             item = value.items.get(self._key(subscript or "0", value, place))
             return None if item is None else item.parts
@@ -332,6 +332,7 @@ class Expander:
         join = which == "*" and quoted
         for index, item in enumerate(items):
             self.budget.spend(len(item.parts))
+            self.state.taken.add(item.place)
             if index:
                 found.append(Part(self.ifs[:1]) if join else None)
             for part in item.parts or (Part("", written=item.place),):

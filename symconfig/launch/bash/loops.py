@@ -34,6 +34,7 @@ def run_for(shell: Interpreter, source: Source, node: Node) -> Truth:
                   for item in expander.fields(start, end)]
     else:
         values = list(shell.state.arguments)
+        shell.state.taken.update(item.place for item in values)
     dark = next((item for item in values if item.several), None)
     if dark is not None or node.children[0].type == "select":
         why = (dark.unknown if dark else None) or "depends on what a person chooses"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -78,9 +78,8 @@ def read_bash(text: Text, *, folder: Path | None = None, variables: Mapping[str,
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
     nowhere = text.place(0, 0)
-    state = State(exported=set(variables))
-    for name, value in variables.items():
-        state.variables[name] = plain(value, place=nowhere)
+    given = {name: plain(value, place=nowhere) for name, value in variables.items()}
+    state = State({**given}, set(given), given=given)
     state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1))
                             for index, word in enumerate(extra))
     for option, word in _directives(text).items():
@@ -110,7 +109,8 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         raise InputError(_nothing(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
-    unread = [*log.unread, *_around(best, log, splits, source), *made.unread, *_dark_files(made, files)]
+    unread = [*log.unread, *_around(best, log, splits, source), *made.unread, *_dark_files(made, files),
+              *_idle(text, state)]
     runs, others = _beside(best, splits, log)
     reading = replace(_reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others,
                       stops=tuple(log.stops))
@@ -193,6 +193,24 @@ def _around(best: Split, log: Log, splits: Sequence[Split],
             found.append(Unread(command.place, what, "is a command of its own for bash: the one above it ends before, "
                                                      "at a comment, a blank line or a \\ with a blank after it"))
     return found
+
+
+def _idle(text: Text, state: State) -> Iterator[Unread]:
+    """What is given from outside and changes nothing that is read of the script."""
+    for name in state.given:
+        now = state.variables.get(name)
+        own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
+        if name in state.taken:
+            continue
+        if now is state.given[name]:
+            yield Unread(text.place(0, 0), name, "is given from outside, and nothing in the script reads it: only the "
+                                                 "programs that it starts get it", False)
+        else:
+            yield Unread(own or text.place(0, 0), name, "is given from outside, and the script sets it itself before "
+                                                        "it reads it", False)
+    for argument in state.arguments:
+        if argument.place.file == GIVEN and argument.place not in state.taken:
+            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", False)
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:

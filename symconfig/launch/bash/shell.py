@@ -55,7 +55,11 @@ class Function:
 
 @dataclass
 class State:
-    """Variables, functions and arguments. A copy is independent: all that is in it is immutable."""
+    """Variables, functions and arguments. A copy is independent: all that is in it is immutable.
+
+    given: the variables that come from outside. taken: which of them were read, and the places of the arguments that
+    were: of all copies together.
+    """
 
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
@@ -63,10 +67,26 @@ class State:
     arguments: tuple[Field, ...] = ()
     folder: Parts | None = None
     files: dict[str, Parts] = field(default_factory=dict)
+    given: Mapping[str, Parts] = field(default_factory=dict)
+    taken: set[str | Place] = field(default_factory=set)
 
     def copy(self) -> State:
-        return State(dict(self.variables), set(self.exported), dict(self.functions), self.arguments, self.folder,
-                     dict(self.files))
+        return replace(self, variables=dict(self.variables), exported=set(self.exported),
+                       functions=dict(self.functions), files=dict(self.files))
+
+    def read(self, name: str) -> Value:
+        """What a variable has; None also where nothing sets it."""
+        value = self.variables.get(name)
+        if value is not None and value is self.given.get(name):
+            self.taken.add(name)
+        return value
+
+    def argument(self, index: int) -> Field | None:
+        """From 0."""
+        if index >= len(self.arguments):
+            return None
+        self.taken.add(self.arguments[index].place)
+        return self.arguments[index]
 
     def take(self, other: State) -> None:
         """Becomes the other."""
@@ -75,7 +95,7 @@ class State:
 
     def items(self, name: str, place: Place) -> dict[int | str, Field]:
         """A variable's items; of a scalar, the one at 0, which is written at `place`."""
-        value = self.variables.get(name)
+        value = self.read(name)
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Field(value, place)}
