@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from symconfig.audit import examples as audited
+from symconfig.audit.catalogue import GROUPS, LAUNCHER, PREDICTION
 from symconfig.rules import deepspeed, examples, megatron
-from symconfig.rules.catalogue import GROUPS, SEVERITIES, Group
+from symconfig.rules.catalogue import SEVERITIES, Group
 from symconfig.rules.rule import Finding, Rule
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -28,12 +30,21 @@ unless `--megatron-version` is given, its errors are warnings. Nearly all errors
 and config classes, which the tests ask; the others show when the model is built, in the first step, or never, and the
 rule says which.
 """
-DEEPSPEED = """Each example is a DeepSpeed JSON; a line before it is the command that is given it.
-"""
+INTROS = {
+    "DeepSpeed": """Each example is a DeepSpeed JSON; a line before it is the command that is given it.
+""",
+    LAUNCHER.framework: """Each example stands before the options of Megatron-LM's, on nodes of 8 GPUs; the GPUs of the
+rule are those of `--gpus`.
+""",
+    PREDICTION.framework: """Each example is audited for H100 GPUs of 80 GB, and needs a cluster to be found.
+""",
+}
 
 
 def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
     """What is said on the rule's example."""
+    if framework in (LAUNCHER.framework, PREDICTION.framework):
+        return audited.findings(rule)
     if framework == "DeepSpeed":
         found = deepspeed.findings(examples.deepspeed_facts(rule))
     else:
@@ -53,8 +64,8 @@ def markdown() -> str:
 
 
 def _intro(group: Group) -> str:
-    if group.framework == "DeepSpeed":
-        return DEEPSPEED
+    if group.framework in INTROS:
+        return INTROS[group.framework]
     return MEGATRON.format(base=" \\\n".join(_wrapped(examples.BASE, 100)))
 
 

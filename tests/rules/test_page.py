@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from symconfig.rules.catalogue import GROUPS, SEVERITIES, Group, named, rules
+from symconfig.audit.catalogue import GROUPS
+from symconfig.rules.catalogue import SEVERITIES, Group, named, rules
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "rules.py"
 

@@ -1,0 +1,40 @@
+"""Every rule of an audit beside a framework's is broken by its own example, and by no other of its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.audit import examples
+from symconfig.audit.audit import audit
+from symconfig.audit.catalogue import GROUPS, LAUNCHER, PREDICTION, rules
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster
+from symconfig.recover.asked import Asked
+from symconfig.rules.rule import Rule
+
+OWN = (*LAUNCHER.rules, *PREDICTION.rules)
+
+
+@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.name)
+def test_an_example_breaks_its_rule(rule: Rule[Any]) -> None:
+    said = examples.findings(rule)
+    assert [finding.severity for finding in said] == [rule.severity]
+    assert all(finding.problem.file == "launch.sh" for finding in said)
+
+
+@pytest.mark.parametrize("rule", PREDICTION.rules, ids=lambda rule: rule.name)
+def test_what_is_predicted_of_an_example_breaks_one_rule(rule: Rule[Any]) -> None:
+    found = audit(examples.reading(rule), Asked(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
+    names = {other.name for other in PREDICTION.rules}
+    assert {finding.rule for finding in found.findings} & names == {rule.name}
+
+
+def test_names_titles_and_severities_are_of_one_form() -> None:
+    every = list(rules())
+    assert len({rule.name for rule in every}) == len(every) == sum(len(group.rules) for group in GROUPS)
+    for rule in every:
+        assert rule.title[0].isupper() or not rule.title[0].isalpha(), rule.name
+        assert rule.title[-1] != ".", rule.name
+        assert rule.why[-1] == ".", rule.name
