@@ -66,8 +66,8 @@ def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | 
     base = shell.state.folder
     inside = str(root) if base is None or unknown_of(base) else text_of(base)
     mine = written.startswith(f"{root}/")  # spelled from the script's own folder, as pwd says it
-    places = (Path(written),) if mine else ()
-    for path in (*places, Path(inside) / written, root / written):
+    paths = [Path(written)] if mine else []
+    for path in [*paths, Path(inside) / written, root / written]:
         if path.is_symlink() or path.exists():
             if posixpath.isabs(written) and not mine and not path.resolve().is_relative_to(root.resolve()):
                 break
