@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from symconfig import api_audit
 from symconfig.audit import examples
 from symconfig.audit.audit import audit
 from symconfig.audit.catalogue import GROUPS, LAUNCHER, PREDICTION, rules
+from symconfig.audit.sides import ForkSide
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.recover.asked import Asked
@@ -29,6 +31,20 @@ def test_what_is_predicted_of_an_example_breaks_one_rule(rule: Rule[Any]) -> Non
     found = audit(examples.reading(rule), Asked(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
     names = {other.name for other in PREDICTION.rules}
     assert {finding.rule for finding in found.findings} & names == {rule.name}
+
+
+def test_what_megatron_deepspeed_has_is_no_error_there() -> None:
+    """Its parser has these values and options, and Megatron-LM's has not."""
+    script = """cat > ds.json <<EOF
+{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}}
+EOF
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 1 --fp16 --tokenizer-type PretrainedFromHF \\
+  --position-embedding-type alibi --checkpoint-activations --deepspeed --deepspeed_config ds.json --zero-stage 1
+"""
+    found = api_audit.audit(script, "h100", plan=False)
+    assert isinstance(found.side, ForkSide)
+    assert [str(finding.problem) for finding in found.findings if finding.severity == "error"] == []
 
 
 def test_names_titles_and_severities_are_of_one_form() -> None:

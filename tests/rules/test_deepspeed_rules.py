@@ -83,6 +83,20 @@ def test_a_misspelt_key_is_told_at_its_place_with_the_nearest_name() -> None:
     assert "gradient_clipping" in said["deepspeed-misspelt-key"]
 
 
+@pytest.mark.parametrize("key", ["_context", "val_batch_size", "my_own_section"])
+def test_a_key_that_is_like_none_is_a_programs_own(key: str) -> None:
+    said = _said(f'{{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": true}}, "{key}": 8}}')
+    assert "deepspeed-misspelt-key" not in said
+    assert "Try" not in said["deepspeed-ignored-key"]
+
+
+def test_a_parameter_that_has_a_rule_is_told_once() -> None:
+    said = _said('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", '
+                 '"params": {"lr": 1e-4, "max_grad_norm": 1.0}}}')
+    assert "deepspeed-max-grad-norm" in said
+    assert not {"deepspeed-misspelt-key", "deepspeed-ignored-key"} & set(said)
+
+
 @pytest.mark.parametrize("value", ['"2"', "true", "1.0"])
 def test_a_stage_that_deepspeed_converts_is_not_called_refused(value: str) -> None:
     said = _said(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {value}}}}}')
