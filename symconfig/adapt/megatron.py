@@ -13,7 +13,7 @@ from symconfig.adapt.progress import Progress
 from symconfig.adapt.runs import apart, why_apart
 from symconfig.adapt.same import check
 from symconfig.adapt.ways import granted
-from symconfig.launch.reading import Setting, Word
+from symconfig.launch.reading import Reading, Setting
 from symconfig.plan import Plan
 from symconfig.recover.namespace import Namespace
 
@@ -56,7 +56,17 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
         if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in told:
             said = " ".join((setting.name, *(word.text for word in setting.values)))
             progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
+    off = [_option(goal, family) for family in FAMILIES if recipe is not None and not any(
+        goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)]
+    if off:
+        progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
     return progress
+
+
+def _option(goal: Goal, family: Family) -> str:
+    """The family by the option that a person would look for."""
+    dest = family.dests[0]
+    return next((name for name, flag in goal.table.flags.items() if flag.dest == dest), dest)
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
@@ -67,11 +77,13 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         wish = next((each for each in wishes(names, goal.wanted, families) if each not in refused), None)
         if wish is None:
             break
-        setting, after = having(names, wish.dest), granted(progress.draft, names, wish)
+        setting = having(names, wish.dest)
+        hidden = _may_give(progress.draft.reading) if setting is None else None
+        after = granted(progress.draft, names, wish) if hidden is None else None
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
-            why = _why(setting, progress.draft.reading.recipe)
+            why = hidden or _why(setting, progress.draft.reading)
             progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
             progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
@@ -90,7 +102,14 @@ def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Names
                   (first or setting).place)
 
 
-def _why(setting: Setting | None, recipe: Word | None) -> str:
+def _may_give(reading: Reading) -> str | None:
+    """Why an option that was not found may be there all the same."""
+    item = next((item for item in reading.unread if item.options), None)
+    return None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
+
+
+def _why(setting: Setting | None, reading: Reading) -> str:
+    recipe = reading.recipe
     if setting is None and recipe is not None:
         return f"it is up to the recipe {recipe.text}, which is not read"
     if setting is None:
@@ -110,8 +129,16 @@ def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         names = {name for name, flag in goal.table.flags.items() if flag.dest in family.dests}
         if lacking & names:
             continue
-        said = options[0] if options else None
-        option = said.name if said is not None else min(names)
-        now = None if said is None else " ".join(word.text for word in said.values)
-        progress = progress.lacking(Unplaced(option, now, "all options together still mean something else"))
+        names_now = goal.names(progress.draft.reading)
+        there = next((each for dest in family.dests if (each := having(names_now, dest)) is not None), None)
+        if options:
+            now = " ".join(word.text for word in options[0].values)
+            progress = progress.lacking(Unplaced(options[0].name, now, "all options together still mean something else",
+                                                 None if there is None else there.place))
+        elif there is not None:
+            progress = progress.lacking(Unplaced(there.name, None, "with it all options together still mean something "
+                                                                   "else", there.place))
+        elif not progress.unplaced:  # else it follows from what was not placed
+            progress = progress.lacking(Unplaced(_option(goal, family), "as the plan has it",
+                                                 "it follows from other options here"))
     return progress

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from symconfig.adapt import trees, words
 from symconfig.adapt.draft import Draft, Said
 from symconfig.adapt.families import Wish, having, neighbours
 from symconfig.adapt.runs import alike, together
+from symconfig.descriptor.document import KeyPath
 from symconfig.launch.reading import Setting, Tree
 from symconfig.launch.text import Edit, Place
 from symconfig.recover.namespace import Namespace, Value, parsed
@@ -25,6 +27,9 @@ NEMO = {
     "overlap_grad_reduce": "overlap_grad_sync",
     "overlap_param_gather": "overlap_param_sync",
 }
+AT_TOP = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "use_distributed_optimizer",
+          "num_layers_per_virtual_pipeline_stage")
+UNREAD = ("num_virtual_stages_per_pipeline_rank",)
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
 
@@ -34,6 +39,8 @@ def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     if setting is None:
         return _added(draft, names, wish)
     if wish.values is None or not setting.values:
+        if draft.reading.format in ("overrides", "megatron yaml") and not setting.spelled.startswith("-"):
+            return _off(draft, names, setting, wish)
         return _without(draft, setting)
     if not wish.values:
         return None
@@ -75,6 +82,38 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
     return draft.tried(ways, lambda said: said == goal)
 
 
+def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
+    """Said to be off where it stands: without a word the recipe would decide, and Megatron-LM's own YAML has no
+    defaults behind it."""
+    value = None if names.table.flags[setting.name].kind == "store" else False
+    tree = _tree(draft, setting.place)
+    if tree is not None:
+        path = trees.path_at(tree, setting.place)
+        ways = trees.changed(tree, path, value) if path else iter(())
+    else:
+        ways = together([_joined_off(each, value, draft) for each in alike(draft.reading, setting)])
+    goal = _less(draft.said, names, wish.dest)
+    return draft.tried(ways, lambda said: said != draft.said and _less(said, names, wish.dest) == goal)
+
+
+def _joined_off(setting: Setting, value: bool | None, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+    """`key=true` -> `key=false`."""
+    text = draft.texts.get(setting.place.file)
+    source = text.at(setting.place) if text is not None else ""
+    head, equals, tail = source.partition("=")
+    if text is not None and equals:
+        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
+        place = text.place(setting.place.start + len((head + equals).encode()), end)
+        yield (Edit(place, trees.spelled(value, "yaml")),)
+
+
+def _less(said: Said, names: Namespace, dest: str) -> Said:
+    """Without the options of this destination, in every run."""
+    flags = names.table.flags
+    kept = tuple(each for each in said.settings if each[0] not in flags or flags[each[0]].dest != dest)
+    return replace(said, settings=kept, runs=tuple(_less(run, names, dest) for run in said.runs))
+
+
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     before, values = draft.said, wish.values or ()
 
@@ -94,13 +133,24 @@ def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iter
         key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
         yield from (way for there in tree.spans if there[-1:] == (key,)  # it is there, and says no
                     for way in trees.changed(tree, there, _data(names, wish)))
-        yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
+        if _belongs(draft, path, wish):
+            yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
+    elif tree is not None:
+        return
     elif anchor.spelled.startswith("-"):
         yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
     else:
         section = anchor.spelled.rpartition(".")[0]
         name = f"{section}.{_key(draft, wish.dest)}" if section else _key(draft, wish.dest)
         yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+
+
+def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
+    """Whether Megatron-LM reads the key there: of --yaml-cfg (megatron/training/yaml_arguments.py) validate_yaml reads
+    some at the top only, and the stages of a rank not at all."""
+    if draft.reading.format != "megatron yaml":
+        return True
+    return wish.dest not in UNREAD and (len(path) == 1 or wish.dest not in AT_TOP)
 
 
 def _key(draft: Draft, dest: str) -> str:

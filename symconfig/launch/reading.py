@@ -70,12 +70,14 @@ class Unread:
     """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
 
     matters: an argument, the environment or the number of GPUs may depend on it: what was read may be incomplete.
+    options: it stands among the program's words, and may be any number of its options.
     """
 
     place: Place
     what: str
     why: str
     matters: bool = True
+    options: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,3 +125,17 @@ def test_a_line_of_arguments_is_adapted_too() -> None:
     assert not outcome.unplaced
     assert next(iter(outcome.files.values())).decode() == line.replace(f"{MICRO} 1", f"{MICRO} 2").replace(
         f"{TP} 4", f"{TP} 2")
+
+
+def test_an_option_that_unknown_words_may_give_already_is_not_added(tmp_path: Path) -> None:
+    source = script(f"$EXTRA {MICRO} 1 {TP} 4 {REST}")
+    outcome = adapt(tmp_path, source, plan(micro=2, recompute=Recompute("selective", ("mlp",))))
+    assert new(outcome) == source.replace(f"{MICRO} 1", f"{MICRO} 2")
+    assert "--recompute-granularity" in unplaced(outcome)
+    assert all("may give it already" in item.why for item in outcome.unplaced)
+
+
+def test_only_what_is_there_or_wanted_is_named(tmp_path: Path) -> None:
+    source = script(f"{MICRO} 1 {TP} $(some) {REST} --fp16")
+    there = {word for word in source.split() if word.startswith("--")} | {word.split()[0] for word in options(GOAL)}
+    assert set(unplaced(adapt(tmp_path, source))) <= there

@@ -83,7 +83,7 @@ def test_a_key_that_says_no_is_told_to_say_yes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", [model_args, destinations])
 def test_what_is_written_is_read_as_the_plan(tmp_path: Path, style: Any) -> None:
     goal = plan(tp=2, pp=4, vpp=5, micro=2, recompute=Recompute("selective", ("core_attn", "mlp")))
-    outcome = adapt(tmp_path, style(plan()), goal)
+    outcome = adapt(tmp_path, style(plan(pp=4, vpp=2)), goal)
     assert not outcome.unplaced
     (tmp_path / "config.yaml").write_bytes(outcome.files[outcome.reading.file])
     table = flags.flags(megatron.version(goal))
@@ -91,6 +91,21 @@ def test_what_is_written_is_read_as_the_plan(tmp_path: Path, style: Any) -> None
     assert [names[dest] for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
                                      "num_virtual_stages_per_pipeline_rank")] == [2, 4, 2, 5]
     assert set(names["recompute_modules"] or ()) == {"core_attn", "mlp"}  # type: ignore[arg-type]
+
+
+def test_what_megatron_s_own_yaml_has_no_key_for_is_left_to_a_person(tmp_path: Path) -> None:
+    outcome = adapt(tmp_path, destinations(plan(pp=4)), plan(pp=4, vpp=5))
+    assert {item.option: item.now for item in outcome.unplaced} == {"--num-virtual-stages-per-pipeline-rank": "5"}
+
+
+def test_what_is_off_is_said_where_nothing_else_would_say_it(tmp_path: Path) -> None:
+    mine, goal = plan(recompute=FULL), plan(zero_stage=0, overlap_param_gather=False, overlap_grad_reduce=False)
+    outcome = adapt(tmp_path, destinations(mine), goal)
+    assert not outcome.unplaced
+    new = {line.strip().lstrip("+ ") for line in lines(outcome) if line[0] == "+"}
+    assert new >= {"use_distributed_optimizer: false", "overlap_grad_reduce: false", "recompute_granularity: null",
+                   "recompute_method: null"}
+    assert len(lines(outcome)) == 2 * len(new)
 
 
 NEMO = """trainer:
@@ -153,3 +168,16 @@ def test_overrides_of_a_recipe_are_put_in_the_section_that_has_them(tmp_path: Pa
     assert "ddp.use_distributed_optimizer=true" in new
     assert {item.option for item in outcome.unplaced} == {"--bf16"}  # one of the names of mixed_precision
     assert "up to the recipe" in outcome.unplaced[0].why
+
+
+def test_a_recipe_s_switch_is_said_to_be_off_and_what_it_may_have_on_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    source = ("torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+              "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+              "train.global_batch_size=32 train.micro_batch_size=1 '++ddp.overlap_grad_reduce=true' "
+              "model.recompute_granularity=full\n")
+    script.write_text(source)
+    outcome = adapted(str(script), plan(overlap_grad_reduce=False, overlap_param_gather=False, zero_stage=0), {})
+    new = outcome.files[str(script)].decode()
+    assert "'++ddp.overlap_grad_reduce=false' model.recompute_granularity=null" in new
+    assert any("--use-distributed-optimizer" in note and "without" in note for note in outcome.notes)

@@ -67,7 +67,8 @@ def holds_options(word: Field) -> bool:
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
     """A word that may be any number of options."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
-    return Unread(place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known")
+    return Unread(place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known",
+                  options=True)
 
 
 def _setting(name: Field, values: Sequence[Field]) -> Setting:
