@@ -112,7 +112,7 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
     if not reading.settings:
         return progress.noted(f"The plan recomputes {words}; the training program's own arguments say that.")
     why = "the training program says it in its own way"
-    return progress.lacking(Unplaced("the recomputed layers", words, why))
+    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else words, why))
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:

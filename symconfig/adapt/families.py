@@ -16,12 +16,13 @@ class Family:
     """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it.
 
     section: where options of one file with sections stand together, as Megatron-Bridge and NeMo have them; None: there
-    they are said in another way, as precision is by one name.
+    they are said in another way, as precision is by one name. exclusive: switches of which the parser takes one.
     """
 
     fields: tuple[str, ...]
     dests: tuple[str, ...]
     section: str | None = "model"
+    exclusive: tuple[str, ...] = ()
 
     def meaning(self, run: Run) -> tuple[object, ...]:
         return tuple(attrgetter(field)(run) for field in self.fields)
@@ -33,7 +34,8 @@ FAMILIES = (
     Family(("configuration.micro",), ("micro_batch_size", "batch_size"), "train"),
     Family(("configuration.global_batch",), ("global_batch_size",), "train"),
     Family(("options.precision",), ("bf16", "fp16", "fp8", "fp8_recipe", "fp8_amax_history_len",
-                                    "fp8_amax_compute_algo", "fp4", "fp4_recipe"), None),
+                                    "fp8_amax_compute_algo", "fp4", "fp4_recipe"), None,
+           exclusive=("bf16", "fp16")),
     Family(("options.grad_bytes",), ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16",
                                      "megatron_fsdp_main_grads_dtype"), None),
     Family(("configuration.tp",), ("tensor_model_parallel_size", "model_parallel_size")),

@@ -93,7 +93,8 @@ class Goal:
             have = self._meaning(names, gpus)
         except InputError:
             return unequal(names, self.wanted)
-        return [family for family in FAMILIES if family.meaning(have) != family.meaning(goal)]
+        return [family for family in FAMILIES if family.meaning(have) != family.meaning(goal)
+                or sum(names[dest] is True for dest in family.exclusive) > 1]
 
     def _meaning(self, names: Namespace, gpus: int) -> Run:
         asked = Asked(model=self.plan.model, seq_length=self.plan.best.batch.seq_length,

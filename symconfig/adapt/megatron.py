@@ -57,10 +57,17 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
             said = " ".join((setting.name, *(word.text for word in setting.values)))
             progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
     off = [_option(goal, family) for family in FAMILIES if recipe is not None and not any(
-        goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)]
+        goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests) and _switch(goal, family)]
     if off:
         progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
     return progress
+
+
+def _switch(goal: Goal, family: Family) -> bool:
+    """Whether it is off unless it is said to be on, in a model of this kind."""
+    dest, kinds = family.dests[0], {flag.dest: flag.kind for flag in goal.table.flags.values()}
+    moe = "moe" in dest and goal.plan.model.experts is None
+    return not moe and (kinds.get(dest) == "true" or dest == "recompute_granularity")
 
 
 def _option(goal: Goal, family: Family) -> str:
@@ -87,6 +94,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
             progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
+            progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
     return progress
 
 
@@ -100,6 +108,22 @@ def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Names
     first = having(before, wish.dest)
     return Change(setting.name, " ".join(word.text for word in setting.values), None if gone else wish.now,
                   (first or setting).place)
+
+
+def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
+    """A variable that keeps its value, because other words have it too, does not reach the option any more."""
+    if was is None or now is None or _variables(now):
+        return progress
+    names = _variables(was)
+    if names:
+        return progress.noted(f"{now.place}: {now.spelled} does not follow ${names[0]} any more, which other words of "
+                              "the script have as well and which keeps its value.")
+    return progress
+
+
+def _variables(setting: Setting) -> list[str]:
+    """Names that its values come through."""
+    return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
 
 
 def _may_give(reading: Reading) -> str | None:

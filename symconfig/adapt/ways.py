@@ -55,11 +55,16 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
         path = trees.path_at(tree, setting.values[0].place)
         ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
     elif len(values) == len(setting.values) == 1:
-        ways = together([words.changed(each.values[0], values[0], draft.texts)
-                         for each in alike(draft.reading, setting)])
+        ways = together([_one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
         ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda said: said == goal)
+
+
+def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
+    yield from words.changed(setting.values[0], value, draft.texts)
+    if setting.joined or not setting.spelled.startswith("-"):
+        yield from _behind_equals(setting, sh(value), draft)
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
@@ -91,20 +96,21 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
         path = trees.path_at(tree, setting.place)
         ways = trees.changed(tree, path, value) if path else iter(())
     else:
-        ways = together([_joined_off(each, value, draft) for each in alike(draft.reading, setting)])
+        spelled = trees.spelled(value, "yaml")
+        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
     goal = _less(draft.said, names, wish.dest)
     return draft.tried(ways, lambda said: said != draft.said and _less(said, names, wish.dest) == goal)
 
 
-def _joined_off(setting: Setting, value: bool | None, draft: Draft) -> Iterator[tuple[Edit, ...]]:
-    """`key=true` -> `key=false`."""
+def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+    """`key=true` -> `key=false`, `key=$TP` -> `key=4`."""
     text = draft.texts.get(setting.place.file)
     source = text.at(setting.place) if text is not None else ""
     head, equals, tail = source.partition("=")
     if text is not None and equals:
         end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
         place = text.place(setting.place.start + len((head + equals).encode()), end)
-        yield (Edit(place, trees.spelled(value, "yaml")),)
+        yield (Edit(place, spelled),)
 
 
 def _less(said: Said, names: Namespace, dest: str) -> Said:

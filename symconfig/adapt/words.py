@@ -65,7 +65,9 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
         return
     text, place = texts[anchor.place.file], anchor.place
     line = _Line(text.data, place)
-    spellings = dict.fromkeys((" ".join(map(sh, words)), " ".join(words)))
+    double = (word if PLAIN.fullmatch(word) else f'"{word}"' for word in words)  # inside of bash -c '...'
+    twice = (sh(sh(word)) if sh(word) != word else word for word in words)  # for a shell that is given the words
+    spellings = dict.fromkeys((" ".join(map(sh, words)), " ".join(words), " ".join(double), " ".join(twice)))
     for spelled in spellings:
         new_line = f"{line.newline}{line.indentation}{spelled}"
         if line.commented:

@@ -181,3 +181,14 @@ def test_a_recipe_s_switch_is_said_to_be_off_and_what_it_may_have_on_is_told(tmp
     new = outcome.files[str(script)].decode()
     assert "'++ddp.overlap_grad_reduce=false' model.recompute_granularity=null" in new
     assert any("--use-distributed-optimizer" in note and "without" in note for note in outcome.notes)
+
+
+def test_an_override_whose_variable_serves_others_is_changed_where_it_stands(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    source = ("TP=4\ntorchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+              "model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+              "train.global_batch_size=32 train.micro_batch_size=1 checkpoint.save=/x/tp$TP\n")
+    script.write_text(source)
+    new = adapted(str(script), plan(tp=2, dp=4), {}).files[str(script)].decode()
+    assert "TP=4\n" in new
+    assert "model.tensor_model_parallel_size=2 " in new
