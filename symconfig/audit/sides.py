@@ -114,9 +114,10 @@ class MegatronSide:
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
         """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
-        for setting in names.unknown if self.parsed else ():
-            if (near := meant(setting.name, self.version)) is not None:
-                yield names.problem(setting, "is no option: what it was meant to say is not known", hint=near)
+        near = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
+        if all(near):  # else they are a fork's, and the run says what it is predicted without
+            for setting, hint in zip(names.unknown, near, strict=False):
+                yield names.problem(setting, "is no option: what it was meant to say is not known", hint=hint)
         if self.reading.recipe is None:
             return
         open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
