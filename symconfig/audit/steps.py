@@ -18,6 +18,7 @@ from symconfig.audit.state import State
 from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework, beside_another
 from symconfig.errors import InputError
+from symconfig.format import percent
 from symconfig.graph.operator import LAYER
 from symconfig.plan import Plan
 from symconfig.solve.detail import detail
@@ -165,7 +166,7 @@ def _said(now: Configuration, then: Configuration) -> Iterator[str]:
     if now.activation_offload != then.activation_offload:
         yield f"activation offload {'on' if then.activation_offload else 'off'}"
     if now.offload != then.offload:
-        yield f"optimizer offload {now.offload.optimizer:.0%} -> {then.offload.optimizer:.0%}"
+        yield f"optimizer offload {percent(now.offload.optimizer)} -> {percent(then.offload.optimizer)}"
     yield from _overlaps(now.framework, then.framework)
 
 
