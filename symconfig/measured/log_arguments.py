@@ -13,12 +13,13 @@ from typing import Any
 
 from symconfig.errors import InputError, Problem
 from symconfig.measured.log_records import TrainingLog, Value
+from symconfig.recover.habits import precision
+from symconfig.recover.megatron import recomputed, zero_stage
 from symconfig.render.flags import Flag, flags, versions
 
 Namespace = Mapping[str, Value]
 
 _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|port$|url|name|prefix|log|prompt")
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 def given(names: Namespace) -> dict[str, Any]:
@@ -107,39 +108,28 @@ def option_fields(names: Namespace) -> dict[str, Any]:
 
 
 def _precision(names: Namespace) -> str:
-    if names.get("fp4"):
-        return "nvfp4"
-    if names.get("fp8"):
-        return "mxfp8" if names.get("fp8_recipe") == "mxfp8" else "fp8"
-    if names.get("bf16"):
-        return "bf16"
-    if names.get("fp16"):
-        return "fp16"
-    raise InputError(Problem("runs in fp32 are not predicted", field="bf16 or fp16", got="neither"))
+    found = precision(names)
+    if found is None:
+        raise InputError(Problem("runs in fp32 are not predicted", field="bf16 or fp16", got="neither"))
+    return found
 
 
 def _sharding(names: Namespace) -> dict[str, Any]:
     if names.get("use_torch_fsdp2"):
         return {"zero_stage": 3}
-    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
-        return {"zero_stage": _SHARDING.get(str(names.get("data_parallel_sharding_strategy")), 0)}
     stage = names.get("zero_stage")  # of Megatron-DeepSpeed
     if names.get("deepspeed") and isinstance(stage, int) and 0 <= stage <= 3:
         return {"zero_stage": int(stage)}
-    return {"distributed_optimizer": bool(names.get("use_distributed_optimizer"))}
+    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        return {"zero_stage": zero_stage(names)}
+    return {"distributed_optimizer": bool(zero_stage(names))}
 
 
 def _recompute(names: Namespace) -> dict[str, Any]:
-    kind = names.get("recompute_granularity")
-    if names.get("recompute_activations"):
-        kind = kind or "selective"
-    if names.get("checkpoint_activations") is True:  # before core, and in Megatron-DeepSpeed
-        kind = kind or "full"
-    if kind == "selective":
-        modules = re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn"))
-        return {"recompute": "selective", "recompute_modules": modules}
-    if kind != "full":
-        return {"recompute": "none"}
-    layers = whole(names, "recompute_num_layers")
-    block = names.get("recompute_method") == "block" and layers
-    return {"recompute": "full"} | ({"recompute_method": "block", "recompute_layers": layers} if block else {})
+    found = recomputed(names)
+    fields: dict[str, Any] = {"recompute": found.granularity}
+    if found.granularity == "selective":
+        fields["recompute_modules"] = list(found.modules)
+    if found.method == "block":
+        fields |= {"recompute_method": "block", "recompute_layers": found.num_layers}
+    return fields

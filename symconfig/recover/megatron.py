@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -204,8 +205,8 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
     if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
         kind = kind or "selective"
     if kind == "selective":
-        modules = names.get("recompute_modules")
-        chosen = set(map(str, modules)) if isinstance(modules, tuple) and modules else {"core_attn"}
+        # Megatron prints a list as text.
+        chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
         if names.get("moe_layer_recompute"):
             chosen.add("moe")
         return Recompute("selective", tuple(sorted(chosen)))
