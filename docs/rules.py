@@ -17,7 +17,8 @@ INTRO = """# What can be wrong in a launch
 
 `symconfig audit` asks every rule below, and names each that is broken with the line and column where it is. A rule that
 needs what the configuration does not say (a value that depends on the machine, the number of GPUs, a part of the script
-that was not understood) finds nothing: no finding is a guess. This page is written by `make rules`.
+that was not understood) finds nothing: no finding is a guess. A rule that names no release holds for all that are known
+here: core_v0.11 to core_v0.19 and dev of Megatron-LM, 0.19.8 of DeepSpeed. This page is written by `make rules`.
 """
 MEGATRON = """Each example stands behind these options, unless it says them itself, on 8 Hopper GPUs of a node:
 
