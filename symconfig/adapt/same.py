@@ -16,7 +16,7 @@ from symconfig.recover.namespace import Namespace
 from symconfig.recover.zoo import differing, meaning
 
 # A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.
-_OPEN = frozenset({"norm_eps", "attention_dropout", "hidden_dropout"})
+_OPEN = frozenset({"norm_eps", "attention_dropout", "hidden_dropout", "adapter.lora_alpha", "adapter.lora_dropout"})
 WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 

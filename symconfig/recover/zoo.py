@@ -49,6 +49,8 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
         placed = leading_and_every(model.moe_layers)
         if placed is not None:
             found["experts.first_k_dense_replace"], found["experts.moe_layer_freq"] = placed
+    if model.adapter is not None:
+        found["adapter.target_modules"] = tuple(sorted(model.adapter.target_modules))
     if any(model.sliding_layers):
         found["sliding_window_pattern"] = model.sliding_layers
     return found

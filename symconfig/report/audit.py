@@ -93,7 +93,7 @@ def understood(judged: Judged) -> str:
     p, b = plan.best.parallel, plan.best.batch
     lines = [model(described), table.headline(plan).replace(plan.model.name, "runs", 1),
              f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
-             f"{count(b.num_microbatches)} microbatches a step"]
+             f"{count(b.num_microbatches)} microbatch{'es' * (b.num_microbatches != 1)} a step"]
     lines += [f"assumed: {item.what} {item.value} ({item.why})"
               for item in (*described.assumed, *judged.run.assumed)]
     return "\n".join(lines)
