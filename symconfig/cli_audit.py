@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_output, named_cluster, note, say, write_text
+from symconfig.cli_shared import check_output, named_cluster, note, say, whole, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -62,13 +62,6 @@ def variables(pairs: list[str]) -> dict[str, str]:
         raise InputError([Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE")
                           for pair in wrong])
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def whole(option: str, text: str | None) -> int | None:
-    """The number that an option has. Raises InputError."""
-    if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        return None if text is None else int(text)
-    raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
 
 
 def _limits(margin: str | None) -> Limits:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
-from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, write_text
+from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, whole, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -181,15 +181,9 @@ def _told(arguments: argparse.Namespace, found: Problems) -> Told:
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Told
 
-    def whole(name: str) -> int | None:
-        text = getattr(arguments, name)
-        if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-            return None if text is None else int(text)
-        field = "--" + name.replace("_", "-")
-        raise InputError(Problem("wrong value", field=field, got=text, need="a whole number above 0"))
-
     gpus, micro, batch, length = (
-        found.collect(partial(whole, name)) for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
+        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     )
     model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
     if arguments.recompute not in (None, *RECOMPUTE):

@@ -56,6 +56,13 @@ def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
     return value
 
 
+def whole(option: str, text: str | None) -> int | None:
+    """The number that an option has. Raises InputError."""
+    if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        return None if text is None else int(text)
+    raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
+
+
 def timeout(text: str | None) -> float | None:
     """What --timeout says; nothing where it is not given."""
     return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)

@@ -29,6 +29,9 @@ LAYOUT_MTP_ALONE_SINCE = "core_v0.16.1"
 # Megatron-LM pads the vocabulary to a multiple of this times tp (--make-vocab-size-divisible-by, its default).
 MEGATRON_VOCAB_MULTIPLE = 128
 
+# Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
+SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
 
 def megatron_release(version: str) -> tuple[int, int]:
     """core_v0.13.0 -> (0, 13); dev is newer than any."""

@@ -62,7 +62,7 @@ def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
         glued = re.fullmatch(r"-([nNG])(\d+)", word.text)
         if not name or (match is None and glued is None):
             continue
-        key = (glued or match)[1].replace("-", "_")  # type: ignore[index]
+        key = glued[1] if glued is not None else match[1].replace("-", "_") if match is not None else ""
         beside = _starters(launcher[index:])
         number = _number(LAUNCHERS[name], key, nodes, name in _OUTER and bool(beside))
         if number is None:

@@ -10,11 +10,10 @@ from symconfig.descriptor.measurements import Row
 from symconfig.errors import InputError, Problem
 from symconfig.measured.assumptions import Assumption
 from symconfig.measured.row_cluster import cluster_of
-from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
+from symconfig.targets import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES
 from symconfig.units import MIB
 
 # --data-parallel-sharding-strategy of Megatron's FSDP -> ZeRO stage.
-_SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _GRAPHS = re.compile(r"(?P<which>full|router/preprocess)? ?CG\b")  # or "partial CG"
 _GRAPHED = {"full": "all", "router/preprocess": "router"}
 
@@ -90,7 +89,7 @@ def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     result["microbatch_group"] = int(arguments.get("microbatch-group-size-per-virtual-pipeline-stage") or 0)
     result["optimizer_instances"] = int(arguments.get("num-distributed-optimizer-instances") or 1)
     if arguments.get("use-megatron-fsdp"):
-        result["zero_stage"] = _SHARDED[str(arguments.get("data-parallel-sharding-strategy", "no_shard"))]
+        result["zero_stage"] = SHARDING_STAGES[str(arguments.get("data-parallel-sharding-strategy", "no_shard"))]
     if arguments.get("num-experts") and not arguments.get("moe-grouped-gemm"):
         result["grouped_streams"] = 0
     if arguments.get("recompute-granularity") == "selective":

@@ -22,8 +22,8 @@ from symconfig.recover.run import Assumed, Described, Run
 from symconfig.recover.stages import Said, dealt, stages
 from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.predict import Configuration
+from symconfig.targets import SHARDING_STAGES
 
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
@@ -190,7 +190,7 @@ class Reader:
 def zero_stage(names: Mapping[str, Value]) -> int:
     """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
-        return _SHARDING.get(str(names.get("data_parallel_sharding_strategy")), 0)
+        return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
     return int(bool(names.get("use_distributed_optimizer")))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.plan import Plan
+from symconfig.targets import SHARDING_STAGES
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result
 
@@ -38,7 +39,7 @@ def _fsdp(r: Resolved) -> bool:
 
 def _zero_stage(r: Resolved) -> int:
     if _fsdp(r):
-        return {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(r.arg("data_parallel_sharding_strategy"), 0)
+        return SHARDING_STAGES.get(r.arg("data_parallel_sharding_strategy"), 0)
     return int(bool(r.arg("use_distributed_optimizer")))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|\d+#[0-9a-zA-Z]+|\d+)|([A-Za-z_]\w*(?:\[[^\]]*\])?)"
                     r"|(<<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>=!~&|^?:(),]))")
@@ -118,7 +119,7 @@ class Arithmetic:
             inner = _LEVELS[operator] + (operator != "**")
             if operator in ("&&", "||"):
                 decided = (operator == "&&") != bool(left)
-                right = self._unless(decided, lambda inner=inner: self._binary(inner))  # type: ignore[misc]
+                right = self._unless(decided, partial(self._binary, inner))
                 left = int(bool(left) and bool(right)) if operator == "&&" else int(bool(left) or bool(right))
             else:
                 right = self._binary(inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -26,19 +27,19 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
     for at in range(index, len(clauses)):
         conditions, body = clauses[at]
         if not conditions:
-            return shell.guarded(lambda body=body: shell.statements(source, body))  # type: ignore[misc]
+            return shell.guarded(partial(shell.statements, source, body))
         truth = shell.statements(source, conditions)
         if truth.value is True and not truth.status:
             before = dict(shell.state.variables)
             check = source.place(conditions[0].start_byte, conditions[-1].end_byte)
-            status = shell.guarded(lambda body=body: shell.statements(source, body), check)  # type: ignore[misc]
+            status = shell.guarded(partial(shell.statements, source, body), check)
             _presume(shell, truth.presumed, before)
             return status
         if truth.value is None or truth.status:
             start, end = conditions[0].start_byte, conditions[-1].end_byte
             written = source.data[start:end].decode("utf-8", "replace")
-            shell.undecided([lambda body=body: shell.statements(source, body),  # type: ignore[misc]
-                            lambda at=at: _run_clauses(shell, source, clauses, at + 1)],  # type: ignore[misc]
+            shell.undecided([partial(shell.statements, source, body),
+                             partial(_run_clauses, shell, source, clauses, at + 1)],
                            opened(written, truth), source.place(start, end))
             return Truth(None, truth.why)
     return TRUE
@@ -73,7 +74,7 @@ def run_case(shell: Interpreter, source: Source, node: Node) -> Truth:
                            opened(written, Truth(None, why or "")), place)
             return Truth(None, why or "")
         if matched:
-            return shell.guarded(lambda index=index: _item(shell, source, items, index))  # type: ignore[misc]
+            return shell.guarded(partial(_item, shell, source, items, index))
     return TRUE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -30,7 +31,7 @@ def run_list(shell: Interpreter, source: Source, node: Node) -> Truth:
             return _Ways(shell, source, last, status, provided).followed(links[index:])
         if status.value is not stop:
             check = source.place(last.start_byte, last.end_byte)
-            status = shell.guarded(lambda right=right: shell.execute(source, right), check)  # type: ignore[misc]
+            status = shell.guarded(partial(shell.execute, source, right), check)
             last = right
     return status
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import tree_sitter
 
@@ -240,7 +239,3 @@ def environment(state: State) -> Mapping[str, Parts]:
         if isinstance(value, tuple):
             found[name] = value
     return found
-
-
-def script_folder(folder: Path | None) -> Parts | None:
-    return None if folder is None else (Part(str(folder)),)
