@@ -148,17 +148,9 @@ def solve(
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
-    # Adapters run with DeepSpeed only.
-    assumed = {"backend": "deepspeed"} if model.adapter is not None and "backend" not in names else {}
-    from symconfig.solve.search import search
+    from symconfig.render.answer import answer
 
-    result = PlanResult(search(model, cluster, job.model_copy(update=assumed), top=top, progress=progress))
-    # A plan that its own framework cannot be told is no answer. Raises InfeasibleError.
-    if result.best.target.backend == "megatron":
-        result.megatron_args()
-    else:
-        result.deepspeed_config()
-    return result
+    return PlanResult(answer(model, cluster, job, top=top, progress=progress))
 
 
 class Problems:
