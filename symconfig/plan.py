@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from symconfig.callables import make_callable
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -20,7 +19,6 @@ from symconfig.errors import InputError, Problem
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
-_TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +262,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
+        from symconfig import plan_file
+
         inputs = {
             "model": self.model.model_dump(mode="json", by_alias=True),
             "cluster": self.cluster.model_dump(mode="json", by_alias=True),
@@ -271,7 +271,7 @@ class Plan:
         }
         search = asdict(self.search)
         del search["seconds"]
-        return {
+        data = {
             "schema": SCHEMA,
             "symconfig": self.symconfig_version,
             "best": self.best.to_dict(),
@@ -279,57 +279,41 @@ class Plan:
             "search": search,
             "binding": self.binding,
             "inputs": inputs,
-            "digests": {name: digest(value) for name, value in inputs.items()},
         }
+        return {**data, "digests": plan_file.digests(data)}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, file: str = "plan.json") -> Self:
-        """Read a plan back. Raises InputError with every field that is missing or wrong."""
-        try:
-            data = json.loads(text, parse_constant=_not_finite)
-        except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
-            raise InputError(Problem(f"is not JSON: {error}", file=file)) from None
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-            raise InputError(Problem("is not a plan of this version", file=file, field="schema", got=repr(got),
-                                     need=repr(SCHEMA), hint="plan again with this version of symconfig"))
-        try:
-            inputs = data["inputs"]
-            return cls(
-                model=ModelDescriptor.model_validate_json(json.dumps(inputs["model"])),
-                cluster=ClusterDescriptor.model_validate_json(json.dumps(inputs["cluster"])),
-                job=Job.model_validate_json(json.dumps(inputs["job"])),
-                best=Candidate.from_dict(data["best"]),
-                alternatives=tuple(Candidate.from_dict(item) for item in data["alternatives"]),
-                search=_searches().validate_json(json.dumps({"seconds": 0.0, **data["search"]})),
-                binding=_TEXT.validate_python(data["binding"]),
-                symconfig_version=_TEXT.validate_python(data["symconfig"]),
-            )
-        except ValidationError as error:
-            raise InputError([Problem(item["msg"], file=file, field=".".join(map(str, item["loc"])))
-                              for item in error.errors()]) from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(Problem(f"misses or misspells a field: {error}", file=file)) from None
+    def from_json(cls, text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
+        """Read a plan back. accept_edits: also one that does not match its digests, for who solves it again.
+
+        Raises InputError with every field that is missing, wrong or edited.
+        """
+        from symconfig import plan_file
+
+        return plan_file.parse(text, file, accept_edits)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers."""
+    def load(cls, path: Path, accept_edits: bool = False) -> Plan:
+        """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers.
+
+        accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
+        """
         from symconfig import plan_shape
 
-        found = cls.read(path)
-        if wrong := list(plan_shape.problems(found, str(_file(path)))):
+        found = cls.read(path, accept_edits)
+        if not accept_edits and (wrong := list(plan_shape.problems(found, str(_file(path))))):
             raise InputError(wrong)
         return found
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The same, as it is: for who says more of it than that it is wrong."""
+    def read(cls, path: Path, accept_edits: bool = False) -> Plan:
+        """The same without a look at its stages: for who says more of them than that they are wrong."""
         file = _file(path)
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"), str(file))
+            return cls.from_json(file.read_text(encoding="utf-8"), str(file), accept_edits)
         except FileNotFoundError:
             what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
             raise InputError(Problem(what, file=str(path), hint="symconfig plan ... --out DIR")) from None
@@ -347,20 +331,6 @@ def _file(path: Path) -> Path:
 @cache
 def _candidates() -> TypeAdapter[Candidate]:
     return TypeAdapter(Candidate)
-
-
-@cache
-def _searches() -> TypeAdapter[Search]:
-    return TypeAdapter(Search)
-
-
-def _not_finite(word: str) -> float:
-    raise ValueError(f"{word} is not a number")
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON of plain data."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 make_callable(__name__)

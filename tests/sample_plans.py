@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
 
+from symconfig import plan_file
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -120,6 +122,11 @@ def sample_plan(
         binding="memory of stage 0: 55.0 GB of 82.0 GB",
         symconfig_version="0.1.0",
     )
+
+
+def signed(data: dict[str, Any]) -> str:
+    """The JSON of a plan that somebody changed, with the digests that it would have had."""
+    return json.dumps({**data, "digests": plan_file.digests(data)})
 
 
 def _options(

@@ -13,7 +13,7 @@ from symconfig.api import PlanResult
 from symconfig.errors import InputError
 from symconfig.plan import Plan
 from tests.cli_support import Run, run
-from tests.sample_plans import sample_plan
+from tests.sample_plans import sample_plan, signed
 
 __all__ = ["run"]
 
@@ -109,7 +109,7 @@ def test_all_that_is_wrong_is_said_at_once(run: Run, plan: Path) -> None:
 def test_a_damaged_plan_is_refused(run: Run, plan: Path) -> None:
     data = json.loads(plan.read_text())
     data["best"]["stages"] = data["best"]["stages"][:2]
-    plan.write_text(json.dumps(data))
+    plan.write_text(signed(data))
     outcome = run("timeline", plan)
     assert outcome.code == 2
     assert "other stages than its degrees say" in outcome.err

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from symconfig import __version__, plan_file
 from symconfig.errors import InputError
 from symconfig.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import megatron_source
 from tests.cli_support import Run, run
-from tests.sample_plans import sample_plan
+from tests.sample_plans import sample_plan, signed
 
 __all__ = ["run"]
 
@@ -44,10 +46,10 @@ def test_any_one_value_of_another_type_is_read_or_refused(backend: str, value: A
     data = sample_plan("llama2-13b", backend=backend).to_dict()
     refused = 0
     for path in leaves(data):
-        if not path or path[0] == "digests":
+        if not path or path[0] == "digests" or (path[0] == "alternatives" and len(path) > 3):  # each is as the best is
             continue
         try:
-            Plan.from_json(changed(data, path, value)).to_json()
+            Plan.from_json(changed(data, path, value), accept_edits=True).to_json()
         except InputError:
             refused += 1
     assert refused > 50
@@ -63,6 +65,104 @@ def test_a_whole_number_of_a_thousand_digits_is_refused(tmp_path: Path) -> None:
     text = sample_plan("llama2-13b").to_json().replace('"micro": 1,', '"micro": ' + "1" * 9999 + ",", 1)
     with pytest.raises(InputError):
         Plan.from_json(text)
+
+
+# What a person may do to a plan with an editor, and what must be said of it.
+EDITS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "the model": (("inputs", "model", "hidden_size"), 4096, "inputs.model: was edited"),
+    "the cluster": (("inputs", "cluster", "gpus_per_node"), 4, "inputs.cluster: was edited"),
+    "the job": (("inputs", "job", "global_batch_size"), 8, "inputs.job: was edited"),
+    "the answer": (("best", "parallel", "tp"), 8, "best: was edited"),
+    "a runner-up": (("alternatives", 0, "predicted", "step_s"), 0.5, "alternatives: was edited"),
+    "the search": (("search", "optimal"), False, "search: was edited"),
+    "what binds": (("binding",), "nothing", "binding: was edited"),
+    "a digest": (("digests", "best"), "0" * 64, "best: was edited"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_part_is_named_with_its_place_and_the_way_on(name: str, run: Run, tmp_path: Path) -> None:
+    path, value, said = EDITS[name]
+    file = tmp_path / "plan.json"
+    text = changed(sample_plan().to_dict(), path, value)
+    file.write_text(json.dumps(json.loads(text), indent=2), encoding="utf-8")
+    ended = run("explain", file)
+    assert ended.code == 2
+    assert said in ended.err
+    assert ended.err.count("was edited") == 1
+    assert "symconfig replan" in ended.err
+    line = int(ended.err.split(f"{file}:")[1].split(":")[0])
+    assert f'"{path[1] if path[0] == "inputs" else said.split(":")[0]}"' in file.read_text().splitlines()[line - 1]
+    Plan.load(file, accept_edits=True)
+
+
+def test_all_edits_and_all_wrong_fields_are_said_at_once(tmp_path: Path) -> None:
+    data = sample_plan().to_dict()
+    data["inputs"]["model"]["hidden_size"] = "wide"
+    data["inputs"]["job"]["gpus"] = 8
+    data["best"]["batch"]["global"] = 1.5
+    data["extra"] = 1
+    del data["binding"]
+    with pytest.raises(InputError) as caught:
+        Plan.from_json(json.dumps(data))
+    said = [(problem.field, problem.what.split(":")[0]) for problem in caught.value.problems]
+    assert said == [("extra", "unknown field"), ("binding", "this field is missing"),
+                    ("inputs.model.hidden_size", "wrong value"),
+                    ("best.batch.global", "Input should be a valid integer"),
+                    ("inputs.model", "was edited"), ("inputs.job", "was edited"), ("best", "was edited")]
+
+
+@pytest.mark.parametrize(("schema", "said"), [
+    ("symconfig.plan/2", f"is a plan of a newer symconfig than this one ({__version__})"),
+    ("symconfig.plan/0", f"is a plan of an older symconfig than this one ({__version__})"),
+    ("symconfig.files/1", "is not a plan of symconfig"),
+])
+def test_another_schema_is_told_apart(schema: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        Plan.from_json(json.dumps({**sample_plan().to_dict(), "schema": schema}))
+
+
+def test_a_field_of_another_version_is_said_to_be_one() -> None:
+    data = {**sample_plan().to_dict(), "symconfig": "9.9", "new": 1}
+    with pytest.raises(InputError, match=f"another symconfig wrote this plan .got 9.9, need {__version__}."):
+        Plan.from_json(json.dumps(data))
+
+
+def test_a_plan_without_digests_is_not_trusted() -> None:
+    data = sample_plan().to_dict()
+    for name in plan_file.ANSWER:
+        del data["digests"][name]
+    with pytest.raises(InputError, match="no digest of best, alternatives, search, binding: an older symconfig"):
+        Plan.from_json(json.dumps(data))
+    del data["digests"]
+    with pytest.raises(InputError, match="digests: this field is missing"):
+        Plan.from_json(json.dumps(data))
+
+
+def test_a_truncated_plan_says_where_it_ends() -> None:
+    lines = sample_plan().to_json().splitlines()[:40]
+    with pytest.raises(InputError, match=r"plan.json:4\d:\d+: the file ends in the middle, it is cut off"):
+        Plan.from_json("\n".join(lines))
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    text = sample_plan().to_json().replace('"micro": 1,', '"micro": 1, "micro": 2,', 1)
+    with pytest.raises(InputError, match="duplicate key"):
+        Plan.from_json(text)
+
+
+def test_json_that_is_laid_out_anew_keeps_its_digests() -> None:
+    """As jq does: other spaces, keys in another order, 1.0 written as 1."""
+    def anew(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: anew(value[key]) for key in sorted(value)}
+        if isinstance(value, list):
+            return [anew(item) for item in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    plan = sample_plan()
+    again = Plan.from_json(json.dumps(anew(plan.to_dict()))).to_dict()
+    assert json.loads(json.dumps(again)) == json.loads(plan.to_json())
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "a/" * 5000])
@@ -105,7 +205,7 @@ def test_a_plan_that_does_not_hold_its_model_is_refused_and_verify_fails(
     inner: Any = data["best"]
     for key in path:
         inner = inner[key]
-    (out / "plan.json").write_text(changed(data, ("best", *path), change(inner)), encoding="utf-8")
+    (out / "plan.json").write_text(signed(json.loads(changed(data, ("best", *path), change(inner)))), encoding="utf-8")
     monkeypatch.setattr(megatron_source, "find", lambda named=None: None)
     for words in (("measure", out), ("explain", out)):
         ended = run(*words)

@@ -1,0 +1,239 @@
+"""plan.json: read strictly, and every part held against the digest that was written with it.
+
+A part of the inputs that does not match means that the answer is another job's; a part of the answer that does not
+match, that its predictions are no longer the model's. Either is refused unless the reader is to solve again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from symconfig import __version__
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.json_strict import parse_json_strict
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import problems as descriptor_problems
+from symconfig.errors import InputError, Problem
+from symconfig.plan import SCHEMA, Candidate, Plan, Search
+
+INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
+ANSWER = ("best", "alternatives", "search", "binding")
+_PARTS = ("schema", "symconfig", *ANSWER, "inputs", "digests")
+_NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
+_EXACT_FLOATS = 2**53  # above it, not every whole number is a float
+_TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of plain data. 1.0 counts as 1, so that a tool that lays JSON out anew keeps it."""
+    text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def digests(data: Mapping[str, Any]) -> dict[str, str]:
+    """Of the inputs and of the answer in the plain data of a plan; not of how long the search took."""
+    return {name: digest(value) for name, (_, value) in _signed(data).items()}
+
+
+def _signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
+    """The parts that carry a digest, by its name: where each is, and what it is."""
+    inputs = data.get("inputs")
+    found: dict[str, tuple[KeyPath, Any]] = {}
+    for name in INPUTS:
+        if isinstance(inputs, dict) and name in inputs:
+            found[name] = (("inputs", name), inputs[name])
+    for name in ANSWER:
+        if name in data:
+            value = data[name]
+            if name == "search" and isinstance(value, dict):
+                value = {key: inner for key, inner in value.items() if key != "seconds"}
+            found[name] = ((name,), value)
+    return found
+
+
+def parse(text: str, file: str, accept_edits: bool = False) -> Plan:
+    """The plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
+
+    Raises InputError with everything that is missing, wrong or edited.
+    """
+    document = Document(_data(text, file), file)
+    _check_schema(document)
+    reader = _Reader(document)
+    plan = reader.plan()
+    edited = [] if accept_edits else list(_edited(document))
+    if plan is not None and not edited:
+        return plan
+    raise InputError(list(_with_places([*reader.problems, *edited], text, file)))
+
+
+def _data(text: str, file: str) -> Any:
+    """What the JSON holds. Places are looked for only where something is wrong: they take as long again."""
+    try:
+        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
+        parse_json_strict(text, file)  # says where, and whether the text was cut off
+        raise InputError(Problem(f"is not JSON: {shorten(str(error))}", file=file)) from None
+
+
+def _not_finite(word: str) -> float:
+    raise ValueError(f"{word} is not a number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one section")
+    return found
+
+
+def _check_schema(document: Document) -> None:
+    """Raises InputError for what is no plan of this schema, and says what it is instead where that can be told."""
+    got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
+    if got == SCHEMA:
+        return
+    what, hint = "is not a plan of symconfig", "symconfig plan ... --out DIR writes one"
+    if match := _NUMBER.fullmatch(str(got)):
+        newer = int(match[1]) > int(SCHEMA.rpartition("/")[2])
+        what = f"is a plan of {'a newer' if newer else 'an older'} symconfig than this one ({__version__})"
+        hint = "the symconfig that wrote it, or plan again with this one"
+    raise InputError(Problem(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint))
+
+
+class _Reader:
+    """Reads the parts of a plan one by one, and gathers what is wrong in all of them."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._data: dict[str, Any] = document.data
+        self.problems: list[Problem] = []
+
+    def plan(self) -> Plan | None:
+        """Nothing when any part is wrong: then `problems` says how."""
+        data = self._data
+        for name in data:
+            if name not in _PARTS:
+                self._add((str(name),), "unknown field")
+        for name in _PARTS:
+            if name not in data:
+                self._add((name,), "this field is missing")
+        model, cluster, job = (self._input(name, kind) for name, kind in INPUTS.items())
+        best = self._part(("best",), Candidate.from_dict)
+        others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
+        search = self._part(("search",), _search)
+        binding = self._part(("binding",), _TEXT.validate_python)
+        version = self._part(("symconfig",), _TEXT.validate_python)
+        if self.problems and isinstance(version, str) and version != __version__:
+            self._add(("symconfig",), "another symconfig wrote this plan", got=version, need=__version__,
+                      hint="plan again with this one")
+        if self.problems:
+            return None
+        return Plan(model, cluster, job, best, tuple(others), search, binding, version)  # type: ignore[arg-type]
+
+    def _add(self, path: KeyPath, what: str, got: str | None = None, need: str | None = None,
+             hint: str | None = None) -> None:
+        self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
+
+    def _alternatives(self) -> int:
+        value = self._data.get("alternatives", [])
+        if isinstance(value, list):
+            return len(value)
+        self._add(("alternatives",), "wrong value", got=shorten(value), need="a list")
+        return 0
+
+    def _input(self, name: str, kind: type[M]) -> M | None:
+        inputs = self._data.get("inputs", {})
+        if not isinstance(inputs, dict):
+            if name == "model":
+                self._add(("inputs",), "wrong value", got=shorten(inputs), need=f"a section with {', '.join(INPUTS)}")
+            return None
+        if name not in inputs:
+            if "inputs" in self._data:
+                self._add(("inputs", name), "this field is missing")
+            return None
+        try:
+            return kind.model_validate_json(json.dumps(inputs[name]))
+        except ValidationError as error:
+            own = Document(inputs[name], self._document.file)
+            for problem in descriptor_problems(error, own, kind):
+                field = ".".join(part for part in ("inputs", name, problem.field) if part)
+                self.problems.append(replace(problem, field=field))
+        return None
+
+    def _part(self, path: KeyPath, read: Callable[[Any], T]) -> T | None:
+        if path[0] not in self._data:
+            return None
+        value = self._data
+        for step in path:
+            value = value[step]  # type: ignore[index]
+        try:
+            return read(value)
+        except ValidationError as error:
+            for item in error.errors(include_url=False):
+                loc = tuple("global" if step == "global_" else step for step in item["loc"])
+                self._add((*path, *loc), item["msg"], got=shorten(item["input"]))
+        except (TypeError, ValueError, AttributeError):
+            self._add(path, "wrong value", got=shorten(value), need="a section of `name: value`")
+        return None
+
+
+def _search(data: Any) -> Search:
+    return _searches().validate_json(json.dumps({"seconds": 0.0, **data}))
+
+
+# Made once: making an adapter takes longer than reading a plan with it.
+@cache
+def _searches() -> TypeAdapter[Search]:
+    return TypeAdapter(Search)
+
+
+def _edited(document: Document) -> Iterator[Problem]:
+    """The parts that are not what their digests were taken of, and the digests that are not there."""
+    written = document.data.get("digests")
+    if not isinstance(written, dict):
+        if "digests" in document.data:
+            yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
+        return
+    if missing := [name for name in (*INPUTS, *ANSWER) if name not in written]:
+        yield document.problem(f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it "
+                               "was edited", ("digests",), hint=_HINT)
+    for name, (path, value) in _signed(document.data).items():
+        if name in written and written[name] != digest(value):
+            says = "the answer is not this one's" if path[0] == "inputs" else "its figures need not be the plan's"
+            yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
+
+
+_HINT = ("symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again")
+
+
+def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
+    """The problems with the line and column of their fields."""
+    try:
+        places = parse_json_strict(text, file)
+    except InputError:  # more values than places are kept of
+        yield from problems
+        return
+    for problem in problems:
+        path = tuple(int(step) if step.isdigit() else step
+                     for step in re.split(r"[.\[\]]+", problem.field or "") if step)
+        place = places.place(path)
+        yield replace(problem, line=place.line if place else None, column=place.column if place else None)
