@@ -19,6 +19,7 @@ from symconfig.plan import Candidate, Plan, Search
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
+    from symconfig.render.files import Files
     from symconfig.report.timeline.chart import Chart
 
 T = TypeVar("T")
@@ -53,12 +54,14 @@ class PlanResult:
         """The DeepSpeed JSON, native numbers."""
         return self.plan.deepspeed_config()
 
-    def write(self, out: str | Path, force: bool = False, target: str | None = None) -> list[Path]:
+    def write(self, out: str | Path, force: bool = False, target: str | None = None,
+              launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
         """Write every file of `target` (default: the plan's framework) into the folder `out`; all of them or none.
 
-        Raises InputError when `out` exists and `force` is not given.
+        launchers: what starts them (default: slurm); templates: a folder of one's own. Raises InputError when `out`
+        exists and `force` is not given.
         """
-        return write(self.plan, Path(out), target or self.plan.best.target.backend, force=force)
+        return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
         """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
@@ -216,20 +219,54 @@ def check_free(out: Path, force: bool) -> None:
         raise InputError(Problem("the output folder exists already", file=str(out), hint="--force, or another --out"))
 
 
-def write(plan: Plan, out: Path, target: str, *, force: bool) -> list[Path]:
-    """Render `plan` for `target` into the folder `out`, all files or none; returns their paths.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which files are asked for. target: None is the plan's own framework."""
 
-    With the files of the target: trace.json, the schedule simulated, of which its report has a section.
-    """
-    from symconfig.render import render
+    target: str | None = None
+    launchers: tuple[str, ...] | None = None
+    templates: Path | None = None
+
+    @classmethod
+    def of(cls, target: str | None, launchers: Sequence[str] | None, templates: str | Path | None) -> Wanted:
+        """From what a person gives."""
+        return cls(target, tuple(launchers) if launchers else None, Path(templates) if templates is not None else None)
+
+    def of_plan(self, plan: Plan) -> str:
+        """The target's name."""
+        return self.target or plan.best.target.backend
+
+    def check(self) -> None:
+        """Whether there are such targets, launchers and templates. Asked before the search, not after it.
+
+        Raises InputError.
+        """
+        from symconfig.render import sources
+
+        sources(self.target, self.launchers or (), self.templates)
+
+
+def files(plan: Plan, wanted: Wanted) -> Files:
+    """All that `write` writes: those of the target and its launchers, trace.json (the schedule simulated, of which the
+    report has a section), and manifest.json, which says what they were when they were written."""
+    from symconfig.render import LAUNCHERS, manifest, render
     from symconfig.render.files import File, Files
-    from symconfig.render.files import write as write_files
     from symconfig.report.timeline.written import TRACE, written
 
-    check_free(out, force)
-    rendered = render(plan, target)
+    target = wanted.of_plan(plan)
+    launchers = LAUNCHERS if wanted.launchers is None else wanted.launchers
+    rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
     items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]
-    files = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
-    write_files(files, out, force)
-    return [out / name for name in files.paths()]
+    done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
+    return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))
+
+
+def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
+    """Render `plan` into the folder `out`, all files or none; returns their paths."""
+    from symconfig.render.files import write as write_files
+
+    check_free(out, force)
+    made = files(plan, wanted)
+    write_files(made, out, force)
+    return [out / name for name in made.paths()]

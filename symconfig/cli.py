@@ -140,6 +140,8 @@ def _command(commands: _Commands, name: str, does: str, run: str, module: str = 
 
 
 def _plan(commands: _Commands) -> _Parser:
+    from symconfig.cli_files_options import add_files
+
     parser = _command(commands, "plan", "find the fastest configuration that fits, and write its files", "plan")
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
@@ -167,6 +169,7 @@ def _plan(commands: _Commands) -> _Parser:
     out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
+    add_files(out)
     return parser
 
 
@@ -198,9 +201,11 @@ def _partition(commands: _Commands) -> _Parser:
 
 
 def _render(commands: _Commands) -> _Parser:
+    from symconfig.cli_files_options import add_files
+
     parser = _command(commands, "render", "write the files of a plan for a target", "render")
     parser.add_argument("plan", metavar="PLAN.json", help="what `symconfig plan --out` or `--json` gave, or its folder")
-    parser.add_argument("--target", metavar="T", help="default: the framework that the plan was made for")
+    add_files(parser)
     parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_argument("--force", action="store_true", help="write into a folder that exists")
     return parser

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
+from symconfig.cli_files_options import wanted
 from symconfig.cli_shared import check_yaml, named_cluster, note, say, timeout, whole, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
@@ -30,6 +31,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
     top = found.collect(lambda: _top(arguments.top))
+    files = found.collect(lambda: wanted(arguments))
     asked = found.collect(lambda: request(arguments))
     if asked is None:
         raise InputError(found.all)
@@ -39,7 +41,7 @@ def plan(arguments: argparse.Namespace) -> int:
                                top=top or 1, problems=(*found.all, *asked.problems), progress=progress)
     except SymconfigError as error:
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
-    written = result.write(out, force=arguments.force) if out is not None else []
+    written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
     if arguments.json:
         print_json(result.to_dict())
     else:
@@ -77,12 +79,12 @@ def render(arguments: argparse.Namespace) -> int:
     found = api.Problems()
     found.collect(lambda: api.check_free(out, arguments.force))
     loaded = found.collect(lambda: Plan.load(Path(arguments.plan)))
-    if found.all or loaded is None:
+    files = found.collect(lambda: wanted(arguments))
+    if found.all or loaded is None or files is None:
         raise InputError(found.all)
-    target = arguments.target or loaded.best.target.backend
-    written = api.write(loaded, out, target, force=arguments.force)
+    written = api.write(loaded, out, files, force=arguments.force)
     if arguments.json:
-        print_json({"schema": "symconfig.render/1", "target": target, "folder": str(out),
+        print_json({"schema": "symconfig.render/1", "target": files.of_plan(loaded), "folder": str(out),
                     "files": [str(path.relative_to(out)) for path in written]})
     else:
         _wrote(out, written, False)

@@ -1,33 +1,63 @@
-"""Plan -> files. A target is one module here (`NAME`, `render(plan) -> Files`) and one folder in templates/."""
+"""Plan -> files. A target and a launcher are one module and one folder in templates/ each (`render.target`)."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
-from types import ModuleType
+from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
-from symconfig.render.files import Files
+from symconfig.render.files import File, Files
+from symconfig.render.overlay import overlaid
+from symconfig.render.target import Source, discovered
+from symconfig.resources import data_dir
+
+LAUNCHERS = ("slurm",)  # what is written where nobody says which
 
 
 @cache
-def targets() -> dict[str, ModuleType]:
-    """Every target by name, found by looking at the modules of this package."""
-    found: dict[str, ModuleType] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        name = getattr(module, "NAME", None)
-        if isinstance(name, str) and callable(getattr(module, "render", None)):
-            found[name] = module
-    return dict(sorted(found.items()))
+def targets() -> dict[str, Source]:
+    """Every target by name."""
+    return discovered(sys.modules[__name__], data_dir("templates"))
 
 
-def render(plan: Plan, target: str) -> Files:
-    """The files of `target`. Raises InputError for an unknown target, InfeasibleError for what it cannot express."""
-    known = targets()
-    if target not in known:
-        raise InputError(Problem("is not a target", field="target", got=repr(target), need=" or ".join(known)))
-    files: Files = known[target].render(plan)
-    return files
+@cache
+def every_launcher() -> dict[str, Source]:
+    """Every launcher by name."""
+    from symconfig.render import launchers as package
+
+    return discovered(package, data_dir("templates") / "launchers")
+
+
+def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates: Path | None = None) -> Files:
+    """The files of `target` and of every launcher in `launch`, plan.json among them.
+
+    templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of,
+    InfeasibleError for what the target cannot express.
+    """
+    first, *others = sources(target, launch, templates)
+    made = first.files(plan)
+    for source in others:
+        made += source.files(plan, Files(tuple(made)))
+    return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
+
+
+def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
+    """The target, if one is named, and the launchers, once each. Raises InputError with every name that is none."""
+    known, starting = targets() if templates is None else overlaid(targets(), templates), every_launcher()
+    named = list(dict.fromkeys(launch))
+    wrong = [_unknown(known, target, "target")] if target is not None and target not in known else []
+    wrong += [_unknown(starting, name, "launcher") for name in named if name not in starting]
+    if wrong:
+        raise InputError(wrong)
+    return [*([known[target]] if target is not None else []), *(starting[name] for name in named)]
+
+
+def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:
+    return Problem(f"is not a {field}", field=field, got=repr(name), need=" or ".join(known))
+
+
+def _is_report(item: File) -> bool:
+    return item.path == "REPORT.md"

@@ -6,14 +6,16 @@ Keys, defaults and limits are those of DeepSpeed 0.19.8 (`deepspeed/runtime/conf
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from symconfig.plan import Plan
-from symconfig.render.deepspeed_launch import launch_files
+from symconfig.render import deepspeed_launch
 from symconfig.render.deepspeed_limits import refuse
-from symconfig.render.files import Files
+from symconfig.render.files import File
 
 NAME = "deepspeed"
+DOES = "DeepSpeed's JSON, native and with \"auto\", a training script for it, launch.sh"
 
 Json = dict[str, Any]
 
@@ -25,11 +27,17 @@ TILES = 64  # of a rank's optimizer state when a share of it is offloaded
 MIN_LIVE = 100_000_000
 
 
-def render(plan: Plan) -> Files:
-    """Every file of the output folder. Raises InfeasibleError for what DeepSpeed cannot run."""
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
     refuse(plan)
-    configs = {"ds_config.json": _text(config(plan)), "ds_config_hf.json": _text(config_auto(plan))}
-    return launch_files(plan, configs)
+    return deepspeed_launch.variables(plan)
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The JSON in its two flavours, and what surrounds it."""
+    yield File("ds_config.json", _text(config(plan)))
+    yield File("ds_config_hf.json", _text(config_auto(plan)))
+    yield from deepspeed_launch.texts(plan)
 
 
 def config(plan: Plan) -> Json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from symconfig.plan import Plan
 from symconfig.render import summary
 from symconfig.render.deepspeed_model import hf_config, target_modules
-from symconfig.render.files import File, Files, templates
+from symconfig.render.environment import Variable
+from symconfig.render.files import File
 from symconfig.resources import data_dir
 from symconfig.targets import DEEPSPEED_RELEASE
 
@@ -24,42 +24,30 @@ ADAPTER_REQUIREMENTS = {"peft": "peft>=0.17,<1"}
 QLORA_REQUIREMENTS = {"bitsandbytes": "bitsandbytes>=0.43"}
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One environment variable of launch.sh. `value` is bash, a default that the caller's environment overrides."""
-
-    name: str
-    value: str
-    reason: str
-
-
-def launch_files(plan: Plan, configs: Mapping[str, str]) -> Files:
-    """All files, the DeepSpeed JSON texts in `configs` among them."""
-    env = templates("deepspeed")
-    context = {
-        "plan": plan, "best": plan.best, "model": plan.model, "cluster": plan.cluster, "training": plan.job.training,
-        "nodes": summary.nodes(plan), "summary": summary,
+def variables(plan: Plan) -> dict[str, object]:
+    """What the templates of launch.sh and of the report see."""
+    return {
+        "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan), "variables": environment_variables(plan),
         "default_model": default_model(plan), "default_data": plan.job.training.data_path,
-        "qwen1": plan.model.model_type == "qwen", "trainer": trainer_arguments(plan), "release": DEEPSPEED_RELEASE,
-        "notes": notes(plan),
+        "qwen1": _qwen1(plan), "trainer": trainer_arguments(plan), "notes": notes(plan),
+        "predicted_for": summary.predicted_for(plan, "deepspeed"),
     }
-    texts = [
-        File("plan.json", plan.to_json()),
-        *(File(path, text) for path, text in configs.items()),
-        File("model/config.json", json.dumps(hf_config(plan.model), indent=2, allow_nan=False) + "\n"),
-        File("train.py", _script("train.py"), True),
-        File("sequences.py", _script("sequences.py")),
-        File("saving.py", _script("saving.py")),
-        File("states.py", _script("states.py")),
-        File("launch.sh", env.get_template("launch.sh.j2").render(context), True),
-        File("sbatch.sh", env.get_template("sbatch.sh.j2").render(context), True),
-        File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan))),
-        File("REPORT.md", env.get_template("REPORT.md.j2").render(context)),
-    ]
-    if context["qwen1"]:
-        texts.append(File("convert_qwen.py", _script("convert_qwen.py"), True))
-    return Files(tuple(texts))
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """What no template makes: the model's config.json, the training script, requirements."""
+    yield File("model/config.json", json.dumps(hf_config(plan.model), indent=2, allow_nan=False) + "\n")
+    yield File("train.py", _script("train.py"), True)
+    for name in ("sequences.py", "saving.py", "states.py"):
+        yield File(name, _script(name))
+    yield File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan)))
+    if _qwen1(plan):
+        yield File("convert_qwen.py", _script("convert_qwen.py"), True)
+
+
+def _qwen1(plan: Plan) -> bool:
+    return plan.model.model_type == "qwen"
 
 
 def _script(name: str) -> str:
@@ -72,12 +60,12 @@ def notes(plan: Plan) -> tuple[str, ...]:
     options, found = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
         found.append("ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
-                     "step and does not overlap it with backward.")
+                     "step and does not overlap it with backward")
     if plan.best.parallel.cp > 1 and plan.job.training.clip_grad:
         found.append("Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
-                     "of each group only, so clipping is approximate.")
+                     "of each group only, so clipping is approximate")
     if plan.job.packing:
-        found.append(f"{summary.PACKING}.")
+        found.append(summary.PACKING)
     return tuple(found)
 
 
@@ -121,7 +109,7 @@ def recompute_layers(plan: Plan) -> int:
 def default_model(plan: Plan) -> str:
     """Pretrained weights unless the environment says otherwise: an adapter's; else none, and weights are random."""
     task = plan.job.task or ("lora" if plan.model.adapter is not None else "pretrain")
-    if task == "pretrain" or plan.model.model_type == "qwen":
+    if task == "pretrain" or _qwen1(plan):
         return ""
     return plan.model.huggingface_id or ""
 

@@ -16,20 +16,24 @@ DATA = Path(__file__).parent / "data" / "environment.json"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`forced`: the run fails or is wrong with another value, so the caller's own value is overwritten.
-
-    refused: the values that are known to be wrong; None: every other one, and none at all.
-    """
+    """One of launch.sh. `value`: as bash would have it between double quotes, a default that the caller's environment
+    overrides; `forced`: the run fails or is wrong with another one, so the caller's own is overwritten."""
 
     name: str
     value: str
-    forced: bool
+    reason: str
+    source: str = ""
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Variable):
+    """A row of the table. refused: the values that are known to be wrong; None: every other one, and none at all."""
+
     when: str
     architectures: tuple[str, ...]
     since: str | None
     until: str | None
-    reason: str
-    source: str
     refused: tuple[str, ...] | None = None
 
 
@@ -44,23 +48,23 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 
 
 @cache
-def table() -> tuple[Variable, ...]:
+def table() -> tuple[Row, ...]:
     """Every row. Of several rows with one name, the first that applies counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(Variable(**{**row, "architectures": tuple(row["architectures"]),
-                             "refused": tuple(row["refused"]) if "refused" in row else None}) for row in rows)
+    return tuple(Row(**{**row, "architectures": tuple(row["architectures"]),
+                        "refused": tuple(row["refused"]) if "refused" in row else None}) for row in rows)
 
 
-def variables(plan: Plan, megatron_version: str) -> tuple[Variable, ...]:
+def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
     """What applies to this plan's GPU, version and options."""
     return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best))
 
 
-def applying(megatron_version: str, architecture: str, when: Callable[[str], bool]) -> tuple[Variable, ...]:
+def applying(megatron_version: str, architecture: str, when: Callable[[str], bool]) -> tuple[Row, ...]:
     """The rows of a version and a GPU whose condition (a name of the column `when`) holds."""
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))
-    found: dict[str, Variable] = {}
+    found: dict[str, Row] = {}
     for row in table():
         in_range = (order.index(row.since) if row.since else 0) <= version <= (
             order.index(row.until) if row.until else len(order))

@@ -1,4 +1,4 @@
-"""What a target hands out: texts by relative path, templates that fill them, and writing them all or not at all."""
+"""What a target hands out: texts by relative path, and writing them all or not at all."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from symconfig.errors import InputError, Problem
-from symconfig.resources import data_dir
-
-if TYPE_CHECKING:
-    from jinja2.sandbox import SandboxedEnvironment
 
 # Characters that no shell, shell array or shellcheck reads a meaning into. The comma is left out: SC2054.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
@@ -71,29 +65,6 @@ def line(value: object) -> str:
 def slug(value: object) -> str:
     """Letters, digits, dot, dash and underscore only, for job names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
-
-
-def environment(*folders: Path) -> SandboxedEnvironment:
-    """Jinja in its sandbox (templates may be a user's): undefined names are errors, nothing is escaped as HTML."""
-    from jinja2 import FileSystemLoader, StrictUndefined  # whoever asks what an option means renders nothing
-    from jinja2.sandbox import SandboxedEnvironment
-
-    env = SandboxedEnvironment(
-        loader=FileSystemLoader([str(folder) for folder in folders]),
-        undefined=StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    env.filters.update(sh=sh, line=line, slug=slug)
-    return env
-
-
-@cache
-def templates(target: str) -> SandboxedEnvironment:
-    """The environment over `templates/<target>/`."""
-    return environment(data_dir("templates") / target)
 
 
 def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:

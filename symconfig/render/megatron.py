@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 
 from symconfig.cost.framework import MEGATRON
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import environment, flags, summary
-from symconfig.render.files import File, Files, sh, templates
+from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
 from symconfig.render.megatron_moe import moe_args
@@ -23,6 +23,7 @@ from symconfig.render.megatron_run import (
 )
 
 NAME = "megatron"
+DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
 OLDEST = "core_v0.12.1"
 NO_GROUPED_GEMM = ("volta",)  # validate_args wants compute capability 8.0 for --moe-grouped-gemm
 
@@ -67,9 +68,9 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     return done
 
 
-def render(plan: Plan) -> Files:
-    """launch.sh, sbatch.sh, megatron_args.txt, plan.json, REPORT.md."""
-    done = groups(plan)
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    done, target = groups(plan), version(plan)
     training = plan.job.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
     for name, value in (("tokenizer_model", tokenizer), ("split", training.split),
@@ -77,25 +78,21 @@ def render(plan: Plan) -> Files:
         if value is not None and (bad := unpassable(value)):
             raise InputError(Problem(f"cannot be passed to a program: {bad}", field=f"training.{name}",
                                      got=repr(value)))
-    fill = partial(
-        _fill,
-        plan=plan, best=plan.best, version=version(plan), groups=done, nodes=summary.nodes(plan),
-        variables=environment.variables(plan, version(plan)), summary=summary.FUNCTIONS, notes=_notes(plan),
-        tokenizer=tokenizer,
-        tokenizer_type=training.tokenizer_type or "HuggingFaceTokenizer",
-        padded=MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
-    )
-    words = [word for group in done for option in group.options for word in option]
-    return Files((
-        File("plan.json", plan.to_json()),
-        File("launch.sh", fill("launch.sh.j2"), executable=True),
-        File("sbatch.sh", fill("sbatch.sh.j2"), executable=True),
-        File("megatron_args.txt", " ".join(map(sh, words)) + "\n"),
-        File("REPORT.md", fill("REPORT.md.j2")),
-    ))
+    return {
+        "framework": f"Megatron-LM {target}", "version": target, "groups": done,
+        "variables": environment.variables(plan, target), "notes": notes(plan), "tokenizer": tokenizer,
+        "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
+        "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
+        "predicted_for": summary.predicted_for(plan, NAME),
+    }
 
 
-def _notes(plan: Plan) -> tuple[str, ...]:
+def texts(plan: Plan) -> Iterator[File]:
+    """What launch.sh passes, on one line."""
+    yield File("megatron_args.txt", " ".join(map(sh, arguments(plan))) + "\n")
+
+
+def notes(plan: Plan) -> tuple[str, ...]:
     """What a person must know about this GPU before the first start."""
     found = []
     if plan.cluster.gpu.architecture == "volta":
@@ -113,6 +110,3 @@ def _notes(plan: Plan) -> tuple[str, ...]:
                      "over every token; --load, in the job or after the script's name, gives it weights to start from")
     return tuple(found)
 
-
-def _fill(template: str, **values: object) -> str:
-    return templates(NAME).get_template(template).render(**values)

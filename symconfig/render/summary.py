@@ -73,6 +73,14 @@ def intervals(plan: Plan) -> list[str]:
     return said
 
 
+def predicted_for(plan: Plan, backend: str) -> str:
+    """Whose times and bytes these are, where the files are for the other framework; nothing where they are its own."""
+    if plan.best.target.backend == backend:
+        return ""
+    return ("The plan was made for the other framework, and these times and bytes are what that one would take: "
+            f"`symconfig plan --backend {backend}` predicts them for this one.")
+
+
 def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.adapt.files import adapted
-from symconfig.render import megatron
+from symconfig.render import render
 from tests.adapt.scripts import head, options, written
 from tests.adapt.test_hard_scripts import MINE, adapt, new, plan
 
@@ -49,7 +49,7 @@ def test_a_number_of_the_scheduler_that_stays_dark_is_not_written_over_at_its_us
 
 
 def test_our_own_check_of_the_number_of_gpus_moves_with_it(tmp_path: Path) -> None:
-    outcome = adapted(written(tmp_path, megatron.render(MINE)["launch.sh"]), GOAL, {})
+    outcome = adapted(written(tmp_path, render(MINE, "megatron")["launch.sh"]), GOAL, {})
     assert "NNODES * GPUS_PER_NODE != 64" in new(outcome)
     assert not outcome.unplaced
 

@@ -14,7 +14,7 @@ from symconfig.errors import InputError
 from symconfig.launch.text import Text
 from symconfig.launch.tree import parse_json
 from symconfig.plan import Plan, Recompute
-from symconfig.render import deepspeed
+from symconfig.render import render
 from tests.sample_plans import sample_plan
 
 COMMENTED = """{
@@ -55,7 +55,7 @@ def lines(outcome: Adapted) -> list[str]:
 ])
 def test_what_was_rendered_from_the_plan_is_left_as_it_is(tmp_path: Path, fields: dict[str, Any]) -> None:
     mine = plan(**fields)
-    for path, text in ((item.path, item.text) for item in deepspeed.render(mine)):
+    for path, text in ((item.path, item.text) for item in render(mine, "deepspeed")):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)
     outcome = adapted(str(tmp_path / "ds_config.json"), mine, {})

@@ -16,7 +16,7 @@ from symconfig.adapt.outcome import Adapted
 from symconfig.errors import InputError
 from symconfig.launch.read import read
 from symconfig.plan import Plan, Recompute
-from symconfig.render import megatron
+from symconfig.render import render
 from tests.adapt.scripts import STYLES, array, options, written
 from tests.sample_plans import sample_plan
 
@@ -58,7 +58,7 @@ def test_a_script_that_says_the_plan_already_is_left_as_it_is(
                                    "gpt-oss-120b", "gpt3-175b", "qwen2.5-7b"])
 def test_so_is_what_was_rendered_from_it(tmp_path: Path, model: str) -> None:
     mine = sample_plan(model, "h100")
-    outcome = adapt(tmp_path, megatron.render(mine)["launch.sh"], mine)
+    outcome = adapt(tmp_path, render(mine, "megatron")["launch.sh"], mine)
     assert (outcome.files, outcome.unplaced) == ({}, ())
 
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import UndefinedError
-from jinja2.sandbox import SecurityError
 
 from symconfig.descriptor.job import Packing
 from symconfig.errors import InputError
 from symconfig.render import files as files_module
 from symconfig.render import render, targets
-from symconfig.render.files import File, Files, environment, line, sh, slug, write
+from symconfig.render.files import File, Files, line, sh, slug, write
+from symconfig.render.fill import as_yaml, environment
+from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
 TWO = Files((File("a.sh", "#!/bin/sh\n", executable=True), File("sub/b.txt", "ü\n")))
@@ -133,14 +134,31 @@ def test_plain_words_stay_bare_and_commas_are_quoted() -> None:
         "--lr", "3e-05", "a/b", "''", "'127,0'", "'(tt|)*3'", "'~'"]
 
 
-def test_templates_run_in_the_sandbox_and_undefined_names_are_errors(tmp_path: Path) -> None:
-    (tmp_path / "bad.j2").write_text("{{ ''.__class__.__mro__ }}")
-    (tmp_path / "typo.j2").write_text("{{ nothing }}")
-    env = environment(tmp_path)
-    with pytest.raises(SecurityError):
-        env.get_template("bad.j2").render()
-    with pytest.raises(UndefinedError):
-        env.get_template("typo.j2").render()
+@pytest.mark.parametrize("text", [
+    "{{ ''.__class__.__mro__ }}", "{{ nothing }}", "{{ model.nothing }}",
+    # Pydantic's own ways to read a file, or a pickle; what a plan can write.
+    "{{ model.parse_file('/etc/passwd') }}", "{{ model.parse_raw('x', proto='pickle', allow_pickle=True) }}",
+    "{{ plan.to_json() }}", "{{ plan.load('plan.json') }}", "{% set a = [] %}{{ a.append(1) }}",
+    "{{ summary.number.__globals__ }}", "{{ model.model_copy() }}",
+])
+def test_templates_run_in_the_sandbox_and_undefined_names_are_errors(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.j2").write_text(text)
+    with pytest.raises(InputError, match=r"bad.j2: cannot be filled"):
+        environment(tmp_path).filled("bad.j2", common(sample_plan()))
+
+
+def test_a_template_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.j2").write_text("fine\n{% if %}\n")
+    with pytest.raises(InputError, match=r"bad.j2:2: is no template"):
+        environment(tmp_path).filled("bad.j2", {})
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_the_yaml_filter_writes_reads_back(value: object) -> None:
+    text = as_yaml({"a": {"b": value}}, indent=2)
+    assert yaml.safe_load(f"top:\n  {text}\n") == {"top": {"a": {"b": value}}}
+    assert yaml.safe_load(as_yaml(value)) == value
 
 
 def test_targets_are_found_by_module_and_unknown_ones_named() -> None:
@@ -178,8 +196,8 @@ def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     import symconfig.render as package
 
     (tmp_path / "toy_target.py").write_text(
-        "from symconfig.render.files import File, Files\nNAME = 'toy'\n"
-        "def render(plan):\n    return Files((File('toy.txt', plan.model.name),))\n")
+        "from symconfig.render.files import File\nNAME, DOES = 'toy', 'a toy'\ndef variables(plan):\n    return {}\n"
+        "def texts(plan):\n    yield File('toy.txt', plan.model.name)\n")
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     targets.cache_clear()
     try:

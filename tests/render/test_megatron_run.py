@@ -237,7 +237,7 @@ def test_the_report_says_what_was_chosen_and_why() -> None:
 
 @pytest.mark.parametrize(("cluster", "said"), [("v100-16gb", "sm_70"), ("mi300x", "ROCm"), ("h100", None)])
 def test_the_report_warns_of_gpus_that_need_another_build(cluster: str, said: str | None) -> None:
-    notes = megatron._notes(sample_plan("llama2-13b", cluster))
+    notes = megatron.notes(sample_plan("llama2-13b", cluster))
     assert (said is None and not notes) or (said is not None and said in notes[0])
 
 

@@ -4,8 +4,8 @@
 #
 # Run it once on every node. Options after the script's name are added at the end, and win.
 #   DRY_RUN=1        print the command, one argument per line, quoted for bash, and stop
-#   MEGATRON_PATH    the Megatron-LM checkout, version core_v0.19.0 (default: the current folder)
 #   NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT
+#   MEGATRON_PATH    the Megatron-LM checkout, version core_v0.19.0 (default: the current folder)
 #   DATA_PATH        one dataset prefix: real data instead of the default below (used as it stands)
 #   DATA_SPLIT, TOKENIZER_TYPE, TOKENIZER_MODEL    with DATA_PATH
 set -euo pipefail
@@ -20,7 +20,6 @@ GPUS_PER_NODE=${GPUS_PER_NODE:-8}
 NODE_RANK=${NODE_RANK:-${SLURM_NODEID:-0}}
 MASTER_ADDR=${MASTER_ADDR:-localhost}
 MASTER_PORT=${MASTER_PORT:-29500}
-MEGATRON_PATH=${MEGATRON_PATH:-.}
 
 for count in "$NNODES" "$GPUS_PER_NODE"; do
     [[ "$count" =~ ^[1-9][0-9]{0,6}$ ]] || fail "NNODES and GPUS_PER_NODE must be whole numbers, got '$count'"
@@ -40,6 +39,8 @@ export PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:T
 # NVLink SHARP takes GPU memory for every communicator.
 # Source: Megatron-LM core_v0.19.0, megatron/core/transformer/moe/README.md.
 export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
+
+MEGATRON_PATH=${MEGATRON_PATH:-.}
 
 MODEL_ARGS=(
     --transformer-impl transformer_engine
@@ -164,13 +165,7 @@ if [[ -n "${DATA_PATH:-}" ]]; then
     )
 fi
 
-COMMAND=(
-    torchrun
-    --nnodes "$NNODES"
-    --nproc-per-node "$GPUS_PER_NODE"
-    --node-rank "$NODE_RANK"
-    --master-addr "$MASTER_ADDR"
-    --master-port "$MASTER_PORT"
+PROGRAM=(
     "$MEGATRON_PATH/pretrain_gpt.py"
     "${MODEL_ARGS[@]}"
     "${MOE_ARGS[@]}"
@@ -182,6 +177,15 @@ COMMAND=(
     "${EVAL_AND_LOGGING_ARGS[@]}"
     "$@"
 )
+COMMAND=(
+    torchrun
+    --nnodes "$NNODES"
+    --nproc-per-node "$GPUS_PER_NODE"
+    --node-rank "$NODE_RANK"
+    --master-addr "$MASTER_ADDR"
+    --master-port "$MASTER_PORT"
+    "${PROGRAM[@]}"
+)
 
 if [[ "${DRY_RUN:-0}" == 1 ]]; then
     printf '%q\n' "${COMMAND[@]}"
@@ -192,5 +196,5 @@ if ((NNODES > 1)) && [[ "$MASTER_ADDR" == localhost ]]; then
     fail "MASTER_ADDR must name the first of the $NNODES nodes (sbatch.sh sets it)"
 fi
 [[ -f "$MEGATRON_PATH/pretrain_gpt.py" ]] || fail "no pretrain_gpt.py in '$MEGATRON_PATH'; set MEGATRON_PATH to a Megatron-LM checkout"
-command -v torchrun >/dev/null || fail "torchrun is not on the PATH; install PyTorch or start the container"
+command -v "${COMMAND[0]}" >/dev/null || fail "${COMMAND[0]} is not on the PATH; install PyTorch or start the container"
 exec "${COMMAND[@]}"

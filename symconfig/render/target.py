@@ -1,0 +1,74 @@
+"""What a target and a launcher are made of: a module that computes, and a folder of templates that only say it.
+
+A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
+`variables(plan, files)` a launcher. Both may have `texts(plan)`: files that no template makes. Every `*.j2` of the
+folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.render import summary
+from symconfig.render.files import File
+from symconfig.resources import data_dir
+
+ENDING = ".j2"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
+    wins; `shared`: templates that others extend or include, which make no file."""
+
+    name: str
+    does: str
+    variables: Callable[..., Mapping[str, object]]
+    texts: Callable[[Plan], Iterable[File]]
+    folders: tuple[Path, ...]
+    shared: tuple[Path, ...]
+
+    def files(self, plan: Plan, *of: object) -> list[File]:
+        """Its files in a written order: templates by name, then texts. `of`: what else `variables` is given.
+
+        Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
+        """
+        from symconfig.render.fill import environment  # whoever asks what an option means renders nothing
+
+        values = {**common(plan), **self.variables(plan, *of)}
+        env = environment(*self.folders, *self.shared)
+        made = ((name, env.filled(name, values)) for name in self.templates())
+        found = [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
+        return [*found, *self.texts(plan)]
+
+    def templates(self) -> tuple[str, ...]:
+        """Their names, with forward slashes."""
+        names = {path.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(f"*{ENDING}")}
+        return tuple(sorted(names))
+
+
+def common(plan: Plan) -> dict[str, object]:
+    """What every template may use."""
+    return {
+        "plan": plan, "best": plan.best, "model": plan.model, "cluster": plan.cluster, "training": plan.job.training,
+        "nodes": summary.nodes(plan), "summary": summary.FUNCTIONS,
+    }
+
+
+def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
+    """The sources of a package by name, found by looking at its modules; `folder`: where each has its templates."""
+    found: dict[str, Source] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        module: Any = importlib.import_module(f"{package.__name__}.{info.name}")
+        if isinstance(getattr(module, "NAME", None), str) and callable(getattr(module, "variables", None)):
+            found[module.NAME] = Source(
+                module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
+                (folder / module.NAME,), (data_dir("templates") / "shared",))
+    return dict(sorted(found.items()))
