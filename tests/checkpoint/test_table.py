@@ -1,0 +1,70 @@
+"""The table of rules: every name in it means something, and everything that can be named is used."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from symconfig.checkpoint.changes import FACTS
+from symconfig.checkpoint.kinds import between
+from symconfig.checkpoint.table import Rule, table
+from symconfig.checkpoint.verdict import Verdict
+from symconfig.render import flags
+from symconfig.render.flags import first_with
+
+RULES = {rule.name: rule for rule in table().rules}
+
+
+def names(rule: Rule) -> set[str]:
+    return {*rule.any_of, *rule.all_of, *rule.none_of}
+
+
+def test_rules_have_names_of_their_own() -> None:
+    assert len(RULES) == len(table().rules)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_a_rule_names_is_there(rule: Rule) -> None:
+    assert names(rule) <= set(FACTS)
+    assert {*rule.how, *rule.otherwise_how} <= set(table().steps)
+    assert set(rule.lost) <= set(table().lost)
+    ways = {way for name in rule.formats for way in table().formats[name].optimizer}
+    assert set(rule.optimizer) <= ways
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_conversion_says_how_and_what_is_left_without_it(rule: Rule) -> None:
+    assert (rule.verdict is Verdict.CONVERTED) == (rule.otherwise is not None)
+    if rule.verdict in (Verdict.CONVERTED, Verdict.WEIGHTS):
+        assert rule.how
+    if rule.otherwise is Verdict.WEIGHTS:
+        assert rule.otherwise_how
+    if rule.verdict is Verdict.NO:
+        assert not rule.how
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_says_where_it_is_read(rule: Rule) -> None:
+    assert re.search(r"\w", rule.source)
+    assert "{changed}" in rule.says or not rule.any_of or "framework" in rule.any_of
+
+
+def test_every_fact_and_step_is_used() -> None:
+    assert set().union(*map(names, RULES.values())) == set(FACTS)
+    used = {name for rule in RULES.values() for name in (*rule.how, *rule.otherwise_how)}
+    assert used == set(table().steps)
+    assert {name for rule in RULES.values() for name in rule.lost} == set(table().lost)
+
+
+@pytest.mark.parametrize("name", table().steps)
+def test_options_are_those_of_the_releases_that_are_told_them(name: str) -> None:
+    """Of every release that could be told: Megatron-LM's parser has the option."""
+    for row in table().steps[name]:
+        if row.kind != "options" or "--model" in row.words:  # train.py's
+            continue
+        options = [word for word in row.words.split() if word.startswith("--")]
+        told = [release for release in flags.versions()[1:] if between(release, row.since, row.until)]
+        first = max((first_with(option) or "never" for option in options), key=flags.versions().index)
+        if name != "through-0.15":  # a release of its own, whatever the old run has
+            assert flags.versions().index(first) <= flags.versions().index(told[0]), options
