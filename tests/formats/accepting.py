@@ -1,0 +1,43 @@
+"""What every accept.py has in common: the folders of its arguments, one JSON line for each.
+
+The driver runs it with the format's own Python and this folder on its path; nothing of symconfig is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What the parser understood, in the words of `tests/verify_formats.py`, `words`.
+Values = dict[str, Any]
+
+
+def answer(accept: Callable[[Path], Values]) -> None:
+    """Let `accept` read each folder. It returns what the parser understood, and raises what the parser raises."""
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # frameworks print what they like, below Python too
+    with os.fdopen(out, "w", encoding="utf-8") as lines:
+        for name in sys.argv[1:]:
+            said, values = [], {}
+            try:
+                values = accept(Path(name))
+            except (Exception, SystemExit) as error:  # a command line's parser exits
+                said = [f"{type(error).__name__}: {error}"]
+            print(json.dumps({"folder": name, "accepted": not said, "said": said, "values": values}), file=lines,
+                  flush=True)
+
+
+def dry_run(folder: Path, **variables: str) -> list[str]:
+    """The words of the command that the folder's launch.sh would run."""
+    environment = {**os.environ, **variables, "DRY_RUN": "1"}
+    done = subprocess.run(["bash", str(folder / "launch.sh")], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"launch.sh: {done.stderr.strip()}")
+    # Each line is one word, quoted for bash: bash itself takes the quotes off again.
+    script = "".join(f"printf '%s\\0' {line}\n" for line in done.stdout.splitlines())
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]

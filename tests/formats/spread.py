@@ -1,0 +1,70 @@
+"""The plans that every format is tried with: each kind of model, and each kind of choice that a plan can hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import symconfig
+from symconfig.descriptor.load import load_model
+from symconfig.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One plan. job: arguments of `symconfig.plan`. adapter: fields of the zoo model's adapter that are replaced."""
+
+    name: str
+    model: str
+    cluster: str
+    gpus: int
+    global_batch_size: int
+    job: dict[str, Any] = field(default_factory=dict)
+    adapter: dict[str, Any] = field(default_factory=dict)
+
+    def plan(self) -> Plan:
+        model = load_model(self.model)
+        if self.adapter:
+            assert model.adapter is not None
+            model = model.model_copy(update={"adapter": model.adapter.model_copy(update=self.adapter)})
+        return symconfig.plan(model, self.cluster, self.gpus, self.global_batch_size, top=1, **self.job).plan
+
+
+def _megatron(**pins: int | str) -> dict[str, Any]:
+    return {"backend": "megatron", "pins": pins}
+
+
+def _deepspeed(**pins: int | str) -> dict[str, Any]:
+    return {"backend": "deepspeed", "pins": pins}
+
+
+SPREAD = (
+    # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
+    Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),
+    Spread("llama2-13b", "llama2-13b", "a100-80gb", 64, 1024),
+    Spread("llama3.1-8b-context", "llama3.1-8b", "h100", 16, 32, {"seq_length": 32768, **_megatron(cp=4)}),
+    Spread("llama3.1-8b-plain", "llama3.1-8b", "h100", 16, 128, {"seq_length": 8192, **_megatron(tp=2, pp=1, cp=1)}),
+    Spread("llama3.1-8b-fp8", "llama3.1-8b", "h100", 16, 128, {"seq_length": 8192, "precision": "fp8"}),
+    Spread("llama3.1-70b-interleaved", "llama3.1-70b", "h100", 64, 256, {"seq_length": 8192, **_megatron(pp=4, vpp=2)}),
+    Spread("llama3.1-405b-uneven", "llama3.1-405b", "h100", 1024, 512, {"seq_length": 8192}),
+    Spread("gpt3-175b", "gpt3-175b", "a100-80gb", 128, 512, {"seq_length": 2048, **_megatron(tp=8)}),
+    Spread("qwen2.5-7b-full-recompute", "qwen2.5-7b", "l40s", 16, 128, _megatron(recompute="full")),
+    Spread("qwen3-32b", "qwen3-32b", "h100", 32, 256, _megatron(tp=4, pp=1)),
+    # Experts, latent attention, sliding windows.
+    Spread("mixtral-8x7b", "mixtral-8x7b", "h100", 64, 512, _megatron(ep=8)),
+    Spread("qwen3-30b-a3b", "qwen3-30b-a3b", "h100", 32, 256, _megatron(ep=8)),
+    Spread("deepseek-v3", "deepseek-v3", "h100", 1024, 2048, _megatron(tp=2, pp=16, vpp=2, ep=64, etp=1)),
+    Spread("gpt-oss-120b", "gpt-oss-120b", "h200", 64, 256, _megatron(tp=1, pp=4, vpp=1, ep=8, etp=1)),
+    # DeepSpeed: ZeRO's stages, offload, Ulysses, AutoTP, AutoEP, fp16.
+    Spread("llama2-7b-zero", "llama2-7b", "a100-80gb", 8, 64, _deepspeed(zero=2)),
+    Spread("llama2-13b-zero3", "llama2-13b", "a100-80gb", 16, 256, _deepspeed(zero=3)),
+    Spread("llama3.1-8b-ulysses", "llama3.1-8b", "h100", 16, 32, {"seq_length": 32768, **_deepspeed(cp=4, zero=3)}),
+    Spread("llama3.1-8b-autotp", "llama3.1-8b", "h100", 8, 64, _deepspeed(tp=2, zero=1)),
+    Spread("qwen2.5-7b-offload", "qwen2.5-7b", "rtx4090", 8, 64, _deepspeed(zero=3, optimizer_offload="1.0")),
+    Spread("qwen3-30b-a3b-autoep", "qwen3-30b-a3b", "h100", 32, 256, _deepspeed(ep=8)),
+    Spread("llama2-7b-fp16", "llama2-7b", "v100-16gb", 32, 128, _deepspeed(zero=3)),
+    # Adapters: LoRA, and QLoRA, whose frozen weights are quantised.
+    Spread("qwen2.5-7b-lora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}),
+    Spread("llama2-70b-lora", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192}),
+    Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
+)

@@ -1,0 +1,68 @@
+"""The words in which an accept.py says what its parser understood, and where that is not the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.render.summary import nodes
+
+# Kinds of a stage's parts that are no transformer layers.
+_NO_LAYERS = ("embedding", "head", "mtp")
+
+
+def words(plan: Plan) -> dict[str, Any]:
+    """Every word in which an accept.py may say what its parser understood, with this plan's value."""
+    best, model, training = plan.best, plan.model, plan.job.training
+    parallel, batch, options = best.parallel, best.batch, best.options
+    adapter, where = model.adapter, nodes(plan)
+    return {
+        **asdict(parallel), "edp": parallel.edp, "world": parallel.world_size,
+        "nodes": where.count, "gpus_per_node": where.gpus,
+        "micro": batch.micro, "global": batch.global_, "num_microbatches": batch.num_microbatches,
+        "seq_length": batch.seq_length, "tokens_per_step": batch.global_ * batch.seq_length,
+        "zero_stage": options.zero_stage, "precision": options.precision, "grad_bytes": options.grad_bytes,
+        "sequence_parallel": options.sequence_parallel, "cp_comm": options.cp_comm,
+        "recompute": options.recompute.granularity, "recompute_method": options.recompute.method,
+        "recompute_modules": list(options.recompute.modules), "recompute_num_layers": options.recompute.num_layers,
+        "optimizer_offload": options.optimizer_offload, "param_offload": options.param_offload,
+        "activation_offload": options.activation_offload, "schedule": options.schedule,
+        "pipeline_layout": options.pipeline_layout, "microbatch_group_size": options.microbatch_group_size,
+        "moe_dispatcher": options.moe_dispatcher, "account_for_embedding": options.account_for_embedding,
+        "account_for_loss": options.account_for_loss, "first_stage_layers": options.first_stage_layers,
+        "last_stage_layers": options.last_stage_layers,
+        "layers_by_stage": [sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk)
+                            for stage in best.stages],
+        **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
+        "adapter": adapter.method if adapter else None, "lora_r": adapter.r if adapter else None,
+        "lora_alpha": adapter.lora_alpha if adapter else None,
+        "lora_dropout": adapter.lora_dropout if adapter else None,
+        "lora_targets": sorted(adapter.target_modules) if adapter else None,
+        "num_hidden_layers": model.num_hidden_layers, "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size, "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads, "vocab_size": model.vocab_size,
+        "num_experts": model.experts.num_experts if model.experts else None,
+        "num_experts_per_tok": model.experts.num_experts_per_tok if model.experts else None,
+        **training.model_dump(mode="json"),
+    }
+
+
+def differences(plan: Plan, values: Mapping[str, Any]) -> list[str]:
+    """Where what the parser understood is not the plan."""
+    expected = words(plan)
+    if not values:
+        return ["nothing was said of what the parser understood"]
+    unknown = [f"{name} is no word of a plan" for name in values if name not in expected]
+    return unknown + [f"{name} is {value!r}, the plan has {expected[name]!r}" for name, value in values.items()
+                      if name in expected and not _same(value, expected[name])]
+
+
+def _same(value: Any, planned: Any) -> bool:
+    if isinstance(value, bool) or isinstance(planned, bool):
+        return value is planned
+    if isinstance(value, int | float) and isinstance(planned, int | float):
+        return math.isclose(value, planned, rel_tol=1e-9)
+    return bool(value == (list(planned) if isinstance(planned, tuple) else planned))

@@ -1,0 +1,112 @@
+"""The driver of the real parsers: it hears all that they say, and nothing passes unseen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from symconfig.render import every_launcher, targets
+from tests import verify_formats
+from tests.formats import results
+from tests.formats.results import Outcome, Result
+from tests.formats.spread import SPREAD
+from tests.formats.words import differences, words
+from tests.sample_plans import sample_plan
+from tests.verify_formats import Format, judge, names, read_format
+
+# Verified by `symconfig verify` with the frameworks themselves.
+OWN = {"megatron", "deepspeed"}
+PLAN = sample_plan("llama2-13b")
+ACCEPT = """
+import sys
+from pathlib import Path
+from accepting import answer
+
+def accept(folder):
+    {body}
+
+answer(accept)
+"""
+
+
+def format_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Format:
+    """A format whose accept.py has this body."""
+    (tmp_path / "tried").mkdir()
+    (tmp_path / "tried" / "accept.py").write_text(ACCEPT.format(body=body))
+    here = Path(verify_formats.__file__).parent / "formats" / "accepting.py"
+    (tmp_path / "accepting.py").write_text(here.read_text())
+    monkeypatch.setattr(verify_formats, "FORMATS", tmp_path)
+    return Format("tried", "megatron", ())
+
+
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Result:
+    form = format_of(tmp_path, monkeypatch, body)
+    return judge(form, verify_formats.python_of(form, ""), {"a": PLAN}, tmp_path / "out")
+
+
+def test_no_format_ships_without_its_real_parser() -> None:
+    tried = {form.target for form in map(read_format, names())}
+    assert set(targets()) - OWN <= tried
+    launched = {launcher for form in map(read_format, names()) for launcher in form.launchers}
+    assert launched <= set(every_launcher())
+
+
+def test_the_spread_holds_every_kind_of_plan() -> None:
+    assert len({item.name for item in SPREAD}) == len(SPREAD)
+    backends = {item.job.get("backend", "") for item in SPREAD}
+    assert {"megatron", "deepspeed"} <= backends
+
+
+def test_what_the_parser_understood_is_compared_with_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"tp": words(PLAN)["tp"], "seq_length": 4096}
+    (outcome,) = judged(tmp_path, monkeypatch, f"print('noise'); return {values}").outcomes
+    assert outcome == Outcome("a", compared=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return {'tp': 7}", "tp is 7, the plan has 4"),
+        ("return {'tpp': 2}", "tpp is no word of a plan"),
+        ("return {}", "nothing was said"),
+        ("raise KeyError('no')", "KeyError: 'no'"),
+        ("sys.exit('bad option')", "SystemExit: bad option"),
+        ("import os; os._exit(3)", "accept.py ended with 3"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
+    result = judged(tmp_path, monkeypatch, body)
+    assert said in " ".join(result.outcomes[0].said)
+    assert not result.passed
+
+
+def test_a_flag_is_no_number_and_a_number_no_flag() -> None:
+    assert differences(PLAN, {"sequence_parallel": 1}) == ["sequence_parallel is 1, the plan has True"]
+    assert not differences(PLAN, {"lr": 0.0003, "recompute_modules": []})
+
+
+def test_a_format_that_takes_no_plan_has_not_passed() -> None:
+    refused = Outcome("a", refused=("pp: no.",))
+    assert not Result((), (refused,)).passed
+    assert Result((), (refused, Outcome("b", compared=1))).passed
+
+
+def test_a_run_of_some_formats_keeps_what_is_known_of_the_others(tmp_path: Path) -> None:
+    first = Result(("x==1",), (Outcome("a", compared=3),))
+    results.record({"old": first, "gone": first}, ("old", "gone"), tmp_path)
+    results.record({"new": Result((), (Outcome("a", refused=("no.",)),))}, ("old", "new"), tmp_path)
+    assert set(json.loads((tmp_path / "formats.json").read_text())) == {"old", "new"}
+    page = (tmp_path / "formats.md").read_text()
+    assert "| [old](#old) | 1 | 1 | 3 | 0 | 0 |" in page
+    assert "- a: refused: no." in page
+
+
+def test_the_page_is_that_of_the_recorded_results() -> None:
+    recorded = results.DOCS / "formats.json"
+    if not recorded.exists():
+        pytest.skip("nothing is recorded")
+    read = results._READ.validate_json(recorded.read_bytes())
+    assert (results.DOCS / "formats.md").read_text(encoding="utf-8") == results.page(read)
+    assert set(read) <= set(names())
