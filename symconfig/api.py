@@ -98,6 +98,7 @@ def plan(
     megatron_version: str | None = None,
     task: Literal["pretrain", "sft", "lora"] | None = None,
     precision: str | None = None,
+    attention: Literal["flash", "unfused"] | None = None,
     objective: Literal["time", "symtensor"] = "time",
     pins: Mapping[str, str | int] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
@@ -113,8 +114,8 @@ def plan(
     fields = {
         "model": _name(model), "cluster": _name(cluster), "gpus": gpus, "global_batch_size": global_batch_size,
         "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "task": task,
-        "precision": precision, "objective": objective, "pins": dict(pins or {}), "packing": _plain(packing),
-        "limits": _plain(limits), "training": _plain(training),
+        "precision": precision, "attention": attention, "objective": objective, "pins": dict(pins or {}),
+        "packing": _plain(packing), "limits": _plain(limits), "training": _plain(training),
     }
     document = Document({name: value for name, value in fields.items() if value is not None}, file="")
     given_model = None if isinstance(model, str | Path) else model

@@ -116,7 +116,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _audit, _adapt, _partition, _render, _verify, _measure, _explain, _timeline, _validate,
+    for add in (_plan, _audit, _adapt, _partition, _render, _formats, _verify, _measure, _explain, _timeline, _validate,
                 _calibrate, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
@@ -155,6 +155,7 @@ def _plan(commands: _Commands) -> _Parser:
     what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
     what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for an adapter, else pretrain)")
     what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
+    what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
     what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
     what.add_argument(
         "--pin",
@@ -208,6 +209,14 @@ def _render(commands: _Commands) -> _Parser:
     add_files(parser)
     parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_argument("--force", action="store_true", help="write into a folder that exists")
+    return parser
+
+
+def _formats(commands: _Commands) -> _Parser:
+    does = "what a plan can be written as, what can start it, and which of it can carry a certain plan"
+    parser = _command(commands, "formats", does, "formats", "cli_formats")
+    parser.add_argument("plan", nargs="?", metavar="PLAN.json", help="say which formats can carry this plan")
+    parser.add_argument("--templates", metavar="DIR", help="with the templates of your own")
     return parser
 
 

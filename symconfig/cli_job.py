@@ -23,6 +23,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], type]] = {
     "--megatron-version": (("megatron_version",), str),
     "--task": (("task",), str),
     "--precision": (("precision",), str),
+    "--attention": (("attention",), str),
     "--objective": (("objective",), str),
     "--memory-margin": (("limits", "memory_margin"), float),
     "--expert-imbalance": (("limits", "expert_imbalance"), float),

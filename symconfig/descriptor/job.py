@@ -118,6 +118,9 @@ class Job(Strict):
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
+    attention: Literal["flash", "unfused"] | None = Field(
+        default=None, description="the kernel; unfused keeps its scores in memory. Absent: flash, where the GPU has it"
+    )
     objective: Literal["time", "symtensor"] = "time"
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"

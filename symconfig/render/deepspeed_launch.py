@@ -91,9 +91,11 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
 
 
 def attention(plan: Plan) -> str:
-    """Transformers' attention kernel: torch's fused one, except where only the plain one computes the same."""
+    """Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only that one
+    computes the same."""
     model = plan.model
-    return "eager" if model.attention_sinks or model.attn_logit_softcapping is not None else "sdpa"
+    plain = plan.job.attention == "unfused" or model.attention_sinks or model.attn_logit_softcapping is not None
+    return "eager" if plain else "sdpa"
 
 
 def recompute_layers(plan: Plan) -> int:

@@ -52,6 +52,8 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     out = Arguments(flags.flags(target))
     model_args(out, plan.model, best.batch.seq_length, best.parallel.tp)
     moe_args(out, plan.model, best, plan.cluster.gpu.architecture not in NO_GROUPED_GEMM)
+    if plan.job.attention == "unfused":  # flash is what auto finds: Transformer Engine's fastest on this GPU
+        out.put("--attention-backend", "unfused")
     training_args(out, plan)
     precision_args(out, best)
     parallel_args(out, plan)

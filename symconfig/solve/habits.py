@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.cost.framework import FRAMEWORKS, Framework, TransformerImpl, megatron
+from symconfig.graph.blocks.common import Kernel
 from symconfig.solve.limits import NO_FLASH
 
 
 def habits(
-    backend: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine"
+    backend: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine",
+    attention: str | None = None,
 ) -> Framework:
-    """The framework as it runs on this GPU: without flash attention, Transformer Engine keeps the scores."""
+    """The framework as it runs on this GPU. attention: the job's kernel; without flash attention, asked for or for want
+    of a kernel, Transformer Engine keeps the scores as scaled, masked and softmaxed at once, Transformers as PyTorch's
+    operators leave them."""
     framework = FRAMEWORKS[backend] if backend != "megatron" else megatron(transformer_impl)
-    if framework.engine and architecture in NO_FLASH:
-        unfused = replace(framework.implementation, attention="fused_softmax")
-        return replace(framework, implementation=unfused)
+    if attention == "unfused" or (framework.engine and architecture in NO_FLASH):
+        kernel: Kernel = "fused_softmax" if framework.engine else "torch"
+        if framework.implementation.attention == "flash":
+            return replace(framework, implementation=replace(framework.implementation, attention=kernel))
     return framework

@@ -216,7 +216,7 @@ NO_FLASH = ("volta",)
 _WITHOUT_FLASH: tuple[Refusal, ...] = (
     (
         "context parallel kernel",
-        "context parallelism needs flash attention, which this GPU does not have",
+        "context parallelism needs flash attention, which this GPU or job does not have",
         lambda m, p: p.cp > 1,
     ),
 )
@@ -275,22 +275,25 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
     return _OFFLOADED | latent | (_OFFLOADED_EXPERTS if model.experts else frozenset[str]())
 
 
-def limits(backend: str, version: str, model: ModelDescriptor, architecture: str) -> Limits:
-    """The space of a target's version for this model on this kind of GPU."""
+def limits(backend: str, version: str, model: ModelDescriptor, architecture: str, flash: bool = True) -> Limits:
+    """The space of a target's version for this model on this kind of GPU. flash: whether the job may use such kernels.
+
+    DeepSpeed's Ulysses refuses Transformers' eager attention as Transformer Engine refuses its own unfused one.
+    """
     common = COMMON[backend]
     if backend == "deepspeed":
         # p2p stands for none: the scheme of Ulysses keeps the heads a second time, after their exchange.
         return Limits(
             pipeline=False, layouts=Layouts(any_cut=False), tensor_with_sequence=common.tensor_with_sequence,
             cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=(), block_recompute=False, activation_offload=False,
-            refusals=_DEEPSPEED,
+            refusals=_DEEPSPEED if flash else _DEEPSPEED + _WITHOUT_FLASH,
             interleaved=(), fsdp_alone=common.fsdp_alone,
         )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     modules = tuple(name for name in there if _applies(name, model))
     refusals = _MEGATRON + tuple(refusal for until, refusal in _MEGATRON_UNTIL if number < until)
-    if architecture in NO_FLASH:
+    if architecture in NO_FLASH or not flash:
         refusals += _WITHOUT_FLASH
     return Limits(
         pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=common.tensor_with_sequence,

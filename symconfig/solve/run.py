@@ -129,7 +129,7 @@ def request(
     return Request(
         model,
         job,
-        framework or habits(job.backend, cluster.gpu.architecture),
+        framework or habits(job.backend, cluster.gpu.architecture, attention=job.attention),
         version,
         space(model, cluster, job, pins),
         pins,
@@ -143,7 +143,7 @@ def request(
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's target can run, with the stages that a person may pin."""
     version = _version(job)
-    found = limits(job.backend, version, model, cluster.gpu.architecture)
+    found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention != "unfused")
     return found if pins.layout is None else pinnable(found, version)
 
 

@@ -13,6 +13,7 @@ from symconfig.plan import Plan, Search
 from symconfig.solve import candidate, pinned
 from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
+from symconfig.solve.limits import NO_FLASH
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
@@ -69,6 +70,10 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             else "--task lora, or the model without its adapter"
         )
         problems.append(Problem("does not go with this model", field="task", got=task, hint=hint))
+    if job.attention == "flash" and cluster.gpu.architecture in NO_FLASH:
+        problems.append(
+            Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
+        )
     if job.backend == "megatron" and model.adapter is not None:
         raise InfeasibleError(
             Problem("Megatron-LM has no LoRA", field="backend", got="megatron", hint="--backend deepspeed")

@@ -60,7 +60,8 @@ def saved(
 def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     found = restore(plan, plan.best)
-    framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl)
+    framework = habits(
+        plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
         found = _without_engine(found)
     framework = replace(framework, hide=found.request.framework.hide)

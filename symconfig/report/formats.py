@@ -1,0 +1,63 @@
+"""`symconfig formats`: what plans are written as, what starts them, and which of it can carry a certain plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symconfig.errors import SymconfigError
+from symconfig.plan import Plan
+from symconfig.render import every_launcher, render, targets
+from symconfig.render.overlay import overlaid
+from symconfig.render.target import Source
+from symconfig.report.grid import Block, Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A format. reasons: why it cannot carry the plan, all of them; None: no plan was given."""
+
+    name: str
+    does: str
+    reasons: tuple[str, ...] | None
+
+
+def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
+    """Every target. Raises InputError for a folder of templates that is wrong."""
+    known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
+    return tuple(Carried(name, source.does, None if plan is None else _reasons(plan, name, templates))
+                 for name, source in known.items())
+
+
+def _reasons(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
+    try:
+        render(plan, target, (), templates)
+    except SymconfigError as error:
+        return tuple(str(problem) for problem in error.problems)
+    return ()
+
+
+def blocks(found: tuple[Carried, ...]) -> list[Block]:
+    """The targets, the launchers, and why some cannot be had."""
+    asked = any(item.reasons is not None for item in found)
+    rows = tuple((item.name, *([] if not asked else ["no" if item.reasons else "yes"]), item.does) for item in found)
+    headers = ("target", *(["this plan"] if asked else []), "writes")
+    starts = tuple((name, source.does) for name, source in every_launcher().items())
+    grids: list[Block] = [Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
+                          Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)")]
+    why = tuple((item.name if not place else "", reason) for item in found
+                for place, reason in enumerate(item.reasons or ()))
+    return [*grids, *([Grid(("target", "cannot say"), why, left=(0, 1), title="Why not")] if why else [])]
+
+
+def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
+    """The JSON contract of `symconfig formats --json`."""
+    return {
+        "schema": "symconfig.formats/1",
+        "targets": [{"name": item.name, "does": item.does,
+                     **({} if item.reasons is None else {"carries": not item.reasons, "reasons": list(item.reasons)})}
+                    for item in found],
+        "launchers": [{"name": name, "does": source.does} for name, source in every_launcher().items()],
+    }

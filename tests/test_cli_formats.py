@@ -1,0 +1,61 @@
+"""`symconfig formats` and the options that say which files are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from symconfig.cli import main
+from symconfig.render import every_launcher, targets
+from symconfig.render.files import File, Files, write
+from tests.sample_plans import sample_plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A plan with a pipeline, which DeepSpeed cannot run with Transformers' models."""
+    write(Files((File("plan.json", sample_plan(pp=2).to_json()),)), tmp_path / "plan")
+    return tmp_path / "plan"
+
+
+def test_every_target_and_launcher_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in found["targets"]] == list(targets())
+    assert [item["name"] for item in found["launchers"]] == list(every_launcher())
+    assert all(len(item["does"]) > 10 for kind in ("targets", "launchers") for item in found[kind])
+    assert "carries" not in found["targets"][0]
+
+
+def test_a_plan_is_carried_or_every_reason_is_said(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", str(plan), "--json"]) == 0
+    found = {item["name"]: item for item in json.loads(capsys.readouterr().out)["targets"]}
+    assert found["megatron"]["carries"]
+    assert not found["deepspeed"]["carries"]
+    assert any("PipelineModule" in reason for reason in found["deepspeed"]["reasons"])
+    assert main(["formats", str(plan)]) == 0
+    said = capsys.readouterr().out
+    assert "PipelineModule" in said
+    assert "slurm" in said
+
+
+def test_names_that_are_none_are_all_said_before_any_work(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--target", "nemo", "--launcher", "pbs", "--out", str(plan.parent / "out")]
+    assert main(["render", str(plan), *words]) == 2
+    said = capsys.readouterr().err
+    assert "target: is not a target (got 'nemo'" in said
+    assert "launcher: is not a launcher (got 'pbs'" in said
+    job = ["--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8"]
+    assert main(["plan", *job, *words]) == 2
+    assert "got 'pbs'" in capsys.readouterr().err
+
+
+def test_the_manifest_names_every_file_with_its_digest(plan: Path) -> None:
+    out = plan.parent / "out"
+    assert main(["render", str(plan), "--out", str(out)]) == 0
+    listed = json.loads((out / "manifest.json").read_text())
+    assert listed["target"] == "megatron"
+    assert listed["launchers"] == ["slurm"]
+    assert {*listed["files"], "manifest.json"} == {path.name for path in out.iterdir()}
