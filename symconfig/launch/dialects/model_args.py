@@ -1,22 +1,26 @@
 """Megatron-LM's functional tests: MODEL_ARGS and ENV_VARS of a YAML file.
 
 The runner is tests/functional_tests/shell_test_utils/_run_training.sh: `true` is a switch, a text in brackets is
-several words, any other text is one, and the environment is put in by envsubst.
+several words, any other text is one, and the environment is put in by envsubst. Up to core_v0.12 a blank parts words
+without brackets, too; from then to core_v0.16 two backslashes stood before what bash would have read a meaning into.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.launch.dialects.entry import Entry, entries, word
 from symconfig.launch.dialects.interpolation import expanded
+from symconfig.launch.dialects.options import table_with
 from symconfig.launch.dialects.translate import by_path, translated
 from symconfig.launch.reading import Format, Piece, Reading, Setting, Tree, Unread, Word
 from symconfig.launch.text import Place
 
 SECTION = "MODEL_ARGS"
+_QUOTED = re.compile(r"\\\\(.)")
 
 
 def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
@@ -47,15 +51,31 @@ def _setting(name: str, entry: Entry) -> Iterator[Setting]:
         return
     switch = entry.value is True or entry.value == "true"
     said = () if switch else entry.words
-    if len(said) == 1 and said[0].text[:1] == "[" and said[0].text[-1:] == "]" and not said[0].unknown:
-        said = tuple(_items(said[0]))
+    if len(said) == 1 and not said[0].unknown:
+        said = tuple(_spoken(name, said[0]))
     yield Setting(name, entry.spelled, said, entry.place)
 
 
-def _items(whole: Word) -> Iterator[Word]:
-    """The words between the brackets of a text."""
-    for item in whole.text[1:-1].replace(",", " ").split():
+def _spoken(name: str, whole: Word) -> Iterator[Word]:
+    """The words that the text of one value stands for."""
+    text = whole.text
+    if text[:1] == "[" and text[-1:] == "]":
+        items = text[1:-1].replace(",", " ").split()
+    elif " " in text and _takes_several(name):
+        items = text.split()
+    elif "\\\\" in text:
+        items = [_QUOTED.sub(r"\1", text)]
+    else:
+        yield whole
+        return
+    for item in items:
         yield Word((Piece(item),), whole.place)
+
+
+def _takes_several(name: str) -> bool:
+    table = table_with(name.lstrip("-").replace("-", "_"))
+    flag = table.flags.get(name) if table is not None else None
+    return flag is not None and flag.nargs in ("+", "*")
 
 
 def _later_runs(tree: Tree) -> Iterator[Unread]:
