@@ -11,9 +11,13 @@ from symconfig.targets import AUTOEP_MODELS, AUTOTP_MODELS
 
 def refuse(plan: Plan) -> None:
     """Raise InfeasibleError with everything in the plan that DeepSpeed cannot run."""
-    problems = [Problem(what, field=field, hint=hint) for field, what, hint in _problems(plan)]
-    if problems:
-        raise InfeasibleError(problems)
+    if found := problems(plan):
+        raise InfeasibleError(found)
+
+
+def problems(plan: Plan) -> tuple[Problem, ...]:
+    """Everything in the plan that DeepSpeed cannot run."""
+    return tuple(Problem(what, field=field, hint=hint) for field, what, hint in _problems(plan))
 
 
 def _problems(plan: Plan) -> Iterator[tuple[str, str, str | None]]:

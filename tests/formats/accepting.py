@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ def answer(accept: Callable[[Path], Values]) -> None:
             try:
                 values = accept(Path(name))
             except (Exception, SystemExit) as error:  # a command line's parser exits
-                said = [f"{type(error).__name__}: {error}"]
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                said = [f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"]
             print(json.dumps({"folder": name, "accepted": not said, "said": said, "values": values}), file=lines,
                   flush=True)
 
@@ -41,3 +44,24 @@ def dry_run(folder: Path, **variables: str) -> list[str]:
     # Each line is one word, quoted for bash: bash itself takes the quotes off again.
     script = "".join(f"printf '%s\\0' {line}\n" for line in done.stdout.splitlines())
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+
+
+def started(folder: Path, program: str, **variables: str) -> tuple[list[str], dict[str, str]]:
+    """The words after `program`, and its environment, when the folder's launch.sh starts it.
+
+    A stand-in of that name notes them; SCRIPT is an empty file, for launch.sh that look for one.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        noted, script = Path(scratch) / "noted", Path(scratch) / "train.py"
+        script.touch()
+        stand_in = Path(scratch) / program
+        stand_in.write_text(f"#!{sys.executable}\nimport json, os, sys\n"
+                            f"open({str(noted)!r}, 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n")
+        stand_in.chmod(0o755)
+        environment = {**os.environ, "SCRIPT": str(script), **variables,
+                       "PATH": f"{scratch}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(["bash", str(folder / "launch.sh")], env=environment, capture_output=True, text=True)
+        if done.returncode or not noted.exists():
+            raise RuntimeError(f"launch.sh: {done.stderr.strip()}")
+        words, seen = json.loads(noted.read_text())
+        return words, seen

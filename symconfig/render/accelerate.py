@@ -1,0 +1,74 @@
+"""Target accelerate: the configuration file of `accelerate launch --config_file`, with the DeepSpeed JSON it points to.
+
+Keys are those of Accelerate 1.15 (`commands/config/config_args.py`, `commands/launch.py`). With a DeepSpeed JSON,
+precision, accumulation, clipping and ZeRO stand in that JSON alone: Accelerate refuses them in both places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render.files import File
+from symconfig.render.summary import Row, nodes, predicted_for
+from symconfig.targets import DEEPSPEED_RELEASE
+
+NAME = "accelerate"
+DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
+RELEASE = "1.15.0"
+CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
+    trainer.refuse(plan)
+    return {
+        "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}", "config": config(plan),
+        "variables": deepspeed_launch.environment_variables(plan), "notes": deepspeed_launch.notes(plan),
+        "predicted_for": predicted_for(plan, "deepspeed"), "script": (*_loop(plan), *trainer.script_rows(plan)),
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The DeepSpeed JSON without an optimizer, which a script with Accelerate makes itself; the adapter's files."""
+    native = deepspeed.config(plan)
+    del native["optimizer"]
+    yield trainer.json_file(DEEPSPEED, native)
+    yield from trainer.adapter_files(plan)
+
+
+def config(plan: Plan) -> dict[str, Any]:
+    """The configuration file. launch.sh gives the rank, the address and the paths that a machine has of its own."""
+    where, parallel = nodes(plan), trainer.parallelism(plan)
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "num_machines": where.count,
+        "num_processes": plan.best.parallel.world_size,
+        "machine_rank": 0,
+        "same_network": True,
+        "rdzv_backend": "static",
+        "main_training_function": "main",
+        "use_cpu": False,
+        "deepspeed_config": {
+            "deepspeed_config_file": DEEPSPEED,
+            "deepspeed_multinode_launcher": "standard",
+            "zero3_init_flag": plan.best.options.zero_stage == 3,
+        },
+        **({"parallelism_config": parallel} if parallel else {}),
+    }
+
+
+def _loop(plan: Plan) -> Iterator[Row]:
+    """What the loop of a script with Accelerate does itself."""
+    training, batch = plan.job.training, plan.best.batch
+    yield Row("DataLoader", (f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its "
+                             f"{batch.num_microbatches} micro-batches already",))
+    yield Row("AdamW", (f"lr={training.lr}, betas=({training.adam_beta1}, {training.adam_beta2}), "
+                        f"eps={training.adam_eps}, weight_decay={training.weight_decay}",))
+    yield Row("schedule", (f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
+                           f"warm-up, {training.train_iters} steps",))
+    recomputed = deepspeed_launch.recompute_layers(plan) != 0
+    yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))

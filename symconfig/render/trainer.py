@@ -1,0 +1,158 @@
+"""What Transformers' Trainer is told of a plan: its TrainingArguments, and what they cannot say.
+
+Every format that ends in a Trainer uses this; `accelerate` uses what a script decides itself.
+Names and schedules are those of Transformers 5.6 to 5.23 (`training_args.py`, `optimization.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plan import Plan
+from symconfig.render import deepspeed_limits
+from symconfig.render.deepspeed_launch import attention
+from symconfig.render.deepspeed_model import target_modules
+from symconfig.render.environment import Variable
+from symconfig.render.files import File
+from symconfig.render.summary import Row
+
+Json = dict[str, Any]
+
+_STABLE_SHARE = 10  # Megatron-LM demands how long WSD decays; a tenth of the run is common
+
+
+def refuse(plan: Plan, *others: Problem) -> None:
+    """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
+    found = (*deepspeed_limits.problems(plan), *problems(plan), *others)
+    if found:
+        raise InfeasibleError(found)
+
+
+def problems(plan: Plan) -> Iterator[Problem]:
+    """What the generated training script can, and a script with Trainer or Accelerate cannot."""
+    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
+    if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
+        yield Problem("Transformers recomputes all layers or none", field="recompute",
+                      got=f"the first {recompute.num_layers} of {layers}", hint="--pin recompute=none")
+    if plan.best.parallel.ep > 1:
+        yield Problem("AutoEP is started by the generated training script only", field="ep",
+                      got=str(plan.best.parallel.ep), hint="--pin ep=1")
+
+
+def schedule_problems(plan: Plan) -> Iterator[Problem]:
+    """Learning-rate schedules that Trainer has none of: its own end with the run."""
+    training = plan.job.training
+    decays = training.lr_decay_style != "constant"
+    if decays and training.lr_decay_iters not in (None, training.train_iters):
+        yield Problem("Trainer's schedules decay until the last step", field="training.lr_decay_iters",
+                      got=str(training.lr_decay_iters), need=str(training.train_iters))
+    if training.lr_decay_style == "inverse-square-root":
+        end = training.lr * (max(training.lr_warmup_iters, 1) / training.train_iters) ** 0.5
+        if end < training.min_lr:
+            yield Problem("Trainer's inverse square root has no lower bound, and this run would reach it",
+                          field="training.min_lr", got=str(training.min_lr), need=f"at most {end:.3g}")
+        if not training.lr_warmup_iters:
+            yield Problem("Trainer's inverse square root takes its scale from the warm-up",
+                          field="training.lr_warmup_iters", got="0", need="1 or more")
+
+
+def arguments(plan: Plan, deepspeed: str) -> Json:
+    """TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the plan's."""
+    training, batch, options = plan.job.training, plan.best.batch, plan.best.options
+    return {
+        "output_dir": training.save or "checkpoints",
+        "deepspeed": deepspeed,
+        "per_device_train_batch_size": batch.micro,
+        "gradient_accumulation_steps": batch.num_microbatches,
+        "max_steps": training.train_iters,
+        "learning_rate": training.lr,
+        **schedule(plan),
+        "adam_beta1": training.adam_beta1,
+        "adam_beta2": training.adam_beta2,
+        "adam_epsilon": training.adam_eps,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.clip_grad,
+        options.precision: True,
+        "gradient_checkpointing": options.recompute.granularity != "none",
+        "seed": training.seed,
+        "logging_steps": training.log_interval,
+        "save_steps": training.save_interval,
+        **({"resume_from_checkpoint": training.load} if training.load else {}),
+    }
+
+
+def schedule(plan: Plan) -> Json:
+    """The learning rate's schedule: the same function of the step as Megatron-LM's and train.py's."""
+    training = plan.job.training
+    floor, style = training.min_lr, training.lr_decay_style
+    found: Json = {"warmup_steps": training.lr_warmup_iters}
+    if style == "constant":
+        return {**found, "lr_scheduler_type": "constant_with_warmup"}
+    if style == "inverse-square-root":
+        return {**found, "lr_scheduler_type": "inverse_sqrt"}
+    if style == "cosine":
+        return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
+    if style == "linear":
+        return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
+    decay = max(1, (training.lr_decay_iters or training.train_iters) // _STABLE_SHARE)
+    return {**found, "lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {
+        "num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": floor / training.lr}}
+
+
+def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
+    """Ulysses for a Trainer: Accelerate's Accelerator reads it from the environment (`parallelism_config.py`, 1.15).
+
+    The data ranks are told too: Accelerate takes the batch that DeepSpeed is given from them.
+    """
+    told = parallelism(plan)
+    switched = {"accelerate_use_parallelism_config": "true", **told} if told else {}
+    return tuple(Variable(name.upper(), str(value), "Ulysses, as Accelerate reads it", forced=True)
+                 for name, value in switched.items())
+
+
+def parallelism(plan: Plan) -> Json:
+    """Accelerate's parallelism_config; nothing where there is no Ulysses."""
+    parallel = plan.best.parallel
+    if parallel.cp == 1:
+        return {}
+    return {
+        "parallelism_config_dp_replicate_size": parallel.dp, "parallelism_config_dp_shard_size": 1,
+        "parallelism_config_tp_size": 1, "parallelism_config_cp_size": 1, "parallelism_config_cp_backend": "torch",
+        "parallelism_config_sp_size": parallel.cp, "parallelism_config_sp_backend": "deepspeed",
+        "parallelism_config_sp_seq_length": plan.best.batch.seq_length,
+        "parallelism_config_sp_seq_length_is_variable": False,
+        "parallelism_config_sp_attn_implementation": attention(plan),
+    }
+
+
+def adapter_files(plan: Plan) -> Iterator[File]:
+    """PEFT's adapter_config.json (`peft.LoraConfig`) and, of frozen weights in 4 bits, `BitsAndBytesConfig` as JSON."""
+    lora = plan.model.adapter
+    if lora is None:
+        return
+    yield json_file("adapter_config.json", {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": plan.model.huggingface_id,
+        "r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout, "bias": "none",
+        "target_modules": list(target_modules(plan.model))})
+    if lora.method == "qlora":
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
+        yield json_file("quantization_config.json", {
+            "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
+            "bnb_4bit_compute_dtype": dtype, "bnb_4bit_quant_storage": dtype})
+
+
+def script_rows(plan: Plan) -> Iterator[Row]:
+    """What a training script decides itself, beside its TrainingArguments, with the plan's values."""
+    yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
+    yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
+    if plan.model.adapter is not None:
+        yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
+    if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
+        yield Row("frozen weights", ("BitsAndBytesConfig(**...) of quantization_config.json",))
+
+
+def json_file(path: str, data: Json) -> File:
+    return File(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

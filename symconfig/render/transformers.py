@@ -1,0 +1,55 @@
+"""Target transformers: TrainingArguments for any script with a Trainer, as JSON and as arguments.
+
+`HfArgumentParser` reads both (Transformers 5.23): `parse_json_file("training_args.json")`, or launch.sh's words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render.deepspeed_model import hf_config
+from symconfig.render.files import File
+from symconfig.render.summary import predicted_for
+from symconfig.targets import DEEPSPEED_RELEASE
+
+NAME = "transformers"
+DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON with \"auto\", launch.sh"
+RELEASE = "5.23.0"
+ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
+
+BUCKETS = ("Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
+           "for the one of ds_config.json")
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what Trainer with DeepSpeed cannot run."""
+    trainer.refuse(plan, *trainer.schedule_problems(plan))
+    own = deepspeed_launch.environment_variables(plan)
+    return {
+        "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}", "arguments": words(plan),
+        "deepspeed_config": DEEPSPEED, "variables": (*own, *trainer.ulysses_variables(plan)),
+        "notes": (*deepspeed_launch.notes(plan), BUCKETS), "script": tuple(trainer.script_rows(plan)),
+        "predicted_for": predicted_for(plan, "deepspeed"),
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The arguments and the DeepSpeed JSON, the model's config.json for random weights, the adapter's files."""
+    yield trainer.json_file(ARGUMENTS, trainer.arguments(plan, DEEPSPEED))
+    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    yield trainer.json_file("model/config.json", hf_config(plan.model))
+    yield from trainer.adapter_files(plan)
+
+
+def words(plan: Plan) -> tuple[str, ...]:
+    """The arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
+    return tuple(f"--{name}={_word(value)}" for name, value in trainer.arguments(plan, DEEPSPEED).items()
+                 if name != "deepspeed")
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

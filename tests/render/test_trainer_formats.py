@@ -1,0 +1,71 @@
+"""Accelerate and Transformers read what is rendered for them as the plan; what they have no words for is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import load_model
+from symconfig.errors import InfeasibleError
+from symconfig.plan import Plan, Recompute
+from symconfig.render import render, trainer
+from symconfig.render.files import write
+from tests.formats.results import Outcome
+from tests.render.bash import shellcheck
+from tests.sample_plans import sample_plan
+from tests.verify_formats import judge, read_format
+
+pytest.importorskip("accelerate")
+pytest.importorskip("deepspeed")
+
+PLANS = {
+    "zero3": {"model": "llama2-13b", "zero_stage": 3, "training": {"lr": 1e-4, "lr_decay_style": "linear"}},
+    "ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 3, "cp_comm": "a2a", "recompute": Recompute(
+        "full", method="uniform", num_layers=1)},
+    "autotp": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 2, "sequence_parallel": False},
+    "lora": {"model": load_model("qwen2.5-7b-lora"), "training": {"lr_decay_style": "WSD", "save": "it's saved here"}},
+}
+
+
+def plans() -> dict[str, Plan]:
+    return {name: sample_plan(backend="deepspeed", **fields) for name, fields in PLANS.items()}
+
+
+@pytest.mark.parametrize("name", ["accelerate", "transformers"])
+def test_the_real_parser_understands_the_plan(name: str, tmp_path: Path) -> None:
+    result = judge(read_format(name), sys.executable, plans(), tmp_path)
+    assert [item for item in result.outcomes if not item.accepted] == []
+    assert all(isinstance(item, Outcome) and item.compared > 10 for item in result.outcomes)
+
+
+@pytest.mark.parametrize("name", ["accelerate", "transformers"])
+def test_launch_sh_is_clean_bash(name: str, tmp_path: Path) -> None:
+    for case, plan in plans().items():
+        write(render(plan, name), tmp_path / case)
+        assert shellcheck(tmp_path / case / "launch.sh") == ""
+
+
+def test_everything_that_cannot_be_said_is_said_at_once() -> None:
+    plan = sample_plan("mixtral-8x7b", backend="deepspeed", ep=8, zero_stage=2,
+                       recompute=Recompute("full", method="block", num_layers=3),
+                       training={"lr_decay_iters": 10, "train_iters": 100})
+    with pytest.raises(InfeasibleError) as caught:
+        render(plan, "transformers")
+    assert {problem.field for problem in caught.value.problems} == {"ep", "recompute", "training.lr_decay_iters"}
+
+
+def test_a_plan_of_megatron_is_rendered_where_deepspeed_can_run_it_and_says_whose_times_these_are() -> None:
+    plan = sample_plan("llama2-13b", tp=1, pp=1, dp=8, sequence_parallel=False, overlap_pp_p2p=False)
+    assert "other framework" in render(plan, "accelerate")["REPORT.md"]
+
+
+@pytest.mark.parametrize(
+    ("training", "field"),
+    [({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 1, "train_iters": 10**6}, "training.min_lr"),
+     ({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 0, "min_lr": 0.0}, "training.lr_warmup_iters")],
+)
+def test_schedules_that_trainer_has_none_of(training: dict[str, object], field: str) -> None:
+    plan = sample_plan("llama2-13b", backend="deepspeed", training=training)
+    assert [problem.field for problem in trainer.schedule_problems(plan)] == [field]
