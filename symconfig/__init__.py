@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from symconfig.api_audit import audit as audit
     from symconfig.api_partition import PartitionResult as PartitionResult
     from symconfig.api_partition import partition as partition
+    from symconfig.api_sweep import sweep as sweep
 
 _LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
+         "sweep": "symconfig.sweep",
          "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition"}
 

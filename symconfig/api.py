@@ -16,6 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Candidate, Plan, Search
+from symconfig.render.answer import TOP, answer
 from symconfig.solve import pins as pin_values
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from symconfig.report.timeline.chart import Chart
 
 T = TypeVar("T")
-TOP = 5
 _MAX_TOP = 1000
 
 
@@ -152,8 +152,6 @@ def solve(
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
         raise InputError(found.all)
-    from symconfig.render.answer import answer
-
     return PlanResult(answer(model, cluster, job, top=top, progress=progress))
 
 

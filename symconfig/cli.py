@@ -117,7 +117,7 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for add in (_plan, _audit, _adapt, _partition, _render, _formats, _verify, _measure, _explain, _timeline, _validate,
-                _calibrate, _import, _doctor):
+                _calibrate, _sweep, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -335,6 +335,15 @@ def _calibrate(commands: _Commands) -> _Parser:
     log.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
     log.add_argument("--seq-length", metavar="S", help="tokens")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")
+    return parser
+
+
+def _sweep(commands: _Commands) -> _Parser:
+    from symconfig.cli_sweep_options import add_sweep
+
+    does = "plan many combinations of a job's fields, into one table"
+    parser = _command(commands, "sweep", does, "sweep", "cli_sweep")
+    add_sweep(parser)
     return parser
 
 

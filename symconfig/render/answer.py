@@ -9,6 +9,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plan import Plan
 
+TOP = 5  # candidates that are ranked where nobody says how many
 
 def answer(
     model: ModelDescriptor,

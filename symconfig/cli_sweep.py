@@ -1,0 +1,68 @@
+"""`symconfig sweep`: many plans into one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+from symconfig.cli import INTERRUPTED, print_json
+from symconfig.cli_shared import note, say, whole
+from symconfig.errors import FailedError, InputError, Problem
+from symconfig.sweep.run import Told
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
+    from symconfig import api_sweep
+    from symconfig.api import Problems
+    from symconfig.report.progress import Progress
+    from symconfig.report.sweep import blocks, to_dict
+    from symconfig.sweep import engines, table
+    from symconfig.sweep.journal import path_of
+    from symconfig.sweep.points import LIMIT
+    from symconfig.sweep.run import sweep as run
+    from symconfig.sweep.task import Status
+
+    found = Problems()
+    out = api_sweep.table_of(arguments.sweep, arguments.out)
+    found.collect(lambda: table.check(out))
+    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
+    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
+    found.collect(lambda: engines.check(wanted))
+    asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit))
+    if out.exists() and not path_of(out).exists() and not arguments.force:
+        found.add(Problem("this file exists already, and no journal of a sweep beside it", file=str(out),
+                          hint="--force, or another --out"))
+    if found.all or asked is None:
+        raise InputError(found.all)
+    with Progress(sys.stderr) as progress:
+        swept = run(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
+    if arguments.json:
+        print_json(to_dict(swept, asked, out))
+    else:
+        say(blocks(swept, asked, out))
+    if swept.interrupted:
+        note("interrupted")
+        return INTERRUPTED
+    counts = swept.counts
+    failed = counts[Status.DEFECT] + counts[Status.LOST]
+    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
+
+
+def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
+    """Says how far it is, how fast, and how long the rest will take."""
+    started = time.monotonic()
+
+    def tell(told: Told) -> None:
+        rate = told.fresh / max(time.monotonic() - started, 1e-3)
+        minutes = (told.points - told.rows) / rate / 60
+        left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
+        without = f", {told.unplanned:,} without a plan" if told.unplanned else ""
+        say(f"{told.rows:,} of {told.points:,}{without}; {rate:.1f} plans/s, {left} left")
+
+    return tell
+
+

@@ -1,0 +1,114 @@
+"""The answer of `symconfig sweep`: how many have a plan, the best of every model and cluster, why others have none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from symconfig.format import count, percent, seconds
+from symconfig.report.grid import Block, Grid
+from symconfig.sweep.columns import COLUMNS, Value
+from symconfig.sweep.points import Points
+from symconfig.sweep.run import Swept
+from symconfig.sweep.task import Status
+
+Record = Mapping[str, Value]
+_MOST_REASONS = 8
+_MOST_LETTERS = 160
+_WORDS = {
+    Status.PLANNED: "planned", Status.INFEASIBLE: "without a plan that fits", Status.REFUSED: "that can never run",
+    Status.DEFECT: "stopped by a defect", Status.LOST: "lost with their workers",
+}
+
+
+def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
+    """Everything that is shown of a sweep, in order."""
+    records = found.records
+    planned = [record for record in records if record["status"] == Status.PLANNED]
+    shown: list[Block] = [headline(found, asked)]
+    if planned:
+        shown.append(bests(planned))
+    if len(planned) < len(records):
+        shown.append(reasons(records))
+    done = f"wrote {count(len(records))} rows into {out}"
+    left = len(found.points) - len(found.rows)
+    return [*shown, f"{done}; {count(left)} more are left, the same command goes on from there" if left else done]
+
+
+def headline(found: Swept, asked: Points) -> str:
+    """What was asked and what came of it."""
+    counts = ", ".join(f"{count(found.counts[status])} {words}" for status, words in _WORDS.items()
+                       if found.counts[status])
+    lines = [f"{count(len(found.points))} plans of {count(asked.combinations)} combinations: {counts or 'none yet'}"]
+    if asked.excluded:
+        lines.append(f"{count(asked.excluded)} combinations are excluded by rules")
+    lines += [f"rule {number} of `exclude` matches no combination" for number in asked.idle]
+    if found.known:
+        lines.append(f"{count(found.known)} were done before")
+    if found.dropped:
+        lines.append(f"{count(found.dropped)} lines of the journal were not whole, and are planned again")
+    return "\n".join(lines)
+
+
+def bests(planned: Iterable[Record]) -> Grid:
+    """Of every model and cluster: the one with the most tokens a second, and the one with the fewest GPU-hours."""
+    groups: dict[tuple[Value, Value], list[Record]] = {}
+    for record in planned:
+        groups.setdefault((record["model"], record["cluster"]), []).append(record)
+    rows = []
+    for (model, cluster), several in groups.items():
+        fastest = max(several, key=lambda record: _number(record, "tokens_per_s"))
+        cheapest = min(several, key=lambda record: _number(record, "gpu_hours"))
+        both = fastest is cheapest
+        for name, record in (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]:
+            rows.append((str(model), str(cluster), name, *_cells(record)))
+    headers = ("model", "cluster", "", "GPUs", "batch", "sequence", "tp", "pp", "cp", "ep", "dp", "step s", "MFU",
+               "tokens/s", "GPU-hours/G tokens", "cost/G tokens")
+    priced = any(row[-1] for row in rows)
+    cut = len(headers) if priced else len(headers) - 1
+    return Grid(headers[:cut], tuple(row[:cut] for row in rows), left=(0, 1, 2),
+                title="Of each model and cluster the most tokens a second, and the fewest GPU-hours")
+
+
+def _cells(record: Record) -> tuple[str, ...]:
+    whole = [f"{record[name]:,}" for name in ("gpus", "global_batch_size", "seq_length", "tp", "pp", "cp", "ep", "dp")]
+    cost = record.get("cost")
+    return (*whole, seconds(_number(record, "step_s")), percent(_number(record, "mfu")),
+            count(_number(record, "tokens_per_s")), f"{_number(record, 'gpu_hours'):,.1f}",
+            f"{cost:,.2f}" if isinstance(cost, int | float) else "")
+
+
+def _number(record: Record, name: str) -> float:
+    value = record[name]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def reasons(records: Iterable[Record]) -> Grid:
+    """Why some have no plan, the most frequent reason first."""
+    found = Counter((str(record["status"]), _first(str(record["reason"]))) for record in records
+                    if record["status"] != Status.PLANNED)
+    ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    rows = [(count(number), status, reason) for (status, reason), number in ordered[:_MOST_REASONS]]
+    if len(ordered) > _MOST_REASONS:
+        rest = sum(number for _, number in ordered[_MOST_REASONS:])
+        rows.append((count(rest), "", "for other reasons, in the table"))
+    return Grid(("plans", "status", "reason"), tuple(rows), left=(1, 2), title="Why others have no plan")
+
+
+def _first(reason: str) -> str:
+    return reason if len(reason) <= _MOST_LETTERS else reason[: _MOST_LETTERS - 1] + "…"
+
+
+def to_dict(found: Swept, asked: Points, out: Path) -> dict[str, Any]:
+    """The JSON contract of `symconfig sweep --json`."""
+    names = [column.name for column in COLUMNS]
+    return {
+        "schema": "symconfig.sweep/1", "table": str(out), "combinations": asked.combinations,
+        "excluded": asked.excluded, "points": len(found.points), "done": len(found.rows), "known": found.known,
+        "dropped": found.dropped, "interrupted": found.interrupted,
+        "counts": {str(status): found.counts[status] for status in Status},
+        "rows": [{name: record.get(name) for name in names} for record in found.records],
+    }

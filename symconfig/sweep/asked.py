@@ -1,0 +1,226 @@
+"""A sweep as it is asked for: its axes, its rules and the descriptors that they name, all held against a job's fields.
+
+What is wrong is said with the line of SWEEP.yaml, all at once. A value of one axis is right or wrong whatever the
+others are, so each is tried once and not each combination.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, dotted, nearest, shorten
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+from symconfig.solve.pins import parse
+from symconfig.sweep.file import WHOLE, Series, SweepFile, swept
+
+T = TypeVar("T")
+Fields = dict[str, Any]
+_RANGE = re.compile(r"(\d{1,15})?\.\.(\d{1,15})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One field of the job and its values, as plain data; a dotted name is a field of a section."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Combinations that are left out: all fields match. ranges: least and most, both inclusive."""
+
+    values: Mapping[str, tuple[Any, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+
+    def matches(self, job: Mapping[str, Any]) -> bool:
+        return all(get(job, name) in values for name, values in self.values.items()) and all(
+            isinstance(value := get(job, name), int) and low <= value <= high
+            for name, (low, high) in self.ranges.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """models, clusters: by the name under which a combination asks for them."""
+
+    axes: tuple[Axis, ...]
+    base: Fields
+    exclude: tuple[Rule, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
+    models: Mapping[str, ModelDescriptor] = field(default_factory=dict)
+    clusters: Mapping[str, ClusterDescriptor] = field(default_factory=dict)
+
+
+def get(job: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, or of a section's field; None: it is left out."""
+    section, _, inner = name.partition(".")
+    value = job.get(section)
+    if not inner:
+        return value
+    return value.get(inner) if isinstance(value, Mapping) else None
+
+
+def put(job: Fields, name: str, value: Any) -> None:
+    """Set a field, or a section's field in a copy of the section; None leaves it out."""
+    section, _, inner = name.partition(".")
+    if inner:
+        whole = dict(job.get(section) or {})
+        put(whole, inner, value)
+        put(job, section, whole or None)
+    elif value is None:
+        job.pop(name, None)
+    else:
+        job[name] = value
+
+
+def asked(document: Document, base: Path | None) -> Asked:
+    """The sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
+    return _Reading(document, base, validate(document, SweepFile)).asked()
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One document being held against a job's fields. problems: all so far."""
+
+    document: Document
+    folder: Path | None
+    file: SweepFile
+    problems: list[Problem] = field(default_factory=list)
+
+    def asked(self) -> Asked:
+        self._names()
+        axes = [Axis(name, tuple(self._values(name, values))) for name, values in self.file.sweep.items()]
+        if not self.problems:
+            for axis in axes:
+                self._try(axis, axes)
+        models = self._loaded("model", axes, load_model)
+        clusters = self._loaded("cluster", axes, load_cluster)
+        rules = tuple(self._rule(number, rule) for number, rule in enumerate(self.file.exclude))
+        for name in self.file.prices:
+            if name not in clusters and name not in {known.name for known in clusters.values()}:
+                need = "one of " + ", ".join(clusters) if clusters else None
+                self._wrong("is no cluster of this sweep", ("prices", name), of_key=True, need=need)
+        if self.problems:
+            raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
+        return Asked(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
+
+    def _wrong(self, what: str, path: KeyPath, **said: Any) -> None:
+        self.problems.append(self.document.problem(what, path, **said))
+
+    def _collect(self, make: Callable[[], T], place: Callable[[Problem], Problem] | None = None) -> T | None:
+        """What `make` returns; None where it is wrong, which is kept, at the place where it was asked."""
+        try:
+            return make()
+        except InputError as error:
+            self.problems += map(place, error.problems) if place else error.problems
+            return None
+
+    def _names(self) -> None:
+        known = swept()
+        places: list[KeyPath] = [("sweep", name) for name in self.file.sweep]
+        places += [("exclude", number, name) for number, rule in enumerate(self.file.exclude) for name in rule]
+        for path in places:
+            if path[-1] not in known:
+                hint = nearest(str(path[-1]), known)
+                need = None if hint else "a field of JOB.yaml, or limits.NAME or pins.NAME"
+                self._wrong("cannot be swept", path, of_key=True, need=need, hint=hint)
+            elif path[0] == "sweep" and get(self.file.job, str(path[-1])) is not None:
+                self._wrong("stands in `job`, too", path, of_key=True, hint="one of them")
+
+    def _values(self, name: str, values: list[Any]) -> Iterator[Any]:
+        """In their order, a series in the place of its mapping; a value that stands there twice counts once."""
+        seen = set()
+        for number, value in enumerate(values):
+            several = [value]
+            if name in WHOLE and isinstance(value, dict):
+                several = self._series(("sweep", name, number), value)
+            for one in several:
+                if (key := json.dumps(one, sort_keys=True)) not in seen:
+                    seen.add(key)
+                    yield one
+
+    def _series(self, path: KeyPath, value: Fields) -> list[Any]:
+        def place(problem: Problem) -> Problem:
+            return replace(problem, field=".".join(filter(None, (dotted(path), problem.field))))
+
+        inner = self._collect(lambda: validate(self._below(path, value), Series), place)
+        return list(inner.values) if inner else []
+
+    def _below(self, path: KeyPath, value: Any) -> Document:
+        """A part of the document as one of its own, with the places that it has in the file."""
+        whole, length = self.document, len(path)
+
+        def inner(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
+            return {there[length:]: place for there, place in places.items() if there[:length] == path}
+
+        return Document(value, whole.file, inner(whole.keys), inner(whole.values))
+
+    def _try(self, axis: Axis, axes: list[Axis]) -> None:
+        """Each of its values in a job with the others' first ones."""
+        for value in axis.values:
+            job = dict(self.file.job)
+            for other in axes:
+                put(job, other.name, value if other is axis else other.values[0])
+            tried = replace(self._below(("job",), job), file=self.document.file)
+            found = self._collect(lambda tried=tried: validate(tried, Job),  # type: ignore[misc]
+                                  lambda problem, value=value: self._placed(problem, axis, value))  # type: ignore[misc]
+            if found is not None:
+                self._collect(lambda found=found: parse(found.pins),  # type: ignore[misc]
+                              lambda problem, value=value: self._placed(problem, axis, value))  # type: ignore[misc]
+
+    def _placed(self, problem: Problem, axis: Axis, value: Any) -> Problem:
+        """A job's problem where the sweep says what it is about: the axis' value, another axis, or the shared job."""
+        about = problem.field or ""
+        for name, values in self.file.sweep.items():
+            if about != name and not about.startswith((f"{name}.", f"{name}[")):
+                continue
+            mine = name == axis.name and value in values
+            return self._at(problem, ("sweep", name, values.index(value) if mine else 0))
+        if problem.line is None or problem.what == "this field is missing":
+            need = "in `job` or, as a list, in `sweep`" if problem.what == "this field is missing" else problem.need
+            return replace(self._at(problem, ("job",)), field=about or None, need=need)
+        return replace(problem, field=f"job.{about}")
+
+    def _at(self, problem: Problem, path: KeyPath) -> Problem:
+        there = self.document.problem(problem.what, path)
+        return replace(problem, file=there.file or None, line=there.line, column=there.column, field=there.field)
+
+    def _loaded(self, name: str, axes: list[Axis], load: Callable[[str, Path | None], T]) -> dict[str, T]:
+        """The descriptors that the sweep names, by name."""
+        of_axis = next((axis.values for axis in axes if axis.name == name), None)
+        places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
+        places += [(value, ("sweep", name, number)) for number, value in enumerate(of_axis or ())]
+        found = {}
+        for value, path in places:
+            if isinstance(value, str) and value:
+                made = self._collect(lambda value=value: load(value, self.folder),  # type: ignore[misc]
+                                     lambda problem, path=path: problem if problem.file  # type: ignore[misc]
+                                     else self._at(problem, path))
+                if made is not None:
+                    found[value] = made
+        return found
+
+    def _rule(self, number: int, rule: Fields) -> Rule:
+        values: dict[str, tuple[Any, ...]] = {}
+        ranges: dict[str, tuple[float, float]] = {}
+        for name, value in rule.items():
+            match = _RANGE.fullmatch(value.strip()) if name in WHOLE and isinstance(value, str) else None
+            if match and match.group() != "..":
+                ranges[name] = (float(match[1] or 0), float(match[2] or "inf"))
+            elif name in WHOLE and isinstance(value, str) and value != "auto":
+                self._wrong("wrong value", ("exclude", number, name), got=shorten(value),
+                            need="a whole number, a list of them, or a range as 64..128, ..64 or 64..")
+            else:
+                values[name] = tuple(value) if isinstance(value, list) else (value,)
+        return Rule(values, ranges)

@@ -1,0 +1,55 @@
+"""Sweeps whose plans come at once, where planning is not the subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.yaml_strict import parse_yaml_strict
+from symconfig.sweep import engines
+from symconfig.sweep.asked import Asked, asked
+from symconfig.sweep.planner import planner
+from symconfig.sweep.task import Row, Status, Task
+
+SMALL = """\
+job: {cluster: h100, seq_length: 2048}
+sweep:
+  model: [llama2-7b, qwen2.5-7b-lora]
+  gpus: [8, {from: 16, to: 64, times: 2}]
+  global_batch_size: [64, 128]
+"""
+PLANNED: dict[str, Any] = {"gpus": 8, "step_s": 2.0, "mfu": 0.5, "tokens_per_s": 1e4, "gpu_hours": 10.0,
+                           "seq_length": 2048, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 8}
+
+
+def read(text: str) -> Asked:
+    return asked(parse_yaml_strict(text, "SWEEP.yaml"), None)
+
+
+def planned(task: Task) -> Row:
+    return Row(task.id, Status.PLANNED, planner(), "", PLANNED)
+
+
+def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row]) -> list[Task]:
+    """`--engine instant` answers at once; returns what it was given."""
+    given: list[Task] = []
+
+    def run(tasks: Sequence[Task], wanted: engines.Wanted) -> Iterator[Row]:
+        for task in tasks:
+            given.append(task)
+            yield answer(task)
+
+    module = ModuleType("instant")
+    module.__dict__.update(NAME="instant", DOES="at once", check=lambda wanted: None, run=run)
+    monkeypatch.setattr(engines, "engines", lambda: {"instant": module})
+    return given
+
+
+def file_of(folder: Path, text: str = SMALL) -> Path:
+    path = folder / "SWEEP.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
