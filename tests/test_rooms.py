@@ -12,11 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "symconfig"
 # What every room may read: they import each other at most.
 SHARED = ("__version__", "callables", "errors", "units", "format", "resources", "targets", "install", "pipeline_layout")
 ROOMS = ("descriptor", "graph", "tensors", "schedule", "cost", "plan", "solve", "states", "render", "launch", "recover",
-<<<<<<< HEAD
-         "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "report", "api", "cli")
-=======
-         "rules", "verify", "measured", "measure", "audit", "adapt", "sweep", "report", "api", "cli")
->>>>>>> 2b3bb70 (Many plans at once: every combination of a job's fields, journaled, on all cores or through Ray or Dask)
+         "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "sweep", "report", "api", "cli")
 # A plan's own methods that lead on to the rooms behind it, for those who use the package from Python.
 ONWARD = {("plan", "render"), ("plan", "api")}
 

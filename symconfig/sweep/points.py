@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.plan import digest
+from symconfig.plan_file import digest
 from symconfig.sweep.asked import Asked, Fields, put
 
 ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
