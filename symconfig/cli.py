@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _audit, _adapt, _partition, _render, _formats, _verify, _measure, _explain, _timeline, _validate,
-                _calibrate, _sweep, _import, _doctor):
+    for add in (_plan, _audit, _adapt, _partition, _render, _formats, _checkpoint, _verify, _measure, _explain,
+                _timeline, _validate, _calibrate, _sweep, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -217,6 +217,16 @@ def _formats(commands: _Commands) -> _Parser:
     parser = _command(commands, "formats", does, "formats", "cli_formats")
     parser.add_argument("plan", nargs="?", metavar="PLAN.json", help="say which formats can carry this plan")
     parser.add_argument("--templates", metavar="DIR", help="with the templates of your own")
+    return parser
+
+
+def _checkpoint(commands: _Commands) -> _Parser:
+    does = "what kind of checkpoint a folder holds, and whether a plan's run can go on from it"
+    parser = _command(commands, "checkpoint", does, "checkpoint", "cli_checkpoint")
+    add = parser.add_argument
+    add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
+    add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
+    add("--old", metavar="OLD.json", help="the plan of the run that saved it (default: as NEW, but for what DIR says)")
     return parser
 
 

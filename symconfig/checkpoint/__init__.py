@@ -1,0 +1,13 @@
+"""Checkpoints: what a folder holds, and whether a run of another plan can go on from it.
+
+`loadable(old, new)` evaluates the rules of rules.yaml, each with its source; `read(folder)` looks into a folder without
+unpickling anything.
+"""
+
+from symconfig.checkpoint.folder import Checkpoint
+from symconfig.checkpoint.kinds import kinds
+from symconfig.checkpoint.loadable import loadable, of_folder
+from symconfig.checkpoint.read import read
+from symconfig.checkpoint.verdict import Loadable, Reason, Step, Verdict
+
+__all__ = ["Checkpoint", "Loadable", "Reason", "Step", "Verdict", "kinds", "loadable", "of_folder", "read"]

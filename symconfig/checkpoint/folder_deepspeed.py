@@ -1,0 +1,85 @@
+"""DeepSpeed's checkpoints: a root with the file `latest`, one tag's folder, and universal checkpoints of either.
+
+Names as in runtime/engine.py (_get_zero_ckpt_prefix, _get_ckpt_name) and checkpoint/ds_to_universal.py of 0.19.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from symconfig.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
+from symconfig.checkpoint.pickled import archived_file
+from symconfig.errors import InputError, Problem
+
+LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
+# mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
+MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank_(\d+)_optim_states\.pt")
+NUMBER = re.compile(r"(\d+)$")
+DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
+SAID = ("global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step")
+
+
+def is_root(folder: Path) -> bool:
+    return (folder / LATEST).is_file() or (folder / LATEST_UNIVERSAL).is_file()
+
+
+def is_tag(folder: Path) -> bool:
+    return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / "zero").is_dir()
+
+
+def read_root(root: Path) -> Checkpoint:
+    """What `latest` names; without it, what latest_universal does. Raises InputError where it is not there or whole."""
+    universal = not (root / LATEST).is_file()
+    pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
+    tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    data = root / tag
+    if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
+        there = shown(sorted(path.name for path in root.iterdir() if path.is_dir() and is_tag(path)))
+        raise InputError(Problem(f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
+                                 file=str(pointer), got=there or "no folder with a checkpoint"))
+    other = root / LATEST_UNIVERSAL
+    notes = [f"{other.read_text(encoding='utf-8', errors='replace').strip()[:60]} beside it is a universal checkpoint"
+             ] if other.is_file() and not universal else []
+    return read_tag(data, root, tuple(notes))
+
+
+def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
+    """One tag's folder. Raises InputError where files of ranks are missing."""
+    names = sorted(path.name for path in data.iterdir())
+    universal = (data / "zero").is_dir()
+    if not universal:
+        _whole(data, names)
+    states = [name for name in names if MODEL.fullmatch(name)]
+    says = archived_file(data / states[0]) if states else {}
+    steps, match = says.get("global_steps"), NUMBER.search(data.name)
+    iteration = steps if isinstance(steps, int) else int(match[1]) if match else None
+    wrote = said if isinstance(said := says.get("ds_version"), str) else None
+    return Checkpoint(
+        "universal" if universal else "deepspeed", folder, data, size_bytes(data), iteration,
+        wrote, wrote, numbers(says, DEGREES) or _degrees(names),
+        {name: says[name] for name in SAID if name in says},
+        notes if states or universal else (*notes, "no file says of which run it is"))
+
+
+def _degrees(names: Iterable[str]) -> dict[str, int]:
+    """From the names of the files alone."""
+    found = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
+    replicas = [int(replica) for replica, _ in found if replica is not None]
+    ranks = [int(rank) for _, rank in found]
+    return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
+
+
+def _whole(data: Path, names: Iterable[str]) -> None:
+    """Raises InputError where a rank's file is missing, which shows in the numbers of the others."""
+    for what, pattern in (("model states", MODEL), ("optimizer states", OPTIMIZER)):
+        there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
+        replicas, ranks = (max((place[axis] for place in there), default=-1) + 1 for axis in (0, 1))
+        missing = [f"rank {replica} of dp, {rank} of tp" for replica in range(replicas) for rank in range(ranks)
+                   if (replica, rank) not in there]
+        if missing:
+            raise InputError(Problem(f"is not whole: {what} of some ranks are missing", file=str(data),
+                                     got=f"none of {shown(missing)}", need=f"{replicas} x {ranks} files"))

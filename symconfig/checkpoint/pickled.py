@@ -1,0 +1,103 @@
+"""What a pickle says in plain words and numbers, read without unpickling: nothing in it is built or run.
+
+pickletools walks over the instructions; a name that is followed by a plain value is taken for a key with its value, as
+the attributes of an argparse Namespace and the entries of a dict are written.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+Plain = str | int | float | bool | None
+MAX_BYTES = 64 * 2**20  # the pickles of common state are kilobytes
+
+_CONSTANTS: dict[str, Plain] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_MEMO = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"})
+_FETCH = frozenset({"BINGET", "LONG_BINGET", "GET"})
+_SILENT = frozenset({"PROTO", "FRAME"})
+
+
+def pairs(data: bytes) -> Iterator[tuple[str, Plain]]:
+    """Texts that are followed by a plain value, with it, in order. What is cut off ends them."""
+    key: str | None = None
+    for value in _tokens(data):
+        if key is not None and not isinstance(value, _Other):
+            yield key, value
+            key = None
+        else:
+            key = value if isinstance(value, str) else None
+
+
+def entries(data: bytes) -> dict[str, Plain]:
+    """The pairs, of all levels; the first of several of a name."""
+    found: dict[str, Plain] = {}
+    for key, value in pairs(data):
+        found.setdefault(key, value)
+    return found
+
+
+class _Other:
+    """An instruction that makes no plain value."""
+
+
+def _tokens(data: bytes) -> Iterator[Plain | _Other]:
+    memo: dict[int, Plain | _Other] = {}
+    last: Plain | _Other = _Other()
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name in _SILENT:
+                continue
+            if opcode.name in _MEMO:
+                memo[int(argument) if isinstance(argument, int) else len(memo)] = last
+                continue
+            last = _value(opcode.name, argument, memo)
+            yield last
+    except (ValueError, IndexError, struct.error):  # cut off, or no pickle
+        return
+
+
+def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
+    if opcode in _CONSTANTS:
+        return _CONSTANTS[opcode]
+    if opcode in _FETCH:
+        return memo.get(argument, _Other())
+    plain = any(word in opcode for word in ("UNICODE", "INT", "LONG", "FLOAT"))
+    return argument if plain and isinstance(argument, str | int | float) else _Other()
+
+
+def archived_file(file: Path) -> dict[str, Plain]:
+    """Entries of what torch.save wrote to a file; nothing where it is none of its archives, or cut off."""
+    try:
+        with file.open("rb") as stream:
+            return _archived(stream)
+    except OSError:
+        return {}
+
+
+def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
+    """The same for a stretch of a file."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(start)
+            return _archived(BytesIO(stream.read(min(length, MAX_BYTES))))
+    except (OSError, ValueError):
+        return {}
+
+
+def _archived(stream: IO[bytes]) -> dict[str, Plain]:
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
+            if name is None:
+                return {}
+            with archive.open(name) as pickle:
+                return entries(pickle.read(MAX_BYTES))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        return {}

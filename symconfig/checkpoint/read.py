@@ -1,0 +1,41 @@
+"""`read(folder)`: which kind of checkpoint it is, by what lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from symconfig.checkpoint import folder_deepspeed as deepspeed
+from symconfig.checkpoint import folder_megatron as megatron
+from symconfig.checkpoint import folder_weights as weights
+from symconfig.checkpoint.folder import LOOKED_FOR, Checkpoint, shown
+from symconfig.errors import InputError, Problem
+
+# In this order: train.py's last folder has a model beside DeepSpeed's files, and each is the more special first.
+KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] = (
+    (megatron.is_root, megatron.read_root),
+    (deepspeed.is_root, deepspeed.read_root),
+    (deepspeed.is_tag, lambda folder: deepspeed.read_tag(folder, folder)),
+    (megatron.is_iteration, lambda folder: megatron.read_iteration(folder, folder)),
+    (weights.is_adapter, weights.read_adapter),
+    (weights.is_model, weights.read_model),
+)
+
+
+def read(folder: Path) -> Checkpoint:
+    """What `folder` holds. Raises InputError where it is no checkpoint, or not a whole one."""
+    try:
+        if not folder.exists():
+            raise InputError(Problem("there is no such folder", file=str(folder)))
+        if not folder.is_dir():
+            raise InputError(Problem("is a file, a checkpoint is a folder", file=str(folder)))
+        for fits, reader in KINDS:
+            if fits(folder):
+                return reader(folder)
+        seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
+    except OSError as error:
+        where = str(error.filename or folder)
+        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=where)) from None
+    except ValueError as error:  # a name with a NUL
+        raise InputError(Problem(f"cannot be read: {error}", file=repr(str(folder)))) from None
+    raise InputError(Problem("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR))

@@ -1,0 +1,83 @@
+"""The table of rules, rules.yaml: what it holds, and its one reading."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from symconfig.checkpoint.verdict import Verdict
+from symconfig.descriptor.job import Backend
+from symconfig.descriptor.model import Strict
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import load_yaml_strict
+
+DATA = Path(__file__).with_name("rules.yaml")
+
+
+class Span(Strict):
+    """Releases of Megatron-LM that write something; without bounds all do."""
+
+    since: str | None = None
+    until: str | None = None
+
+
+class Format(Span):
+    """A kind of checkpoint. framework: whose plans can save it; optimizer: ways in which it can hold the optimizer's
+    state, where it has several."""
+
+    framework: tuple[Backend, ...]
+    does: str
+    optimizer: dict[str, Span] = Field(default_factory=dict)
+
+
+class StepRow(Span):
+    """A step of the way. since, until: releases of `run` that are told this; <<new.tp>>: a degree of a plan."""
+
+    run: Literal["old", "between", "new"]
+    kind: Literal["options", "command", "config"]
+    words: str
+    does: str
+
+
+class Rule(Strict):
+    """What a change does to a checkpoint.
+
+    It holds for a checkpoint of one of `formats` (and of `optimizer`, where named) that a release of written_since to
+    written_until wrote and one of read_since to read_until reads, when one of `any_of`, each of `all_of` and none of
+    `none_of` is found; {changed} in `says` is what was found of `any_of`. otherwise: what is left without a conversion.
+    seen: the case of tests/checkpoint in which the real framework did so; absent: only read in its source.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    optimizer: tuple[str, ...] = ()
+    written_since: str | None = None
+    written_until: str | None = None
+    read_since: str | None = None
+    read_until: str | None = None
+    any_of: tuple[str, ...] = ()
+    all_of: tuple[str, ...] = ()
+    none_of: tuple[str, ...] = ()
+    verdict: Verdict
+    otherwise: Verdict | None = None
+    says: str
+    how: tuple[str, ...] = ()
+    otherwise_how: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    source: str
+    seen: str | None = None
+
+
+class Table(Strict):
+    formats: dict[str, Format]
+    lost: dict[str, str]
+    steps: dict[str, tuple[StepRow, ...]]
+    rules: tuple[Rule, ...]
+
+
+@cache
+def table() -> Table:
+    return validate(load_yaml_strict(DATA), Table)

@@ -1,0 +1,78 @@
+"""What is said of a checkpoint before another plan: whether it loads, what to add, what is lost, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+
+class Verdict(StrEnum):
+    """From the best to the worst."""
+
+    AS_IS = "as it is"
+    RESHARDED = "resharded on load"
+    CONVERTED = "converted first"
+    WEIGHTS = "weights only"
+    NO = "no"
+
+    @property
+    def rank(self) -> int:
+        return list(Verdict).index(self)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.AS_IS)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do. `words`: of `kind` options, what the run of `run` is started with besides its own; of a command,
+    the command; of config, keys of the DeepSpeed JSON as JSON. `CHECKPOINT` in them stands for the folder.
+
+    run: old: with the old plan's files and release; new: with the new plan's; between: neither.
+    """
+
+    run: Literal["old", "between", "new"]
+    kind: Literal["options", "command", "config"]
+    words: str
+    does: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A sentence, and where it can be read: file@release, or how it was measured."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """Whether a run of one plan can go on from what another one saved.
+
+    kind: of the checkpoint, as `kinds` names it. how: the steps in their order. otherwise, otherwise_how: what is left
+    without the conversion that `verdict` counts on. lost: what the new run starts anew. reasons: the worst first.
+    """
+
+    kind: str
+    verdict: Verdict
+    how: tuple[Step, ...]
+    otherwise: Verdict
+    otherwise_how: tuple[Step, ...]
+    lost: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def loads(self) -> bool:
+        """Whether anything of it does."""
+        return self.verdict is not Verdict.NO
+
+    def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:
+        """What that run is started with besides its own options, one word each."""
+        return tuple(word for step in self.how if step.run == run and step.kind == "options"
+                     for word in step.words.split())
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

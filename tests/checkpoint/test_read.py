@@ -1,0 +1,170 @@
+"""What a folder holds: every kind, whole or not, and nothing in it is unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from symconfig.checkpoint import Checkpoint, read
+from symconfig.errors import InputError
+from tests.checkpoint.folders import OPTIMIZER, archive, by_rank, common, deepspeed, torch_dist
+
+
+def said(folder: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read(folder)
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZER)
+@pytest.mark.parametrize("inside", [False, True])
+def test_torch_dist(tmp_path: Path, optimizer: str, inside: bool) -> None:
+    found = read(torch_dist(tmp_path / "it", optimizer, inside=inside))
+    assert found.kind == (f"torch_dist:{optimizer}" if optimizer else "torch_dist")
+    assert found.iteration == 200
+    assert found.degrees == {"tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 4, "world": 16}
+    assert found.says["num_layers"] == 40
+    assert found.says["lr"] == 3e-4
+    assert found.says["use_distributed_optimizer"] is True
+    assert found.says["num_experts"] is None
+    assert (found.since, found.until) == (("core_v0.19.0", None) if inside else {
+        "dp_reshardable": ("core_v0.15.0", "core_v0.18.2"), "fully_reshardable": ("core_v0.15.0", "core_v0.18.2"),
+        "dp_zero_gather_scatter": (None, "core_v0.15.0"), "": (None, "core_v0.18.2")}[optimizer])
+    assert found.size_bytes == sum(path.stat().st_size for path in found.data.iterdir())
+
+
+def test_one_iteration_of_it(tmp_path: Path) -> None:
+    root = torch_dist(tmp_path / "it")
+    assert read(root / "iter_0000200").kind == read(root).kind
+    assert read(root / "iter_0000200").iteration == 200
+
+
+@pytest.mark.parametrize(("tp", "pp", "ep"), [(4, 1, 1), (2, 3, 1), (2, 1, 2), (2, 2, 2)])
+def test_files_by_rank(tmp_path: Path, tp: int, pp: int, ep: int) -> None:
+    found = read(by_rank(tmp_path / "it", tp, pp, ep))
+    assert found.kind == "torch"
+    assert {name: found.degrees[name] for name in ("tp", "pp", "ep")} == {"tp": tp, "pp": pp, "ep": ep}
+
+
+def test_deepspeed(tmp_path: Path) -> None:
+    found = read(deepspeed(tmp_path / "it", dp=4, tp=2))
+    assert found.kind == "deepspeed"
+    assert (found.iteration, found.since, found.degrees) == (30, "0.19.8", {"tp": 2, "dp": 4})
+
+
+def test_what_lies_beside_is_told_from_it(tmp_path: Path) -> None:
+    """train.py's last step also writes a folder for from_pretrained into its root."""
+    root = deepspeed(tmp_path / "it")
+    model(root / "final")
+    assert read(root).kind == "deepspeed"
+    assert read(root / "final").kind == "huggingface"
+    (root / "latest_universal").write_text("step-30_universal")
+    (root / "step-30_universal" / "zero").mkdir(parents=True)
+    assert read(root / "step-30_universal").kind == "universal"
+    assert "step-30_universal" in read(root).notes[0]
+
+
+def model(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_weights_and_adapters(tmp_path: Path) -> None:
+    assert read(model(tmp_path / "model")).says == {"model_type": "llama", "hidden_size": 64}
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16}))
+    assert "has no weights" in said(adapter)
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    assert (read(adapter).kind, read(adapter).says["r"]) == ("peft", 16)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a tracker that names what is gone": (
+        lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").write_text("300"),
+        "names iter_0000300, which is not there: it was deleted, or its saving did not end (got iter_0000200). "
+        "Try: write 200 into it"),
+    "a tracker without a number": (
+        lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").write_text("soon"), "names no iteration"),
+    "no tracker": (lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").unlink(),
+                   "would load nothing and start at random"),
+    "an interrupted save": (lambda root: (torch_dist(root) / "iter_0000200" / ".metadata").unlink(),
+                            "its saving did not end"),
+    "a file that is gone": (lambda root: (torch_dist(root) / "iter_0000200" / "__1_0.distcp").unlink(),
+                            "files that .metadata names are not there (got no __1_0.distcp)"),
+    "metadata that is no JSON": (lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("{"),
+                                 "is not JSON"),
+    "a rank's folder that is gone": (
+        lambda root: os.rename(by_rank(root, 2, 2) / "iter_0000200/mp_rank_01_001", root / "away"),
+        "files of some ranks are missing (got 3 folders mp_rank_*, need 4 folders"),
+    "a rank's file that is gone": (
+        lambda root: (by_rank(root, 2, 1) / "iter_0000200/mp_rank_01/model_optim_rng.pt").unlink(),
+        "no model_optim_rng.pt in mp_rank_01"),
+    "a replica's file that is gone": (
+        lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink(),
+        "optimizer states of some ranks are missing (got none of rank 2 of dp, 0 of tp, need 4 x 1 files)"),
+    "a tag that is gone": (lambda root: (deepspeed(root) / "latest").write_text("step-40"),
+                           "names 'step-40', which is not there"),
+    "a tag that leads elsewhere": (lambda root: (deepspeed(root) / "latest").write_text("../.."), "names '../..'"),
+    "weights that are gone": (lambda root: (model(root) / "model.safetensors").unlink(), "has no weights"),
+    "an index of what is gone": (
+        lambda root: (model(root) / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"a": "model-1.safetensors"}})), "no model-1.safetensors"),
+    "an empty folder": (lambda root: root.mkdir(), "is no checkpoint (got an empty folder, need Megatron-LM's"),
+    "other files": (lambda root: (root.mkdir(), (root / "notes.txt").touch()), "is no checkpoint (got notes.txt"),
+    "a file": (lambda root: root.touch(), "is a file, a checkpoint is a folder"),
+    "nothing": (lambda root: None, "there is no such folder"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_not_whole_is_said(tmp_path: Path, name: str) -> None:
+    make, sentence = BROKEN[name]
+    make(tmp_path / "it")
+    assert sentence in said(tmp_path / "it")
+
+
+def test_later_iterations_than_the_tracker_says(tmp_path: Path) -> None:
+    torch_dist(tmp_path / "it")
+    (tmp_path / "it" / "iter_0000300").mkdir()
+    assert "iter_0000300: later than the tracker says" in read(tmp_path / "it").notes[0]
+
+
+class Trap:
+    """A pickle that would write a file if it were loaded."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.victim),)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_nothing_is_unpickled(tmp_path: Path, inside: bool) -> None:
+    victim = tmp_path / "victim"
+    root = torch_dist(tmp_path / "it", inside=inside, trap=Trap(victim))
+    data = root / "iter_0000200"
+    (data / ".metadata").write_bytes((data / ".metadata").read_bytes() + pickle.dumps(Trap(victim)))
+    assert read(root).degrees["tp"] == 2
+    assert not victim.exists()
+    pickle.loads(pickle.dumps(Trap(victim)))
+    assert victim.exists()  # the trap is one
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 200])
+def test_a_file_that_is_cut_off_says_less(tmp_path: Path, cut: int) -> None:
+    root = torch_dist(tmp_path / "it")
+    file = root / "iter_0000200" / "common.pt"
+    file.write_bytes(archive(common())[:cut])
+    found: Checkpoint = read(root)
+    assert found.kind == "torch_dist:dp_reshardable"
+    assert found.says == {}
