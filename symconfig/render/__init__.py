@@ -11,6 +11,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import overlaid
+from symconfig.render.settings import split
 from symconfig.render.target import Source, discovered
 from symconfig.resources import data_dir
 
@@ -32,27 +33,45 @@ def every_launcher() -> dict[str, Source]:
 
 
 def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates: Path | None = None) -> Files:
-    """The files of `target` and of every launcher in `launch`, plan.json among them.
+    """The files of `target` and of every launcher in `launch` (with its settings: `render.settings`), plan.json among
+    them.
 
     templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of,
     InfeasibleError for what the target cannot express.
     """
     first, *others = sources(target, launch, templates)
-    made = first.files(plan)
-    for source in others:
-        made += source.files(plan, Files(tuple(made)))
+    own = first.files(plan)
+    made = [*own, *(item for source in others for item in source.files(plan, Files(tuple(own))))]
     return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
-    """The target, if one is named, and the launchers, once each. Raises InputError with every name that is none."""
-    known, starting = targets() if templates is None else overlaid(targets(), templates), every_launcher()
-    named = list(dict.fromkeys(launch))
+    """The target, if one is named, and the launchers as they are set, once each. Raises InputError with all names that
+    are none."""
+    known = targets() if templates is None else overlaid(targets(), templates)
     wrong = [_unknown(known, target, "target")] if target is not None and target not in known else []
-    wrong += [_unknown(starting, name, "launcher") for name in named if name not in starting]
+    starting: dict[str, Source] = {}
+    for asked in dict.fromkeys(launch):
+        try:
+            source = _launcher(asked)
+        except InputError as error:
+            wrong += error.problems
+            continue
+        if source.name in starting:
+            wrong.append(Problem("is asked for twice", field="launcher", got=repr(source.name)))
+        starting[source.name] = source
     if wrong:
         raise InputError(wrong)
-    return [*([known[target]] if target is not None else []), *(starting[name] for name in named)]
+    return [*([known[target]] if target is not None else []), *starting.values()]
+
+
+def _launcher(asked: str) -> Source:
+    """A launcher by its name and settings: slurm:partition=big,time=2:00:00."""
+    name, given = split(asked)
+    known = every_launcher()
+    if name not in known:
+        raise InputError(_unknown(known, name, "launcher"))
+    return known[name].with_settings(given)
 
 
 def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:

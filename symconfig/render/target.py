@@ -1,8 +1,8 @@
 """What a target and a launcher are made of: a module that computes, and a folder of templates that only say it.
 
 A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
-`variables(plan, files)` a launcher. Both may have `texts(plan)`: files that no template makes. Every `*.j2` of the
-folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
+`SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
+Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from symconfig.plan import Plan
 from symconfig.render import summary
-from symconfig.render.files import File
+from symconfig.render.files import File, Files
+from symconfig.render.settings import Setting, choose
 from symconfig.resources import data_dir
 
 ENDING = ".j2"
@@ -26,7 +27,7 @@ ENDING = ".j2"
 @dataclass(frozen=True, slots=True)
 class Source:
     """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
-    wins; `shared`: templates that others extend or include, which make no file."""
+    wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it."""
 
     name: str
     does: str
@@ -34,6 +35,19 @@ class Source:
     texts: Callable[[Plan], Iterable[File]]
     folders: tuple[Path, ...]
     shared: tuple[Path, ...]
+    settings: tuple[Setting, ...] = ()
+
+    def with_settings(self, given: Mapping[str, str]) -> Source:
+        """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
+
+        Raises InputError.
+        """
+        chosen, inner = choose(self.settings, self.name, given), self.variables
+
+        def variables(plan: Plan, files: Files) -> Mapping[str, object]:
+            return {"settings": chosen.values, "environment": chosen.environment, **inner(plan, files, chosen)}
+
+        return replace(self, variables=variables)
 
     def files(self, plan: Plan, *of: object) -> list[File]:
         """Its files in a written order: templates by name, then texts. `of`: what else `variables` is given.
@@ -70,5 +84,5 @@ def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
         if isinstance(getattr(module, "NAME", None), str) and callable(getattr(module, "variables", None)):
             found[module.NAME] = Source(
                 module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
-                (folder / module.NAME,), (data_dir("templates") / "shared",))
+                (folder / module.NAME,), (data_dir("templates") / "shared",), getattr(module, "SETTINGS", ()))
     return dict(sorted(found.items()))

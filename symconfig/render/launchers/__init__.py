@@ -1,2 +1,6 @@
 """What starts a target's launch.sh once on every node. A launcher is one module here and one folder in
-templates/launchers/."""
+templates/launchers/.
+
+A module has `NAME`, `DOES`, `SETTINGS` (what people may change: `render.settings`) and
+`variables(plan, files, chosen)`; `files` are the target's.
+"""

@@ -5,6 +5,7 @@
 # Run it once on every node. Options after the script's name are added at the end, and win.
 #   DRY_RUN=1        print the command, one argument per line, quoted for bash, and stop
 #   NNODES, GPUS_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT
+#   PER_RANK=1       be one process of a launcher that starts them all; RANK, LOCAL_RANK and WORLD_SIZE come from it
 #   MEGATRON_PATH    the Megatron-LM checkout, version core_v0.19.0 (default: the current folder)
 #   DATA_PATH        one dataset prefix: real data instead of the default below (used as it stands)
 #   DATA_SPLIT, TOKENIZER_TYPE, TOKENIZER_MODEL    with DATA_PATH
@@ -186,6 +187,12 @@ COMMAND=(
     --master-port "$MASTER_PORT"
     "${PROGRAM[@]}"
 )
+if [[ "${PER_RANK:-0}" == 1 ]]; then
+    [[ "${WORLD_SIZE:-}" == 2048 ]] || fail "this plan is for 2048 processes, got WORLD_SIZE='${WORLD_SIZE:-}'"
+    [[ -n "${RANK:-}" && -n "${LOCAL_RANK:-}" ]] || fail "PER_RANK=1 is for launchers that set RANK and LOCAL_RANK"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" # as torchrun has it
+    COMMAND=(python3 -u "${PROGRAM[@]}")
+fi
 
 if [[ "${DRY_RUN:-0}" == 1 ]]; then
     printf '%q\n' "${COMMAND[@]}"
@@ -193,7 +200,7 @@ if [[ "${DRY_RUN:-0}" == 1 ]]; then
 fi
 
 if ((NNODES > 1)) && [[ "$MASTER_ADDR" == localhost ]]; then
-    fail "MASTER_ADDR must name the first of the $NNODES nodes (sbatch.sh sets it)"
+    fail "MASTER_ADDR must name the first of the $NNODES nodes (launchers set it)"
 fi
 [[ -f "$MEGATRON_PATH/pretrain_gpt.py" ]] || fail "no pretrain_gpt.py in '$MEGATRON_PATH'; set MEGATRON_PATH to a Megatron-LM checkout"
 command -v "${COMMAND[0]}" >/dev/null || fail "${COMMAND[0]} is not on the PATH; install PyTorch or start the container"

@@ -1,0 +1,26 @@
+"""For launchers that start every process themselves: launch.sh with PER_RANK=1 is one of them."""
+
+from __future__ import annotations
+
+import re
+
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.render.files import Files
+
+_OURS = {"NNODES", "GPUS_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "DRY_RUN", "PER_RANK", "WORLD_SIZE",
+         "RANK", "LOCAL_RANK", "SLURM_NODEID", "BASH_SOURCE"}
+_READ = re.compile(r"\$\{([A-Z][A-Z0-9_]*)[:+-]")  # ${NAME:-…}, ${NAME-…}, ${NAME+…}: what may be set outside
+
+
+def of_each_rank(launcher: str, files: Files) -> str:
+    """launch.sh's text. Raises InfeasibleError where it starts the processes in a way of its own only."""
+    text = files["launch.sh"]
+    if "PER_RANK" not in text:
+        raise InfeasibleError(Problem("this target starts its processes itself", field="launcher", got=launcher,
+                                      hint="slurm, pytorchjob, trainjob, skypilot or ray, which start nodes"))
+    return text
+
+
+def read_variables(text: str) -> tuple[str, ...]:
+    """Variables of the caller's environment that a script looks at, beside those that every launcher sets."""
+    return tuple(sorted(set(_READ.findall(text)) - _OURS))

@@ -1,0 +1,27 @@
+"""Launcher ray: a job that places one launch.sh on every node of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from symconfig.plan import Plan
+from symconfig.render.files import File, Files
+from symconfig.render.settings import Chosen
+from symconfig.resources import data_dir
+
+NAME = "ray"
+DOES = "ray.sh and ray_driver.py: a Ray job, a placement group with a bundle of GPUs on every node"
+SETTINGS = ()
+# Ray counts AMD's as GPU, too. Source: Ray 2.60, ray/_private/accelerators.
+RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
+
+
+def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
+    """What the cluster calls the GPUs."""
+    return {"resource": RESOURCES[plan.cluster.gpu.vendor]}
+
+
+def texts(plan: Plan) -> Iterable[File]:
+    """The driver, as it stands: it takes its numbers as arguments."""
+    folder = data_dir("templates") / "launchers" / NAME
+    return (File("ray_driver.py", (folder / "ray_driver.py").read_text(encoding="utf-8")),)

@@ -1,0 +1,21 @@
+"""Launcher torchrun: its own rendezvous. launch.sh alone is torchrun with ranks of nodes that somebody gives."""
+
+from __future__ import annotations
+
+from symconfig.plan import Plan
+from symconfig.render.files import Files
+from symconfig.render.launchers.by_rank import of_each_rank
+from symconfig.render.settings import Chosen, Setting
+
+NAME = "torchrun"
+DOES = "rendezvous.sh: the same command on every node, torchrun finds out their ranks and starts again what died"
+SETTINGS = (
+    Setting("restarts", "how often torchrun starts all processes again when one died", "0", r"[0-9]{1,4}",
+            "a whole number"),
+)
+
+
+def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
+    """Nothing of its own. Raises InfeasibleError for a target whose launch.sh cannot be one process."""
+    of_each_rank(NAME, files)
+    return {}

@@ -1,0 +1,20 @@
+"""Launcher trainjob: Kubeflow Trainer, version 2."""
+
+from __future__ import annotations
+
+from symconfig.plan import Plan
+from symconfig.render.files import Files
+from symconfig.render.launchers import pods
+from symconfig.render.settings import Chosen
+
+NAME = "trainjob"
+DOES = "trainjob.yaml: a TrainJob of Kubeflow Trainer 2 with its TrainingRuntime, a pod per node"
+SETTINGS = pods.SETTINGS
+
+
+def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
+    """Those of a pod. Its own variables come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and _PORT.
+
+    Source: Kubeflow Trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go.
+    """
+    return pods.pod(plan, files, chosen)

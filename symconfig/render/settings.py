@@ -1,0 +1,82 @@
+"""What a person sets of a launcher, with its name: `--launcher pytorchjob:image=registry/train:1,namespace=team`.
+
+The text as a whole is the launcher that was asked for, so it is all that has to be kept to write the files again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from symconfig.errors import InputError, Problem
+
+ENVIRONMENT = "env."  # env.NAME=VALUE: a variable that launch.sh then finds on every node, with any launcher
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SETTING = re.compile(r"[a-z][a-z0-9-]*|env\.[^=,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that people change. default: None is left out of the files."""
+
+    name: str
+    does: str
+    default: str | None = None
+    pattern: str = r"[A-Za-z0-9_.,:@/+-]+"
+    need: str = "letters, digits and any of _ . , : @ / + -"
+
+
+LABEL = {"pattern": r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", "need": "at most 53 of a-z, 0-9 and -, a letter first"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The settings of one launcher as they hold, and variables for launch.sh."""
+
+    values: Mapping[str, str | None]
+    environment: Mapping[str, str]
+
+
+def split(launcher: str) -> tuple[str, dict[str, str]]:
+    """The name of a launcher and what follows it. A comma belongs to a value unless a setting's name and = follow.
+
+    Raises InputError where something is no setting, or is set twice.
+    """
+    name, _, rest = launcher.partition(":")
+    found: dict[str, str] = {}
+    last = None
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if equals and _SETTING.fullmatch(key):
+            if key in found:
+                raise InputError(Problem("is set twice", field=f"{name}:{key}", got=f"{found[key]!r} and {value!r}"))
+            found[key] = value
+            last = key
+        elif last is None:
+            raise InputError(Problem("is no setting", field=f"launcher {name}", got=repr(part), need="name=value"))
+        else:
+            found[last] += f",{part}"
+    return name, found
+
+
+def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> Chosen:
+    """What was given, over the defaults. Raises InputError with every setting that is wrong or does not exist."""
+    known = {setting.name: setting for setting in settings}
+    problems = []
+    for key, value in given.items():
+        field = f"{name}:{key}"
+        if key.startswith(ENVIRONMENT):
+            if not _VARIABLE.fullmatch(key.removeprefix(ENVIRONMENT)):
+                problems.append(Problem("is no name of a variable", field=field, need="env.NAME"))
+            elif not value.isprintable():
+                problems.append(Problem("wrong value", field=field, got=repr(value), need="one printable line"))
+        elif key not in known:
+            problems.append(Problem("is not a setting of this launcher", field=field,
+                                    need=", ".join((*known, f"{ENVIRONMENT}NAME"))))
+        elif not re.fullmatch(known[key].pattern, value):
+            problems.append(Problem("wrong value", field=field, got=repr(value), need=known[key].need))
+    if problems:
+        raise InputError(problems)
+    environment = {key.removeprefix(ENVIRONMENT): value for key, value in given.items() if key.startswith(ENVIRONMENT)}
+    return Chosen({key: given.get(key, setting.default) for key, setting in known.items()}, environment)

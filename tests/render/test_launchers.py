@@ -1,0 +1,266 @@
+"""Every launcher's files: what they hold, that scripts run and manifests read back as what they were made from."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plan import Plan
+from symconfig.render import every_launcher, render
+from symconfig.render.fill import as_yaml
+from symconfig.render.launchers.pods import label
+from symconfig.render.launchers.skypilot import named
+from symconfig.render.settings import split
+from tests.render.bash import bash, dry_run, shellcheck
+from tests.render.test_megatron_launch import TEXT
+from tests.sample_plans import sample_model, sample_plan
+
+NAMES = sorted(every_launcher())
+SCRIPTS = {"slurm": "sbatch.sh", "torchrun": "rendezvous.sh", "deepspeed": "deepspeed.sh", "ray": "ray.sh"}
+MANIFESTS = {"pytorchjob": "pytorchjob.yaml", "trainjob": "trainjob.yaml", "skypilot": "sky.yaml"}
+ONE_LINE = TEXT.filter(str.isprintable).filter(lambda text: "," not in text)
+
+
+def _plan(backend: str = "megatron", **overrides: Any) -> Plan:
+    return sample_plan("llama2-13b-lora" if backend == "deepspeed" else "llama2-13b", backend=backend, **overrides)
+
+
+def _documents(text: str) -> dict[str, Any]:
+    """Of a manifest, by kind."""
+    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+
+
+def test_each_launcher_is_a_script_or_a_manifest() -> None:
+    assert {*SCRIPTS, *MANIFESTS} == set(NAMES)
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_scripts_are_clean_and_manifests_are_yaml(backend: str, nodes: int, tmp_path: Path) -> None:
+    plan = _plan(backend, tp=1, pp=1, dp=8 * nodes)
+    files = render(plan, backend, NAMES)
+    for script in ("launch.sh", *SCRIPTS.values()):
+        args = ("node0",) if script == "rendezvous.sh" else ()
+        assert dry_run(files, tmp_path, script, *args)
+        assert shellcheck(tmp_path / script) == ""
+    for manifest in MANIFESTS.values():
+        assert list(yaml.safe_load_all(files[manifest]))
+        assert not [line for line in files[manifest].splitlines() if line != line.rstrip()]
+
+
+def test_a_launcher_is_given_the_target_alone() -> None:
+    one, both = (render(_plan(), "megatron", names)["pytorchjob.yaml"] for names in (["pytorchjob"], NAMES))
+    assert one == both
+
+
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(TEXT, ONE_LINE)
+def test_hostile_names_and_values_stay_what_they_are(name: str, value: str) -> None:
+    """In a ConfigMap, in a variable of a container, and in a script."""
+    model = sample_model("llama2-13b-lora", name=name, huggingface_id=name)
+    plan = sample_plan(model, backend="deepspeed", training={"save": name})
+    files = render(plan, "deepspeed", [f"{each}:env.DATA={value}" for each in NAMES])
+    for kind in ("PyTorchJob", "TrainJob"):
+        found = _documents(files[MANIFESTS[kind.lower()]])
+        assert found["ConfigMap"]["data"]["launch.sh"] == files["launch.sh"]
+        assert found["ConfigMap"]["data"]["model__config.json"] == files["model/config.json"]
+        assert found[kind]["metadata"]["name"] == label(name)
+    variables = found["TrainJob"]["spec"]["trainer"]["env"]
+    assert {"name": "DATA", "value": value} in variables
+    assert yaml.safe_load(files["sky.yaml"])["envs"] == {"DATA": value}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        assert f"DATA={value}" in dry_run(files, folder / "out", "ray.sh")
+        for script in ("sbatch.sh", "rendezvous.sh", "deepspeed.sh"):
+            # the last lines would start something: with `env` in their place the script shows what it would pass on
+            text = (folder / "out" / script).read_text().rpartition("exec ")[0].replace(":-0}", ":-}")
+            (folder / script).write_text(text.partition("COMMAND=(")[0].partition("STEP=(")[0] + "\nenv -0\n")
+            (folder / "hostfile").write_text("a slots=8\nb slots=8\n")
+            done = bash(folder / script, "node0", cwd=folder)
+            assert f"DATA={value}".encode() in done.stdout.split(b"\0"), done.stderr
+        assert not list(folder.rglob("PWNED"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.recursive(st.one_of(TEXT, st.integers(), st.booleans()), lambda inner: st.dictionaries(TEXT, inner)),
+       st.integers(0, 8))
+def test_the_yaml_filter_gives_back_what_it_was_given(value: object, indent: int) -> None:
+    text = " " * indent + as_yaml(value, indent) + "\n"
+    assert yaml.safe_load(text) == value or text.isspace()
+
+
+@pytest.mark.parametrize(("asked", "found"), [
+    ("slurm", {}),
+    ("slurm:partition=a,b,time=1:00:00", {"partition": "a,b", "time": "1:00:00"}),
+    ("ray:env.A=1=2,3,env.B=", {"env.A": "1=2,3", "env.B": ""}),
+])
+def test_settings_are_told_apart(asked: str, found: dict[str, str]) -> None:
+    assert split(asked)[1] == found
+
+
+@pytest.mark.parametrize(("asked", "said"), [
+    (["slurmy"], "is not a launcher (got 'slurmy', need deepspeed or pytorchjob or"),
+    (["slurm", "slurm:time=1"], "is asked for twice"),
+    (["slurm:big"], "is no setting (got 'big', need name=value)"),
+    (["slurm:time=1,time=2"], "is set twice"),
+    (["slurm:nodes=2"], "slurm:nodes: is not a setting of this launcher (need partition, account,"),
+    (["slurm:partition=a b"], "slurm:partition: wrong value (got 'a b'"),
+    (["slurm:partition=a\n#SBATCH --wrap"], "slurm:partition: wrong value"),
+    (["pytorchjob:namespace=Team"], "pytorchjob:namespace: wrong value (got 'Team', need at most 53 of a-z"),
+    (["pytorchjob:shm=much"], "a size such as 64Gi"),
+    (["ray:env.2=1"], "is no name of a variable"),
+    (["ray:env.A=1\n2"], "one printable line"),
+])
+def test_wrong_settings_are_told_with_what_there_is(asked: list[str], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        render(_plan(), "megatron", asked)
+    assert said in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        render(_plan(), "megatron", ["slurm:x=1,partition=(", "nobody", "ray:y=2"])
+    assert len(caught.value.problems) == 4
+
+
+def test_settings_reach_the_files() -> None:
+    asked = ["slurm:partition=big,container-image=nvcr.io/a:1", "skypilot:infra=k8s,image=docker:x,spot=true",
+             "pytorchjob:name=mine,namespace=team,image=a/b:1,queue=q,claim=disk,mount=/mnt/d,shm=9Gi,resource=x/y,"
+             "rdma=rdma/hca,restarts=3"]
+    files = render(_plan(), "megatron", asked)
+    assert "#SBATCH --partition=big\n" in files["sbatch.sh"]
+    assert "--container-image=nvcr.io/a:1 bash" in files["sbatch.sh"]
+    sky = yaml.safe_load(files["sky.yaml"])
+    assert sky["resources"] == {"accelerators": "A100-80GB:8", "network_tier": "best", "infra": "k8s",
+                                "image_id": "docker:x", "use_spot": True}
+    found = _documents(files["pytorchjob.yaml"])
+    job = found["PyTorchJob"]
+    assert {each["metadata"]["namespace"] for each in found.values()} == {"team"}
+    assert job["metadata"]["name"] == "mine"
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q"}
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 3
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert [replicas[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 7]
+    pod = replicas["Worker"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert (container["image"], container["resources"]) == ("a/b:1", {"limits": {"x/y": 8, "rdma/hca": 1}})
+    assert {"name": "data", "mountPath": "/mnt/d"} in container["volumeMounts"]
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}} in pod["volumes"]
+    assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "9Gi"}
+
+
+def test_one_node_needs_no_workers_and_no_ssh(tmp_path: Path) -> None:
+    files = render(_plan(tp=1, pp=1, dp=8), "megatron", NAMES)
+    assert list(_documents(files["pytorchjob.yaml"])["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+    assert files["hostfile"].splitlines()[1:] == ["localhost slots=8"]
+    assert "--no_ssh_check" in dry_run(files, tmp_path, "deepspeed.sh")
+    assert "network_tier" not in files["sky.yaml"]
+
+
+@pytest.mark.parametrize(("cluster", "resource"), [("a100-80gb", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu"),
+                                                   ("ascend-910b", "huawei.com/Ascend910")])
+def test_gpus_are_asked_for_by_the_vendors_name(cluster: str, resource: str) -> None:
+    from symconfig.descriptor.load import load_cluster
+
+    plan = sample_plan("llama2-13b", load_cluster(cluster))
+    job = _documents(render(plan, "megatron", ["trainjob"])["trainjob.yaml"])["TrainJob"]
+    assert job["spec"]["trainer"]["resourcesPerNode"] == {"limits": {resource: 8}}
+
+
+def test_skypilot_names_what_it_knows() -> None:
+    """Every GPU of the zoo by the name that SkyPilot's own list has, or not at all."""
+    from symconfig.descriptor.load import load_cluster
+    from symconfig.resources import data_dir
+
+    zoo = {path.stem: named(load_cluster(path.stem).gpu.product)
+           for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")}
+    assert {name for name, known in zoo.items() if known is None} == {"ascend-910b", "ascend-910c", "h800"}
+    assert (zoo["a100-40gb"], zoo["a100-80gb-pcie"], zoo["gb200-nvl72"]) == ("A100", "A100-80GB", "GB200")
+    plan = sample_plan("llama2-13b", load_cluster("ascend-910b"))
+    with pytest.raises(InfeasibleError, match="skypilot:accelerator=NAME"):
+        render(plan, "megatron", ["skypilot"])
+    assert "accelerators: Ascend910B:8\n" in render(plan, "megatron", ["skypilot:accelerator=Ascend910B"])["sky.yaml"]
+
+
+def test_files_that_a_config_map_cannot_hold_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "long.txt.j2").write_text("{% for i in range(99999) %}0123456789\n{% endfor %}")
+    with pytest.raises(InfeasibleError, match="do not fit in a ConfigMap"):
+        render(_plan(), "megatron", ["trainjob"], tmp_path)
+
+
+@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
+def test_a_launch_script_that_cannot_be_one_process_is_refused(target: str, tmp_path: Path) -> None:
+    (tmp_path / target).mkdir()
+    own = '{% extends "base_launch.sh.j2" %}{% block command %}mine{% endblock %}'
+    (tmp_path / target / "launch.sh.j2").write_text(own)
+    for launcher in ("torchrun", "deepspeed"):
+        with pytest.raises(InfeasibleError, match="this target starts its processes itself"):
+            render(_plan(target), target, [launcher], tmp_path)
+
+
+def _recorded(folder: Path, program: str) -> None:
+    """A stand-in for a program, first on the PATH, that only tells its words and variables."""
+    (folder / "bin").mkdir(exist_ok=True)
+    path = folder / "bin" / program
+    path.write_text('#!/usr/bin/env bash\nprintf "%s\\0" "$@" >"$RECORD"\nenv -0 >"$RECORD.env"\n')
+    path.chmod(0o755)
+
+
+def test_one_process_gets_the_very_arguments_of_torchrun(tmp_path: Path) -> None:
+    files = render(_plan("deepspeed"), "deepspeed", ["torchrun"])
+    under = dry_run(files, tmp_path, "launch.sh", "--x", "a b")
+    alone = {"PER_RANK": "1", "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "16"}
+    assert dry_run(files, tmp_path, "launch.sh", "--x", "a b", **alone) == ["python3", "-u", *under[11:]]
+    _recorded(tmp_path, "python3")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    started = {**alone, "RECORD": str(tmp_path / "record"), "PATH": path, "MASTER_ADDR": "n0"}
+    done = bash(tmp_path / "launch.sh", cwd=tmp_path, **started)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "record").read_text().split("\0")[:-1] == ["-u", *under[11:-2]]
+    assert "OMP_NUM_THREADS=1" in (tmp_path / "record.env").read_text().split("\0")
+    for missing in ({"RANK": ""}, {"WORLD_SIZE": "8"}):
+        done = bash(tmp_path / "launch.sh", cwd=tmp_path, **{**started, **missing})
+        assert done.returncode == 2
+        assert b"PER_RANK=1 is for" in done.stderr or b"this plan is for 16 processes" in done.stderr
+
+
+def test_rendezvous_gives_torchrun_the_place_to_meet(tmp_path: Path) -> None:
+    files = render(_plan(), "megatron", ["torchrun:restarts=2"])
+    shown = dry_run(files, tmp_path, "rendezvous.sh", "n7", "--x", "a b", RUN_ID="mine")
+    assert shown == ["torchrun", "--nnodes", "8", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                     "n7:29500", "--rdzv-id", "mine", "--max-restarts", "2", "--no-python", "bash",
+                     f"{tmp_path}/launch.sh", "--x", "a b"]
+    assert "n7:1" in dry_run(files, tmp_path, "rendezvous.sh", "n7:1")
+    for wrong in ((), ("--x",)):
+        done = bash(tmp_path / "rendezvous.sh", *wrong, cwd=tmp_path)
+        assert (done.returncode, b"which node do all meet at" in done.stderr) == (2, True)
+
+
+def test_deepspeed_script_refuses_what_its_launcher_would_break(tmp_path: Path) -> None:
+    files = render(_plan("deepspeed"), "deepspeed", ["deepspeed"])
+    assert dry_run(files, tmp_path, "deepspeed.sh")[:2] == ["deepspeed", "--hostfile"]
+    _recorded(tmp_path, "deepspeed")
+    env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "RECORD": str(tmp_path / "record"), "SAVE": "/a b"}
+    assert bash(tmp_path / "deepspeed.sh", "--x", "a b", cwd=tmp_path, **env).returncode == 0
+    assert (tmp_path / ".deepspeed_env").read_text().splitlines() == ["PER_RANK=1", "SAVE=/a b"]
+    for args, more in ((("$HOME",), {}), ((), {"DATA": 'a"b'}), ((), {"DATA": "a\nb"})):
+        done = bash(tmp_path / "deepspeed.sh", *args, cwd=tmp_path, **{**env, **more})
+        assert (done.returncode, b"does not pass DeepSpeed's launcher" in done.stderr) == (2, True)
+    (tmp_path / "few").write_text("a slots=8\n# b slots=8\n")
+    done = bash(tmp_path / "deepspeed.sh", cwd=tmp_path, HOSTFILE=str(tmp_path / "few"), **env)
+    assert (done.returncode, b"names 1" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("name", "found"), [("Qwen2.5-7B", "qwen2-5-7b"), ("7b", "job-7b"), ("ü", "job"),
+                                             ("a" * 80, "a" * 40)])
+def test_names_are_what_a_service_may_have(name: str, found: str) -> None:
+    assert label(name) == found
