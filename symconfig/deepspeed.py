@@ -1,0 +1,23 @@
+"""A plan in a script that calls `deepspeed.initialize`.
+
+    import deepspeed, symconfig.deepspeed
+
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                      config=symconfig.deepspeed.config("plan/"))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.render import deepspeed
+
+
+def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
+    """The configuration for `deepspeed.initialize(config=…)`: what ds_config.json holds.
+
+    Number of ranks, GPU and release are held against the plan first: see `symconfig.embed.start.started`. Raises
+    MismatchError, InputError, and InfeasibleError for what DeepSpeed cannot run.
+    """
+    return deepspeed.config(started(plan, "deepspeed", world_size, on_mismatch))

@@ -1,0 +1,70 @@
+"""The start of a script that trains a plan: it is read, and held against what the process runs on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Literal, get_args
+
+from symconfig.api import PlanResult
+from symconfig.embed.again import solved_again
+from symconfig.embed.mismatch import Framework, MismatchError, mismatches
+from symconfig.embed.surroundings import Surroundings, look, rank
+from symconfig.errors import InputError, Problem
+from symconfig.plan import Plan
+from symconfig.render.summary import duration, short
+
+OnMismatch = Literal["fail", "replan", "warn", "ignore"]
+AnyPlan = Plan | PlanResult | str | Path
+_log = logging.getLogger("symconfig")
+
+
+def started(
+    plan: AnyPlan, framework: Framework, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
+) -> Plan:
+    """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
+
+    on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
+    with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest. warn:
+    log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
+    the launcher. Raises InputError for a plan that cannot be read.
+    """
+    if on_mismatch not in get_args(OnMismatch):
+        raise InputError(Problem("wrong value", field="on_mismatch", got=repr(on_mismatch),
+                                 need=" or ".join(get_args(OnMismatch))))
+    loaded = loaded_plan(plan)
+    if on_mismatch == "ignore":
+        return loaded
+    found = look(world_size)
+    wrong = mismatches(loaded, found, framework)
+    if on_mismatch == "replan" and any(each.curable for each in wrong):
+        loaded = _cured(loaded, found)
+        wrong = mismatches(loaded, found, framework)
+    if wrong and on_mismatch == "warn":
+        for each in wrong if rank() == 0 else ():
+            _log.warning("%s", each.problem)
+    elif wrong:
+        raise MismatchError([each.problem for each in wrong])
+    return loaded
+
+
+def loaded_plan(plan: AnyPlan) -> Plan:
+    """Raises InputError."""
+    if isinstance(plan, PlanResult):
+        return plan.plan
+    return plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+
+
+def _cured(plan: Plan, found: Surroundings) -> Plan:
+    """Solved again, and rank 0 says so: it is another plan than the one that was written down."""
+    start = time.perf_counter()
+    fresh = solved_again(plan, found)
+    if rank() == 0:
+        before, after = plan.best, fresh.best
+        _log.warning(
+            "solved again in %s, for %d ranks and %s %s: %s, %s a step (the plan was for %d ranks: %s, %s a step)",
+            duration(time.perf_counter() - start), after.parallel.world_size, after.target.backend,
+            after.target.version, short(after), duration(after.predicted.step_s), before.parallel.world_size,
+            short(before), duration(before.predicted.step_s))
+    return fresh

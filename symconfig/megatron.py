@@ -1,0 +1,74 @@
+"""A plan in a script that calls Megatron-LM's `pretrain`, or `parse_and_validate_args` from core_v0.18 on.
+
+    import symconfig.megatron
+
+    os.environ.update(symconfig.megatron.environment("plan/"))
+    pretrain(..., extra_args_provider=symconfig.megatron.extra_args_provider("plan/", then=my_own_options))
+
+Options on the command line win over the plan's. All functions hold the number of ranks, the GPU and the installed
+release against the plan first (`symconfig.embed.start.started`), and raise MismatchError, InputError, and
+InfeasibleError for what Megatron-LM cannot be told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any
+
+from symconfig.embed import megatron_defaults
+from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.render import environment as variables
+from symconfig.render import megatron
+
+Provider = Callable[[ArgumentParser], ArgumentParser]
+
+
+def extra_args_provider(
+    plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
+) -> Provider:
+    """A provider that makes the plan's options the parser's defaults, all of them. then: the script's own provider."""
+    options = [option for group in megatron.groups(started(plan, "megatron", world_size, on_mismatch))
+               for option in group.options]
+
+    def provide(parser: ArgumentParser) -> ArgumentParser:
+        given = parser.parse_args([word for option in options for word in option])
+        known = parser._option_string_actions
+        named = (known[option[0].partition("=")[0]].dest for option in options)
+        parser.set_defaults(**{dest: getattr(given, dest) for dest in named})
+        return parser if then is None else then(parser)
+
+    return provide
+
+
+def args_defaults(
+    plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
+) -> dict[str, Any]:
+    """The dictionary for `pretrain(args_defaults=…)`, and in front of the words of `argv` what it cannot carry.
+
+    Megatron-LM takes from args_defaults only what has no default of its own, which no parallel degree is, and no
+    switch (`symconfig.embed.megatron_defaults`). argv: sys.argv, which Megatron-LM parses, unless another list is
+    given; words that are there already stay behind the plan's, and win.
+    """
+    values, words = megatron_defaults.split(started(plan, "megatron", world_size, on_mismatch))
+    parsed = sys.argv if argv is None else argv
+    if parsed[1 : 1 + len(words)] != words:  # asked twice
+        parsed[1:1] = words
+    return values
+
+
+def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> list[str]:
+    """All options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
+    return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))
+
+
+def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
+    """The variables that launch.sh exports, for `os.environ.update` before CUDA starts.
+
+    Those that a caller may choose otherwise are left as they are where they are set.
+    """
+    ready = started(plan, "megatron", world_size, on_mismatch)
+    rows = variables.variables(ready, megatron.version(ready))
+    return {row.name: row.value if row.forced else os.environ.get(row.name, row.value) for row in rows}

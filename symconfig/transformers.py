@@ -1,0 +1,39 @@
+"""A plan in a script that uses Transformers' Trainer.
+
+    import symconfig.transformers
+
+    trainer = Trainer(model, symconfig.transformers.training_arguments("plan/", output_dir="out"), ...)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from symconfig import install
+from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.errors import InputError, Problem
+from symconfig.render import deepspeed, trainer
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+
+def training_arguments(
+    plan: AnyPlan, *, output_dir: str, world_size: int | None = None, on_mismatch: OnMismatch = "fail", **more: Any
+) -> TrainingArguments:
+    """Transformers' own TrainingArguments, DeepSpeed's configuration among them. more: any of its fields; they win.
+
+    Of a plan with Ulysses, the variables by which Accelerate hears of it are set in this process: it has no other way.
+    Number of ranks, GPU and releases are held against the plan first: see `symconfig.embed.start.started`. Raises
+    MismatchError, InputError, InfeasibleError for what Trainer cannot run, and what TrainingArguments raises.
+    """
+    try:
+        from transformers import TrainingArguments
+    except ImportError:
+        raise InputError(Problem("Transformers is not installed", hint=install.EXTRA)) from None
+    ready = started(plan, "transformers", world_size, on_mismatch)
+    trainer.refuse(ready, *trainer.schedule_problems(ready))
+    fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
+    os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
+    return TrainingArguments(**{**fields, **more})
