@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from symconfig.api_audit import audit as audit
     from symconfig.api_partition import PartitionResult as PartitionResult
     from symconfig.api_partition import partition as partition
+    from symconfig.api_replan import ReplanResult as ReplanResult
+    from symconfig.api_replan import diff as diff
+    from symconfig.api_replan import replan as replan
     from symconfig.api_sweep import sweep as sweep
 
 _LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
          "sweep": "symconfig.sweep",
          "PlanResult": "symconfig.api",
-         "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition"}
+         "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",
+         "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan"}
 
 
 def __getattr__(name: str) -> Any:

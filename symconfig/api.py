@@ -146,8 +146,7 @@ def solve(
         model = found.collect(lambda: load_model(names["model"], model_base), document)
     if cluster is None and isinstance(names.get("cluster"), str):
         cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
-    if not 1 <= top <= _MAX_TOP:
-        found.add(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+    found.collect(lambda: check_top(top))
     if job is not None:
         found.collect(lambda: pin_values.parse(job.pins), document)
     if job is None or model is None or cluster is None or found.all:
@@ -179,6 +178,12 @@ class Problems:
         except InputError as error:
             self._found += [_placed(problem, asked_in) for problem in error.problems]
             return None
+
+
+def check_top(top: int) -> None:
+    """Raises InputError where so many candidates are not ranked."""
+    if not 1 <= top <= _MAX_TOP:
+        raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:

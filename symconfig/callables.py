@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 _FUNCTIONS = {"symconfig.plan": "symconfig.api", "symconfig.audit": "symconfig.api_audit",
-              "symconfig.adapt": "symconfig.api_audit", "symconfig.sweep": "symconfig.api_sweep"}
+              "symconfig.adapt": "symconfig.api_audit", "symconfig.replan": "symconfig.api_replan",
+              "symconfig.sweep": "symconfig.api_sweep"}
 
 
 class _Callable(ModuleType):

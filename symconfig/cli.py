@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _audit, _adapt, _partition, _render, _formats, _checkpoint, _verify, _measure, _explain,
-                _timeline, _validate, _calibrate, _sweep, _import, _doctor):
+    for add in (_plan, _replan, _diff, _audit, _adapt, _partition, _render, _formats, _checkpoint, _verify, _measure,
+                _explain, _timeline, _validate, _calibrate, _sweep, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -140,11 +140,16 @@ def _command(commands: _Commands, name: str, does: str, run: str, module: str = 
 
 
 def _plan(commands: _Commands) -> _Parser:
-    from symconfig.cli_files_options import add_files
-
     parser = _command(commands, "plan", "find the fastest configuration that fits, and write its files", "plan")
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
+    _job(parser)
+    _answer(parser)
+    return parser
+
+
+def _job(parser: _Parser) -> None:
+    """Options that are fields of a job."""
     what = parser.add_argument_group("the job")
     what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
     what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
@@ -166,11 +171,35 @@ def _plan(commands: _Commands) -> _Parser:
     )
     what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
     what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+
+
+def _answer(parser: _Parser) -> None:
+    """How much of the answer is shown, and where its files go."""
+    from symconfig.cli_files_options import add_files
+
     out = parser.add_argument_group("the answer")
     out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
     add_files(out)
+
+
+def _replan(commands: _Commands) -> _Parser:
+    from symconfig.cli_replan_options import add_replan
+
+    does = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
+    parser = _command(commands, "replan", does, "replan", "cli_replan")
+    add_replan(parser)
+    _job(parser)
+    _answer(parser)
+    return parser
+
+
+def _diff(commands: _Commands) -> _Parser:
+    from symconfig.cli_replan_options import add_diff
+
+    parser = _command(commands, "diff", "in what two plans differ", "diff", "cli_diff")
+    add_diff(parser)
     return parser
 
 

@@ -30,7 +30,7 @@ def plan(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out is not None else None
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
-    top = found.collect(lambda: _top(arguments.top))
+    top = found.collect(lambda: top_of(arguments.top))
     files = found.collect(lambda: wanted(arguments))
     asked = found.collect(lambda: request(arguments))
     if asked is None:
@@ -49,17 +49,17 @@ def plan(arguments: argparse.Namespace) -> int:
 
         say(blocks(result.plan))
     if out is not None:
-        _wrote(out, written, arguments.json)
+        wrote(out, written, arguments.json)
     return 0
 
 
-def _top(text: str) -> int:
+def top_of(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1000):
         raise InputError(Problem("out of range", field="--top", got=text, need="a whole number from 1 to 1000"))
     return int(text)
 
 
-def _wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
+def wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
     """Name the files that were written."""
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
@@ -87,7 +87,7 @@ def render(arguments: argparse.Namespace) -> int:
         print_json({"schema": "symconfig.render/1", "target": files.of_plan(loaded), "folder": str(out),
                     "files": [str(path.relative_to(out)) for path in written]})
     else:
-        _wrote(out, written, False)
+        wrote(out, written, False)
     return 0
 
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "symconfig"
 # What every room may read: they import each other at most.
 SHARED = ("__version__", "callables", "errors", "units", "format", "resources", "targets", "install", "pipeline_layout")
 ROOMS = ("descriptor", "graph", "tensors", "schedule", "cost", "plan", "solve", "states", "render", "launch", "recover",
-         "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "sweep", "report", "api",
+         "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "replan", "sweep", "report", "api",
          "embed", "cli", "megatron", "deepspeed", "transformers")
 # A plan's own methods that lead on to the rooms behind it, for those who use the package from Python.
 ONWARD = {("plan", "render"), ("plan", "api")}

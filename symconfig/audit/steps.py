@@ -38,6 +38,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "zero": ("zero", "offload"),
     "recompute": ("modules", "block_layers", "uniform_layers", "activation_offload"),
     "overlap": ("framework",),
+    "precision": ("precision",),
 }
 MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
 
@@ -50,9 +51,9 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     target = of_candidate(better.best, framework)
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
-    while left := [name for name in DECISIONS if _differs(name, now, target)]:
+    while left := [name for name in DECISIONS if differs(name, now, target)]:
         names, found = walk.next(now, target, left, here)
-        now = _moved(now, target, names)
+        now = moved(now, target, names)
         here = replace(found, gain=1 - found.step_s / here.step_s)
         done.append(here)
     return tuple(done)
@@ -70,7 +71,7 @@ class _Walk:
         for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             tried = []
             for names in combinations(left, count):
-                then = _moved(now, target, names)
+                then = moved(now, target, names)
                 state = self._state(then, changes(now, then))
                 if state is not None and not _same(state, here):
                     tried.append((names, state))
@@ -114,7 +115,8 @@ def _runs(found: Found) -> bool:
     return bool(alive.size)
 
 
-def _differs(name: str, one: Configuration, other: Configuration) -> bool:
+def differs(name: str, one: Configuration, other: Configuration) -> bool:
+    """Whether this decision is another one, where it means anything."""
     mine, theirs = _meant(one), _meant(other)
     return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
 
@@ -137,13 +139,13 @@ def _meant(c: Configuration) -> Configuration:
                    cp_comm=c.cp_comm if c.cp > 1 else "p2p")
 
 
-def _moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
+def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
     """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
     values = {field: getattr(target, field) for name in names for field in DECISIONS[name]}
-    moved = replace(now, **values)
-    if "tp" in names and moved.tp == 1:
-        moved = replace(moved, sequence_parallel=False)
-    return replace(moved, dp=max(1, now.gpus // (moved.tp * moved.pp * moved.cp)))
+    then = replace(now, **values)
+    if "tp" in names and then.tp == 1:
+        then = replace(then, sequence_parallel=False)
+    return replace(then, dp=max(1, now.gpus // (then.tp * then.pp * then.cp)))
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
@@ -163,6 +165,8 @@ def _said(now: Configuration, then: Configuration) -> Iterator[str]:
         yield f"sequence parallelism {'on' if then.sequence_parallel else 'off'}"
     if recompute(now) != recompute(then):
         yield f"recompute {recompute(now)} -> {recompute(then)}"
+    if now.precision != then.precision:
+        yield f"precision {now.precision} -> {then.precision}"
     if now.activation_offload != then.activation_offload:
         yield f"activation offload {'on' if then.activation_offload else 'off'}"
     if now.offload != then.offload:

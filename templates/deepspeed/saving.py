@@ -40,9 +40,13 @@ def whole_weights(engine, trained_only: bool) -> dict[str, torch.Tensor]:
     return found
 
 
-def save(engine, out: str, step: int, adapter: bool, final: bool) -> None:
-    """A checkpoint to resume from; at the end also the weights, or the adapter, for from_pretrained."""
-    engine.save_checkpoint(out, tag=f"step-{step}", client_state={"step": step}, exclude_frozen_parameters=adapter)
+def save(engine, out: str, step: int, sequences: int, adapter: bool, final: bool) -> None:
+    """A checkpoint to resume from; at the end also the weights, or the adapter, for from_pretrained.
+
+    sequences: how many the run has seen, which says where it is also to a run with another batch.
+    """
+    engine.save_checkpoint(out, tag=f"step-{step}", client_state={"step": step, "sequences": sequences},
+                           exclude_frozen_parameters=adapter)
     weights = whole_weights(engine, trained_only=adapter) if final else {}
     if final and engine.global_rank == 0:
         folder = Path(out) / "final"

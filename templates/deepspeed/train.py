@@ -52,6 +52,7 @@ def arguments() -> argparse.Namespace:
     add("--save", help="folder for checkpoints and the final weights")
     add("--save-interval", type=int, default=500)
     add("--load", help="folder of checkpoints to resume from")
+    add("--consumed-sequences", type=int, help="that the loaded run has seen; absent: as its checkpoint says")
     add("--seed", type=int, default=1234)
     add("--log-interval", type=int, default=1)
     add("--report-states", help="file for the bytes that each rank's parameters, gradients and optimizer state take")
@@ -184,6 +185,23 @@ def start_engine(args: argparse.Namespace, config: dict):
     return engine, scheduler
 
 
+def resumed(engine, scheduler, args: argparse.Namespace, batch: int) -> int:
+    """The step to go on with: what the loaded run has seen, in steps of this run's batch."""
+    folder, state = engine.load_checkpoint(args.load, load_module_strict=not args.lora_r)
+    if not folder:
+        if engine.global_rank == 0:
+            print(f"--load {args.load}: there is no checkpoint; training starts from the beginning", flush=True)
+        return 0
+    seen = args.consumed_sequences if args.consumed_sequences is not None else state.get("sequences")
+    step = state["step"] if seen is None else seen // batch
+    if step != state["step"]:  # steps of another size: the schedule counts this run's
+        scheduler.last_epoch = step - 1
+        scheduler.step()
+        if engine.global_rank == 0:
+            print(f"resumed after {seen} sequences, at step {step} of {batch} sequences each", flush=True)
+    return step
+
+
 def main() -> None:
     args = arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
@@ -198,12 +216,7 @@ def main() -> None:
     sequences = Sequences(args.seq_length, args.seed, vocab_size(args), args.data or [], args.tokenizer or args.model,
                           args.trust_remote_code)
     engine, scheduler = start_engine(args, config)
-    start = 0
-    if args.load:
-        folder, state = engine.load_checkpoint(args.load, load_module_strict=not args.lora_r)
-        start = state["step"] if folder else 0
-        if rank == 0 and not folder:
-            print(f"--load {args.load}: there is no checkpoint; training starts from the beginning", flush=True)
+    start = resumed(engine, scheduler, args, micro * accumulate * data_ranks) if args.load else 0
     engine.train()
     if rank == 0:
         trained = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
@@ -235,7 +248,8 @@ def main() -> None:
         if args.report_states and step + 1 == args.train_iters:
             report(args.report_states, {**moments, "between steps": held(engine)})
         if args.save and ((step + 1) % args.save_interval == 0 or step + 1 == args.train_iters):
-            save(engine, args.save, step + 1, bool(args.lora_r), final=step + 1 == args.train_iters)
+            save(engine, args.save, step + 1, (step + 1) * micro * accumulate * data_ranks, bool(args.lora_r),
+                 final=step + 1 == args.train_iters)
     torch.distributed.barrier()  # a rank that leaves while another one still saves may be aborted
     torch.distributed.destroy_process_group()
 

@@ -154,3 +154,24 @@ def test_an_adapter_trains_on_a_file_is_saved_and_resumed(tmp_path: Path, launch
     more, _ = train(tmp_path / "out", launcher.quick, *arguments, f"--load={saved}", "--train-iters=5", **fields)
     assert len(more) == 2
     assert max(more) < losses[-1]
+
+
+def test_a_run_goes_on_with_another_batch_where_it_was(tmp_path: Path, launcher: Launcher) -> None:
+    """Four steps of 4 sequences are two of 8: steps and learning rates are those of a run that always had 8."""
+    saved = f"{tmp_path / 'saved'}"
+    lasting: dict[str, Any] = {"lr": 1e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "lr_decay_style": "linear"}
+    fields: dict[str, Any] = {"dp": 1, "zero_stage": 1}
+    before, _ = train(tmp_path / "four", launcher.quick, f"--save={saved}", global_batch=4,
+                      training={**lasting, "train_iters": 4, "lr_decay_iters": 8}, **fields)
+    more, said = train(tmp_path / "eight", launcher.quick, f"--load={saved}", global_batch=8,
+                       training={**lasting, "train_iters": 4}, **fields)
+    assert "resumed after 16 sequences, at step 2 of 8 sequences each" in said
+    assert "step 3 loss" in said
+    assert "lr 5.000e-04" in said
+    assert "lr 2.500e-04" in said
+    assert len(more) == 2
+    assert max(more) < before[0]
+    again, said = train(tmp_path / "longer", launcher.quick, f"--load={saved}", "--consumed-sequences=24",
+                        global_batch=8, training={**lasting, "train_iters": 4}, **fields)
+    assert "at step 3 of 8" in said
+    assert len(again) == 1

@@ -1,0 +1,139 @@
+"""A plan made again: solved, held against the old one, and told what it means for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isclose
+
+from symconfig.checkpoint import Checkpoint, Loadable, Verdict, loadable, of_folder
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Backend, Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.plan import Plan
+from symconfig.render import render
+from symconfig.render.answer import TOP, answer
+from symconfig.replan import keep
+from symconfig.replan.asked import inputs
+from symconfig.replan.changes import changed
+from symconfig.replan.differences import differences
+from symconfig.replan.replan import Drift, Kept, Near, Replan
+from symconfig.replan.schedule import Mode, Schedule, scheduled
+from symconfig.solve.candidate import degrees, predicted
+from symconfig.solve.detail import detail
+from symconfig.solve.restore import restore
+
+NEAR = 0.01  # a step that is this much longer is worth a checkpoint that stays where it is
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What is asked for: the inputs of the new plan, and how near the old one it must stay.
+
+    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint says.
+    """
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    keep: tuple[str, ...] = ()
+    step: int | None = None
+    mode: Mode = "keep"
+    checkpoint: Checkpoint | None = None
+    top: int = TOP
+
+
+def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
+    """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
+    schedule = _schedule(old, again)
+    again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
+    free = _solved(again, {}, progress)
+    kept, new = None, free
+    if again.keep:
+        pins = keep.pins(old.best, again.keep)
+        new = _keeping(again, pins, free, progress)
+        kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
+    loads = _loadable(old, new, again.checkpoint)
+    near = None if kept is not None or loads.verdict is Verdict.AS_IS else _near(old, new, again, loads, progress)
+    return Replan(old, new, differences(inputs(old), inputs(free)), _drift(old), changed(old, new), kept, near,
+                  schedule, loads, _files(old, new))
+
+
+def _schedule(old: Plan, again: Again) -> Schedule:
+    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
+    job, saved = again.job, again.checkpoint
+    backend: Backend = "deepspeed" if again.model.adapter is not None else "megatron"
+    backend = job.backend if "backend" in job.model_fields_set else backend
+    length = job.seq_length or min(again.model.max_position_embeddings, 4096)
+    step, consumed = again.step, None
+    if saved is not None and step in (None, saved.iteration):  # more than its iterations, where the batch was another
+        said = saved.says.get("consumed_train_samples")
+        step, consumed = saved.iteration, said if isinstance(said, int) else None
+    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, step or 0, consumed,
+                     again.mode)
+
+
+def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
+    return loadable(old, new) if saved is None else of_folder(saved, new, old)
+
+
+def _solved(again: Again, pins: Mapping[str, str], progress: Progress | None) -> Plan:
+    job = again.job.model_copy(update={"pins": {**again.job.pins, **pins}}) if pins else again.job
+    return answer(again.model, again.cluster, job, top=again.top, progress=progress)
+
+
+def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
+    """The best plan with these pins. Raises InfeasibleError that names those which leave none, and the free plan."""
+    try:
+        return _solved(again, pins, progress)
+    except SymconfigError as error:
+        sets = keep.binding(again.model, again.cluster, free.job, pins)
+        said = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
+        what = f"no plan keeps {said or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
+        rest = [name for name in pins if all(name not in names for names in sets)]
+        other = f"--keep {','.join(rest)}, or " if rest else ""
+        hint = (f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a "
+                "step")
+        raise InfeasibleError(Problem(what, field="keep", got=",".join(again.keep), hint=hint)) from None
+
+
+def _near(old: Plan, new: Plan, again: Again, loads: Loadable, progress: Progress | None) -> Near | None:
+    """A plan that divides the weights as the old one does, loads its checkpoint with less ado, and is hardly slower.
+
+    loads: what becomes of that checkpoint in the new plan.
+    """
+    pins = keep.layout_pins(old.best, new.best)
+    if not pins or again.model != old.model or old.best.target.backend != new.best.target.backend:
+        return None
+    try:
+        near = _solved(replace(again, top=1), pins, progress)
+    except (InputError, InfeasibleError):
+        return None
+    slower = near.best.predicted.step_s / new.best.predicted.step_s - 1
+    verdict = _loadable(old, near, again.checkpoint).verdict
+    return Near(pins, near, slower, verdict) if slower <= NEAR and verdict.rank < loads.verdict.rank else None
+
+
+def _drift(old: Plan) -> Drift | None:
+    """The old plan as it is predicted now; what cannot be traced back says nothing."""
+    said = old.best.predicted
+    found = restore(old, old.best)
+    now = predicted(found, detail(found), old.cluster)
+    if isclose(now.step_s, said.step_s, rel_tol=1e-6) and isclose(now.device_bytes, said.device_bytes, rel_tol=1e-6):
+        return None
+    return Drift(said.step_s, now.step_s, said.device_bytes, now.device_bytes)
+
+
+def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
+    """Names of rendered files that are not the same; None for plans of two frameworks, or one that has no files."""
+    target = new.best.target.backend
+    if old.best.target.backend != target:
+        return None
+    try:
+        before, after = ({item.path: item.text for item in render(plan, target)} for plan in (old, new))
+    except SymconfigError:
+        return None
+    names = dict.fromkeys((*before, *after))
+    return tuple(name for name in names if before.get(name) != after.get(name) and name != "plan.json")

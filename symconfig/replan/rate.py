@@ -1,0 +1,35 @@
+"""The learning rate of a schedule as Megatron-LM computes it (megatron/core/optimizer_param_scheduler.py, get_lr)."""
+
+from __future__ import annotations
+
+from math import cos, pi, sqrt
+
+from symconfig.descriptor.job import Training
+from symconfig.render.megatron_run import wsd_decay_iters
+
+
+def rate(training: Training, sequences: float, batch: int) -> float:
+    """After so many sequences, of a run whose iterations have `batch` of them."""
+    decay = (training.lr_decay_iters or training.train_iters) * batch
+    warmup = training.lr_warmup_iters * batch
+    if warmup and sequences <= warmup:
+        return training.lr * sequences / warmup
+    if training.lr_decay_style == "constant":
+        return training.lr
+    if sequences > decay:
+        return training.min_lr
+    if training.lr_decay_style == "inverse-square-root":
+        return max(training.min_lr, training.lr * sqrt(max(warmup, 1) / max(sequences, 1)))
+    return training.min_lr + _coefficient(training, sequences, warmup, decay, batch) * (training.lr - training.min_lr)
+
+
+def _coefficient(training: Training, sequences: float, warmup: int, decay: int, batch: int) -> float:
+    """Between the lowest rate and the peak's."""
+    done = (sequences - warmup) / (decay - warmup)
+    if training.lr_decay_style == "linear":
+        return 1.0 - done
+    if training.lr_decay_style == "cosine":
+        return 0.5 * (cos(pi * done) + 1.0)
+    last = wsd_decay_iters(training) * batch  # exponential, Megatron-LM's default of --lr-wsd-decay-style
+    into = sequences - (decay - last)
+    return 1.0 if into <= 0 else float(2.0 * 0.5 ** (into / last) - 1.0)

@@ -1,0 +1,82 @@
+"""Two plans side by side, for a person and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from symconfig.format import gib, seconds, words
+from symconfig.plan import Plan
+from symconfig.replan.diff import Diff
+from symconfig.replan.differences import Difference
+from symconfig.report import table
+from symconfig.report.grid import Block, Grid
+from symconfig.report.replan import values
+
+_TITLES = {"inputs": "What was asked for", "training": "What is passed on", "parallel": "Degrees", "batch": "Batch",
+           "options": "Options", "stages": "Stages"}
+
+
+def blocks(found: Diff) -> list[Block]:
+    """Everything that is shown, in order."""
+    if found.same:
+        return ["The plans are the same."]
+    both = table.compared((("before", found.before.best), ("after", found.after.best)))
+    titled = [values(title, found.sections[name]) for name, title in _TITLES.items() if found.sections[name]]
+    shown: list[Block] = [table.headline(found.before), table.headline(found.after), both, *titled]
+    shown += _predicted(found)
+    if found.arguments:
+        shown.append(values("What the framework is told", found.arguments, most=len(found.arguments)))
+    elif found.before.best.target.backend != found.after.best.target.backend:
+        shown.append("They are for two frameworks, whose options have nothing in common.")
+    return shown
+
+
+def _predicted(found: Diff) -> Iterator[Block]:
+    """Parts of the step and of the memory, each with its sum."""
+    one, other = found.before.best.predicted, found.after.best.predicted
+    if found.time:
+        rows = [*_rows(found.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
+        yield Grid(("time of a step", "before s", "after s", "change s", ""), tuple(rows), left=(0,))
+    if found.memory:
+        rows = [*_rows(found.memory, gib), _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib)]
+        yield Grid(("memory of the fullest GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
+
+
+def _rows(found: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
+    """The largest change first; names break ties."""
+    for each in sorted(found, key=lambda each: (-abs(each.delta or 0.0), each.field)):
+        yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
+
+
+def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
+    return name, shown(before), shown(after), _signed(after - before, shown), \
+        f"{100 * (after / before - 1):+.1f} %" if before else ""
+
+
+def _signed(delta: float, shown: Any) -> str:
+    return f"{'+' if delta >= 0 else ''}{shown(delta)}"
+
+
+def to_dict(found: Diff) -> dict[str, Any]:
+    """The JSON contract of `symconfig diff --json`."""
+    return {
+        "schema": "symconfig.diff/1",
+        "same": found.same,
+        "before": _plan(found.before),
+        "after": _plan(found.after),
+        **{name: [listed(each) for each in section] for name, section in found.sections.items()},
+    }
+
+
+def listed(each: Difference) -> dict[str, Any]:
+    """A difference; of numbers also after - before."""
+    data = {"field": each.field, "before": each.before, "after": each.after}
+    return data if each.delta is None else {**data, "delta": each.delta}
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    """What a plan is called, and what it was made by."""
+    return {"model": plan.model.name, "cluster": plan.cluster.name, "gpus": plan.best.parallel.world_size,
+            "target": {"backend": plan.best.target.backend, "version": plan.best.target.version},
+            "symconfig": plan.symconfig_version}

@@ -1,0 +1,136 @@
+"""A plan made again, for a person: what was asked, what changes and why, what it means for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from symconfig.descriptor.document import shorten
+from symconfig.format import count, gib, percent, seconds, words
+from symconfig.replan.differences import Difference
+from symconfig.replan.replan import Kept, Near, Replan
+from symconfig.replan.schedule import Schedule
+from symconfig.report import table
+from symconfig.report.checkpoint import verdict
+from symconfig.report.grid import Block, Grid
+
+SHOWN = 12  # fields of a descriptor that are written out: --json has all
+
+
+def blocks(found: Replan) -> list[Block]:
+    """Everything that is shown, in order."""
+    shown: list[Block] = [table.headline(found.new), *_inputs(found)]
+    if found.kept is not None:
+        shown += _kept(found.new, found.kept)
+    shown += [_candidates(found), *_changes(found)]
+    if found.near is not None:
+        shown.append(_near(found.near))
+    shown += _schedule(found.schedule)
+    shown += [f"The old plan's checkpoint ({found.checkpoint.kind})", *verdict(found.checkpoint), *_command(found)]
+    shown.append(_files(found))
+    return [*shown, table.footer(found.new)]
+
+
+def _inputs(found: Replan) -> Iterator[Block]:
+    """What is asked for otherwise than before."""
+    if found.inputs:
+        yield values("What is asked for", found.inputs)
+    else:
+        yield "Nothing else is asked for than before."
+    if found.drift is not None:
+        d = found.drift
+        yield (f"This symconfig predicts the old plan otherwise than it says of itself: a step of {seconds(d.now_s)} s "
+               f"and not {seconds(d.said_s)} s, {gib(d.now_bytes)} GiB and not {gib(d.said_bytes)} GiB.")
+
+
+def values(title: str, found: Sequence[Difference], most: int = SHOWN) -> Grid:
+    """A row a field, with both its values."""
+    rows = [(words(each.field), value(each.before), value(each.after)) for each in found[:most]]
+    if len(found) > most:
+        rows.append((f"and {count(len(found) - most)} more (--json has all)", "", ""))
+    return Grid(("", "before", "now"), tuple(rows), left=(0, 1, 2), title=title)
+
+
+def value(given: Any) -> str:
+    """In few letters."""
+    if given is None:
+        return "-"
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, float):
+        return f"{given:.6g}"
+    if isinstance(given, Mapping) and not given:
+        return "none"
+    return shorten(str(given), 40)
+
+
+def _candidates(found: Replan) -> Grid:
+    """The old choice as its plan has it, the new one, and the runners-up of that."""
+    after = ("now", *(str(number) for number in range(2, len(found.new.alternatives) + 2)))
+    every = zip(after, (found.new.best, *found.new.alternatives), strict=True)
+    return table.compared((("old", found.old.best), *every), marked=1)
+
+
+def _changes(found: Replan) -> Iterator[Block]:
+    """Each decision, and what it would cost to leave it; then the old choice as a whole."""
+    changes = found.changes
+    if changes.decisions:
+        rows = tuple((each.said, str(each.kept)) for each in changes.decisions)
+        yield Grid(("change", "if it alone stayed"), rows, left=(0, 1), title="What changes, and why")
+    if changes.follows:
+        yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
+    if changes.decisions:
+        yield f"The old choice as a whole {changes.stayed} under what is asked for now."
+    elif found.kept is None:
+        yield "The old choice is still the best: nothing that the planner decides changes."
+    else:
+        yield "Nothing that the planner decides changes."
+
+
+def _kept(new: Any, kept: Kept) -> Iterator[Block]:
+    pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
+    costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
+    yield Grid(*_two(table.compared((("free", kept.free.best), ("kept", new.best)), marked=1)),
+               title=f"Keeping {pins} costs {costs}")
+
+
+def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
+    return grid.headers, grid.rows, grid.left
+
+
+def _near(near: Near) -> str:
+    pins = ", ".join(f"{name}={text}" for name, text in near.pins.items())
+    return (f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) takes {percent(near.slower)} "
+            f"longer, {seconds(near.plan.best.predicted.step_s)} s a step, and loads the checkpoint: {near.verdict}.")
+
+
+def _schedule(schedule: Schedule) -> Iterator[Block]:
+    """Iterations and learning rate."""
+    if schedule.rescaled:
+        rows = tuple((words(each.field), count(each.before), count(each.after),
+                      f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "")
+                     for each in schedule.rescaled)
+        yield Grid(("iterations", "before", "now", "exactly"), rows, left=(0,),
+                   title="The schedule, of the same tokens as before")
+    if schedule.notes:
+        yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
+
+
+def _command(found: Replan) -> Iterator[str]:
+    """How the run goes on, where there is anything to go on from."""
+    step, loadable = found.schedule.step, found.checkpoint
+    if not step:
+        return
+    if not loadable.loads:
+        yield (f"Step {count(step)} is lost with the checkpoint: without --at-step the schedule is that of a run from "
+               "the start.")
+        return
+    yield f"To go on at step {count(step)}: bash launch.sh {' '.join(found.options)}"
+
+
+def _files(found: Replan) -> str:
+    if found.files is None:
+        return "All files are other ones."
+    if not found.files:
+        return "No file of the old plan changes but plan.json."
+    return f"Files that change besides plan.json: {', '.join(found.files)}."

@@ -1,0 +1,55 @@
+"""A plan made again, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from symconfig.replan.carried import Verdict
+from symconfig.replan.replan import Replan
+from symconfig.replan.schedule import Schedule
+from symconfig.report.diff import listed
+
+
+def to_dict(found: Replan) -> dict[str, Any]:
+    """The JSON contract of `symconfig replan --json`."""
+    kept, near, changes = found.kept, found.near, found.changes
+    return {
+        "schema": "symconfig.replan/1",
+        "same": found.same,
+        "inputs": [listed(each) for each in found.inputs],
+        "drift": None if found.drift is None else asdict(found.drift),
+        "old": found.old.best.to_dict(),
+        "changes": [{"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)}
+                    for each in changes.decisions],
+        "follows": list(changes.follows),
+        "stayed": _verdict(changes.stayed),
+        "kept": None if kept is None else {"pins": kept.pins, "free": kept.free.best.to_dict(),
+                                           "costs_s": kept.costs_s, "share": kept.share},
+        "near": None if near is None else {"pins": near.pins, "best": near.plan.best.to_dict(), "slower": near.slower,
+                                           "verdict": near.verdict},
+        "schedule": _schedule(found.schedule),
+        "checkpoint": found.checkpoint.to_dict(),
+        "files": None if found.files is None else list(found.files),
+        "plan": found.new.to_dict(),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """Numbers of what can run at all."""
+    if verdict.refused:
+        return {"runs": False, "fits": False, "why": verdict.refused}
+    return {"runs": True, "fits": verdict.fits, "step_s": verdict.step_s, "slower": verdict.slower,
+            "device_bytes": verdict.device_bytes, "over_bytes": max(0.0, verdict.over_bytes),
+            "host_over_bytes": max(0.0, verdict.host_over_bytes)}
+
+
+def _schedule(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "step": schedule.step,
+        "consumed_sequences": schedule.consumed,
+        "rescaled": [{"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
+                     for each in schedule.rescaled],
+        "options": list(schedule.options),
+        "notes": list(schedule.notes),
+    }
