@@ -98,7 +98,7 @@ def python_of(form: Format, torch: str) -> str:
     if stamp.exists() and stamp.read_text() == wanted:
         return str(python)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     if any(line.startswith("torch==") for file in files for line in file.read_text().splitlines()):
         subprocess.run([*pip, torch], check=True)  # by itself first: what asks for torch then finds it
     isolation: list[str] = []
@@ -175,9 +175,13 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _print_wrong(outcomes: Iterable[Outcome]) -> None:
+    """What the parser refused, once for all plans of which it says the same."""
+    plans: dict[tuple[str, ...], list[str]] = {}
     for item in outcomes:
         if item.said:
-            print(f"  {item.plan}: {' '.join(item.said)}", flush=True)
+            plans.setdefault(item.said, []).append(item.plan)
+    for said, names in plans.items():
+        print(f"  {', '.join(names)}: {' '.join(said)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+"""Target llamafactory: the YAML of `llamafactory-cli train`, with the DeepSpeed JSON that it names.
+
+Keys are those of LLaMA-Factory 0.9.5 (`hparams/`), which runs Transformers 5.6 or older; template names are its own
+(`data/template.py`). It trains with DeepSpeed's ZeRO alone: AutoTP, Ulysses and AutoEP are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
+from symconfig.plan import Plan
+from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render.deepspeed_model import target_modules
+from symconfig.render.files import File
+from symconfig.render.summary import predicted_for
+from symconfig.targets import DEEPSPEED_RELEASE
+
+NAME = "llamafactory"
+DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
+RELEASE = "0.9.5"
+CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
+
+# model_type -> the chat template of its family.
+_TEMPLATES = {"mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
+              "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
+              "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi"}
+_LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
+# Demonstration data that LLaMA-Factory publishes, by stage.
+_DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo"}
+_DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
+_ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
+    trainer.refuse(plan, *trainer.schedule_problems(plan), *_problems(plan))
+    return {
+        "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "sections": sections(plan), "variables": deepspeed_launch.environment_variables(plan),
+        "notes": tuple(_notes(plan)), "predicted_for": predicted_for(plan, "deepspeed"),
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The DeepSpeed JSON, and the list of the job's data files."""
+    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    if plan.job.training.data_path:
+        yield trainer.json_file(DATASETS, _datasets(plan))
+
+
+def sections(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The YAML by the headings of LLaMA-Factory's examples."""
+    arguments = trainer.arguments(plan, DEEPSPEED)
+    recomputes = arguments.pop("gradient_checkpointing")
+    output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
+    return {
+        "model": {
+            "model_name_or_path": plan.model.huggingface_id,
+            **({"train_from_scratch": True} if stage(plan) == "pt" else {}),
+            "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
+            "disable_gradient_checkpointing": not recomputes,
+            **_quantised(plan),
+        },
+        "method": {"stage": stage(plan), "do_train": True, **_adapter(plan)},
+        "dataset": _data(plan),
+        "output": output,
+        "train": arguments,
+    }
+
+
+def stage(plan: Plan) -> str:
+    """pt: every token is learnt; sft: answers only."""
+    return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+
+
+def template(model: ModelDescriptor) -> str | None:
+    """The chat template of the model's family, if there is one of its name."""
+    if model.model_type == "llama":
+        return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
+    return _TEMPLATES.get(model.model_type)
+
+
+def _adapter(plan: Plan) -> dict[str, Any]:
+    lora = plan.model.adapter
+    if lora is None:
+        return {"finetuning_type": "full"}
+    return {"finetuning_type": "lora", "lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha),
+            "lora_dropout": lora.lora_dropout, "lora_target": ",".join(target_modules(plan.model))}
+
+
+def _quantised(plan: Plan) -> dict[str, Any]:
+    if plan.model.adapter is None or plan.model.adapter.method != "qlora":
+        return {}
+    return {"quantization_bit": 4, "quantization_method": "bnb", "quantization_type": "nf4",
+            "double_quantization": True}
+
+
+def _data(plan: Plan) -> dict[str, Any]:
+    own, kind = _datasets(plan), stage(plan)
+    found = {"dataset": ",".join(own) or _DEMO[kind], "dataset_dir": "." if own else _DEMO_FOLDER,
+             "cutoff_len": plan.best.batch.seq_length}
+    # Pre-training packs by itself; said aloud, it would cut every sequence by a token (`data_args.py`, 0.9.5).
+    return found if kind == "pt" else {**found, "template": template(plan.model)}
+
+
+def _datasets(plan: Plan) -> dict[str, Any]:
+    """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning."""
+    messages = {"formatting": "sharegpt", "columns": {"messages": "messages"},
+                "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user",
+                         "assistant_tag": "assistant", "system_tag": "system"}}
+    text = {"columns": {"prompt": "text"}}
+    return {f"data_{place}": {"file_name": path, **(text if stage(plan) == "pt" else messages)}
+            for place, path in enumerate(plan.job.training.data_path, 1)}
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    """What the YAML has no words for."""
+    parallel, model = plan.best.parallel, plan.model
+    for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
+        if getattr(parallel, name) > 1:
+            yield Problem(f"LLaMA-Factory has no switch for DeepSpeed's {what}", field=name,
+                          got=str(getattr(parallel, name)), hint=f"--pin {name}=1")
+    if model.huggingface_id is None:
+        yield Problem("LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
+                      field="huggingface_id")
+    if model.model_type == "qwen":
+        yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
+    if stage(plan) == "sft" and template(model) is None:
+        yield Problem("LLaMA-Factory has no chat template of this family", field="model_type", got=model.model_type)
+    if model.adapter is not None and model.adapter.lora_alpha != int(model.adapter.lora_alpha):
+        yield Problem("LLaMA-Factory takes a whole number", field="adapter.lora_alpha",
+                      got=str(model.adapter.lora_alpha))
+    if plan.best.target.backend == "megatron" and plan.job.training.data_path:
+        yield Problem("LLaMA-Factory reads no dataset of Megatron-LM", field="training.data_path",
+                      got=", ".join(plan.job.training.data_path))
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    yield from deepspeed_launch.notes(plan)
+    if stage(plan) == "sft":
+        yield ("Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
+               "ones, is an upper bound")

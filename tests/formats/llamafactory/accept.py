@@ -1,0 +1,56 @@
+"""LLaMA-Factory's get_train_args on train.yaml, as a rank that `llamafactory-cli train` starts would call it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest import mock
+
+from accepting import Values, answer, started
+from deepspeed_words import of_config, of_trainer
+from ranks import as_rank_0
+from transformers.utils import is_torchaudio_available
+
+is_torchaudio_available()  # it is not, and Transformers remembers that it asked
+sys.modules["torchaudio"] = ModuleType("torchaudio")  # LLaMA-Factory reads sound with it, which no plan has
+
+from llamafactory.data.parser import get_dataset_list  # noqa: E402
+from llamafactory.data.template import TEMPLATES  # noqa: E402
+from llamafactory.extras.constants import AttentionFunction  # noqa: E402
+from llamafactory.hparams import get_train_args, read_args  # noqa: E402
+
+CLI = {"FORCE_TORCHRUN": "1", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
+
+
+def accept(folder: Path) -> Values:
+    words, environment = started(folder, "llamafactory-cli", NODE_RANK="1", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
+    assert words == ["train", "train.yaml"], words
+    assert {name: environment.get(name) for name in CLI} == CLI
+    nodes, per_node = int(environment["NNODES"]), int(environment["NPROC_PER_NODE"])
+    with as_rank_0(nodes, per_node, environment), mock.patch.object(sys, "argv", ["launcher", "train.yaml"]):
+        os.chdir(folder)
+        model, data, training, finetuning, _ = get_train_args(read_args())
+        return {**_values(model, data, training, finetuning), "world": training.world_size, "nodes": nodes,
+                "gpus_per_node": per_node, "dp": training.world_size}
+
+
+def _values(model, data, training, finetuning) -> Values:
+    holder = training.hf_deepspeed_config
+    # The model's own configuration would be fetched by name; buckets take its width alone.
+    holder.trainer_config_finalize(training, SimpleNamespace(config=SimpleNamespace(hidden_size=4096)), training.max_steps)
+    if not str(data.dataset_dir).startswith("REMOTE:"):
+        assert all(Path(item.dataset_name).is_absolute() for item in get_dataset_list(data.dataset, data.dataset_dir))
+    assert data.packing if finetuning.stage == "pt" else data.template in TEMPLATES, data
+    assert model.flash_attn in (AttentionFunction.SDPA, AttentionFunction.DISABLED)
+    values = {**of_config(holder.config), **of_trainer(training), "seq_length": data.cutoff_len, "adapter": None,
+              "recompute": "none" if model.disable_gradient_checkpointing else "full"}
+    if finetuning.finetuning_type == "lora":
+        values |= {"adapter": "qlora" if model.quantization_bit == 4 else "lora", "lora_r": finetuning.lora_rank,
+                   "lora_alpha": finetuning.lora_alpha, "lora_dropout": finetuning.lora_dropout,
+                   "lora_targets": sorted(finetuning.lora_target)}
+    return values
+
+
+answer(accept)
