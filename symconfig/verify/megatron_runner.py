@@ -2,11 +2,12 @@
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
-"compute_units", "transformer_engine", "rank", "task", "group"}]}. Writes one JSON line first ({"ready": seconds}) and
-one for every job as it ends; the jobs of a group end with the first that crashes or refuses the arguments. A task
-other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the resolved arguments; what it
-returns is the answer's "rank". Each job runs in a forked child of the process that has imported Megatron: fresh global
-state for every list, and neither a crash nor a hang reaches the next one.
+"compute_units", "transformer_engine", "rank", "task", "group", "program"}]}. Writes one JSON line first ({"ready":
+seconds}) and one for every job as it ends; the jobs of a group end with the first that crashes or refuses the
+arguments. `program` is a Python file whose prepare() is run before the arguments are parsed. A task other than "check"
+is one phase more: `run` of megatron_<task>.py in this folder, on the resolved arguments; what it returns is the
+answer's "rank". Each job runs in a forked child of the process that has imported Megatron: fresh global state for every
+list, and neither a crash nor a hang reaches the next one.
 """
 
 from __future__ import annotations
@@ -104,14 +105,36 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
     """As the trainer resolves a job's arguments at its rank: they, the transformer config, microbatches of a step."""
     arguments = importlib.import_module("megatron.training.arguments")
+    if job["program"] is not None:
+        program = Path(job["program"])
+        load(program.stem, program.parent).prepare()
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
-    phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
+    args = phases.run("validate_args", lambda: _validated(arguments, args))
     phases.run("tokenizer", lambda: _tokenizer(args))
     num_microbatches = phases.run("microbatches", lambda: _microbatches(args))
     phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
-    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
+    config = phases.run("transformer_config", lambda: _transformer_config(arguments, args))
     return args, config, num_microbatches
+
+
+def _validated(arguments: Any, args: Any) -> Any:
+    """As initialize_megatron (until core_v0.17) and parse_and_validate_args do it: a YAML file has a way of its own."""
+    defaults = {"tokenizer_type": DEFAULT_TOKENIZER}
+    if getattr(args, "yaml_cfg", None) is not None:
+        return _yaml_arguments().validate_yaml(args, defaults)
+    arguments.validate_args(args, defaults)
+    return args
+
+
+def _transformer_config(arguments: Any, args: Any) -> Any:
+    if getattr(args, "yaml_cfg", None) is not None:  # pretrain_gpt.py's and gpt_builders.py's choice
+        return _yaml_arguments().core_transformer_config_from_yaml(args, "language_model")
+    return arguments.core_transformer_config_from_args(args)
+
+
+def _yaml_arguments() -> Any:
+    return importlib.import_module("megatron.training.yaml_arguments")
 
 
 def _tokenizer(args: Any) -> None:

@@ -35,11 +35,15 @@ _FP8 = {"delayed": "fp8", "mxfp8": "mxfp8"}
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Arguments of pretrain_gpt.py, the number of ranks that they are for, and what their launcher exports."""
+    """Arguments of pretrain_gpt.py, the number of ranks that they are for, and what their launcher exports.
+
+    program: what starts pretrain_gpt.py, where that is not torchrun itself.
+    """
 
     args: Sequence[str]
     world_size: int
     environment: Mapping[str, str]
+    program: str | None = None
 
 
 def answer_each(run_of: Callable[[Path], Run]) -> None:
@@ -58,7 +62,8 @@ def answer_each(run_of: Callable[[Path], Run]) -> None:
         for name in sys.argv[1:]:
             with suppress(Exception):  # asked again, for the answer on this folder
                 found = run(Path(name))
-                jobs.append(Job(name, tuple(found.args), found.world_size, env=found.environment))
+                jobs.append(Job(name, tuple(found.args), found.world_size, env=found.environment,
+                                program=found.program))
         return megatron_session.run(source, jobs, _TIMEOUT_S)
 
     def accept(folder: Path) -> Values:

@@ -1,0 +1,54 @@
+"""What Megatron-LM's parser makes of the options of a plan: every destination with its value, defaults and all."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from symconfig.render.flags import Flag, FlagTable
+from symconfig.render.megatron_args import Group
+
+
+def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
+    """By destination, as argparse leaves them: before validate_args fills anything in.
+
+    Values are those that JSON has: an enumeration is the name of its member, a pattern of layers the text of it.
+    """
+    # Of several options of a destination, argparse takes the default of the one that is spelled like it.
+    order = sorted(table.flags.values(), key=lambda flag: flag.name == "--" + flag.dest.replace("_", "-"))
+    found = {flag.dest: _default(flag) for flag in order}
+    for group in groups:
+        for first, *values in group.options:
+            name, joined, value = first.partition("=")
+            flag = table.flags[name]
+            found[flag.dest] = _given(flag, [value] if joined else values)
+    return found
+
+
+def _default(flag: Flag) -> Any:
+    """The table has it as printed."""
+    try:
+        value = ast.literal_eval(flag.default)
+    except (ValueError, SyntaxError):
+        return flag.default.removeprefix("AttnBackend.")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _given(flag: Flag, values: Sequence[str]) -> Any:
+    if flag.kind == "optional":
+        return not flag.name.startswith("--no-")
+    if flag.kind != "store":
+        return flag.kind == "true"
+    typed = [_typed(flag, value) for value in values]
+    return typed[0] if flag.nargs in (None, "?") else typed
+
+
+def _typed(flag: Flag, value: str) -> Any:
+    if flag.type == "int":
+        return int(value)
+    if flag.type == "float":
+        return float(value)
+    if flag.type == "tuple_type":
+        return [int(part) for part in value.strip("()").split(",")]
+    return value
