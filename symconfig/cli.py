@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _replan, _diff, _audit, _adapt, _partition, _render, _formats, _checkpoint, _verify, _measure,
-                _explain, _timeline, _validate, _calibrate, _sweep, _import, _doctor):
+    for add in (_plan, _replan, _diff, _audit, _adapt, _partition, _render, _args, _formats, _checkpoint, _verify,
+                _measure, _explain, _timeline, _validate, _calibrate, _sweep, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -238,6 +238,20 @@ def _render(commands: _Commands) -> _Parser:
     add_files(parser)
     parser.add_argument("--out", metavar="DIR", required=True)
     parser.add_argument("--force", action="store_true", help="write into a folder that exists")
+    return parser
+
+
+def _args(commands: _Commands) -> _Parser:
+    does = "print the words of a plan's program, for $(...) in a script of your own"
+    parser = _command(commands, "args", does, "args", "cli_args")
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--target", metavar="T", help="whose program (default: the framework that the plan was made for)")
+    add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
+    held = parser.add_argument_group("held against this machine first; exit 1 where it is another one")
+    held.add_argument("--check", action="store_true", help="WORLD_SIZE and the installed release against the plan")
+    held.add_argument("--world-size", metavar="N", help="how many GPUs this start has (default: WORLD_SIZE)")
+    held.add_argument("--replan", action="store_true", help="solve again for what is here, instead of failing")
     return parser
 
 

@@ -40,6 +40,12 @@ def texts(plan: Plan) -> Iterator[File]:
     yield from deepspeed_launch.texts(plan)
 
 
+def words(plan: Plan) -> list[str]:
+    """What train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
+    refuse(plan)
+    return [word for group in deepspeed_launch.arguments(plan).values() for word in group]
+
+
 def config(plan: Plan) -> Json:
     """ds_config.json with native numbers: integers are integers, and nothing is left to a default that matters."""
     refuse(plan)

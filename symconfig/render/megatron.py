@@ -39,6 +39,9 @@ def arguments(plan: Plan) -> list[str]:
     return [word for group in groups(plan) for option in group.options for word in option]
 
 
+words = arguments  # what `symconfig args` says
+
+
 def groups(plan: Plan) -> tuple[Group, ...]:
     """The same, as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:

@@ -1,0 +1,46 @@
+"""`symconfig args`: the words of a plan for `$(…)` in bash."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli import print_json
+from symconfig.cli_shared import whole
+from symconfig.errors import InputError
+
+if TYPE_CHECKING:
+    from symconfig.embed.mismatch import Framework
+    from symconfig.plan import Plan
+
+
+def args(arguments: argparse.Namespace) -> int:
+    """Exit 1 where the machine is not what the plan is for."""
+    from symconfig.embed.start import started
+    from symconfig.embed.words import unsafe, words
+    from symconfig.plan import Plan
+
+    size = whole("--world-size", arguments.world_size)
+    plan = Plan.load(Path(arguments.plan))
+    target = arguments.target or plan.best.target.backend
+    if arguments.check or arguments.replan or size is not None:
+        plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")
+    found = words(plan, target)
+    if arguments.json:
+        print_json({"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size,
+                    "words": found})
+    elif arguments.null:
+        sys.stdout.write("".join(f"{word}\0" for word in found))
+    elif wrong := list(unsafe(found)):
+        raise InputError(wrong)
+    else:
+        sys.stdout.write("".join(f"{word}\n" for word in found))
+    return 0
+
+
+def _framework(target: str, plan: Plan) -> Framework:
+    """Whose release is looked at: a target that is no framework's name starts the one that the plan is for."""
+    known: dict[str, Framework] = {"megatron": "megatron", "deepspeed": "deepspeed", "transformers": "transformers"}
+    return known.get(target, known[plan.best.target.backend])
