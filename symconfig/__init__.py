@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from symconfig.api_replan import ReplanResult as ReplanResult
     from symconfig.api_replan import diff as diff
     from symconfig.api_replan import replan as replan
+    from symconfig.api_sweep import size as size
     from symconfig.api_sweep import sweep as sweep
 
 _LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
-         "sweep": "symconfig.sweep",
+         "sweep": "symconfig.sweep", "size": "symconfig.api_sweep",
          "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",
          "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan"}

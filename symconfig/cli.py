@@ -117,7 +117,7 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for add in (_plan, _replan, _diff, _audit, _adapt, _partition, _render, _args, _formats, _checkpoint, _verify,
-                _measure, _explain, _timeline, _validate, _calibrate, _sweep, _import, _doctor):
+                _measure, _explain, _timeline, _validate, _calibrate, _sweep, _size, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -397,6 +397,15 @@ def _sweep(commands: _Commands) -> _Parser:
     does = "plan many combinations of a job's fields, into one table"
     parser = _command(commands, "sweep", does, "sweep", "cli_sweep")
     add_sweep(parser)
+    return parser
+
+
+def _size(commands: _Commands) -> _Parser:
+    from symconfig.cli_sweep_options import add_size
+
+    does = "how many GPUs of which cluster meet a deadline, at what cost"
+    parser = _command(commands, "size", does, "size", "cli_size")
+    add_size(parser)
     return parser
 
 

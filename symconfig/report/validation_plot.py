@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".svg", ".pdf")
 # Colours that the colour-blind tell apart: Okabe and Ito's ("Color Universal Design") without the faint yellow, then
 # the dark and the muted of Paul Tol's ("Colour Schemes", 2021). Neighbours differ in their marker as well.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#332288", "#882255",
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#332288", "#882255",
             "#999933", "#44AA99", "#AA4499", "#994F00", "#CC6677", "#117733", "#777777")
-_MARKERS = "os^DvXP<>ph*d"
+MARKERS = "os^DvXP<>ph*d"
 _BAND = 0.1
 
 
@@ -65,8 +65,8 @@ def plot(scores: Sequence[Source], path: Path) -> None:
     most = max(len(pairs) for _, pairs in drawn)
     for index, (name, pairs) in sorted(enumerate(drawn), key=lambda item: -len(item[1][1])):
         error = sum(abs(predicted / measured - 1) for measured, predicted in pairs) / len(pairs)
-        axes.scatter(*zip(*pairs, strict=True), s=26, marker=_MARKERS[index % len(_MARKERS)],
-                     color=_COLOURS[index % len(_COLOURS)], alpha=0.55 if len(pairs) > most / 3 else 0.85,
+        axes.scatter(*zip(*pairs, strict=True), s=26, marker=MARKERS[index % len(MARKERS)],
+                     color=COLOURS[index % len(COLOURS)], alpha=0.55 if len(pairs) > most / 3 else 0.85,
                      linewidths=0.4, edgecolors="white", zorder=2,
                      label=f"{name}: {len(pairs)} rows, {100 * error:.1f} %")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", xlabel="measured seconds of a step",
@@ -77,10 +77,10 @@ def plot(scores: Sequence[Source], path: Path) -> None:
     axes.grid(which="major", color="0.9", linewidth=0.6, zorder=0)
     axes.set_title("Predicted against measured step time; mean absolute error by source", loc="left", fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, fontsize=9, frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     """Whole or not at all, and without a date in it."""
     import matplotlib
 

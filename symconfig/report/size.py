@@ -1,0 +1,177 @@
+"""The answer of `symconfig size`: the fewest GPUs of each cluster that are in time, and what more or fewer cost."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from symconfig.format import count, percent, seconds
+from symconfig.report.grid import Block, Grid
+from symconfig.sweep.amounts import DAY_S
+from symconfig.sweep.columns import COLUMNS
+from symconfig.sweep.size import OfCluster, Question, Size, Tried, frontier
+
+_HEADERS = ("cluster", "GPUs", "", "days", "at the slow end", "in time", "GPU-hours", "cost", "step s", "MFU", "tp",
+            "pp", "cp", "ep", "dp")
+
+
+def blocks(found: Size) -> list[Block]:
+    """Everything that is shown, in order."""
+    shown: list[Block] = [headline(found.question), "\n".join(answer(one, found.question) for one in found.clusters)]
+    rows = [row for one in found.clusters for row in _rows(one, found.question)]
+    if rows:
+        cut = [index for index, name in enumerate(_HEADERS) if name != "cost" or any(row[index] for row in rows)]
+        shown.append(Grid(tuple(_HEADERS[index] for index in cut), tuple(tuple(row[i] for i in cut) for row in rows),
+                          left=tuple(place for place, index in enumerate(cut) if index in (0, 2, 5)),
+                          title="Of each cluster the numbers of GPUs that no other beats in both time and cost"))
+    if (over := overall(found)) is not None:
+        shown.append(over)
+    return [*shown, footer(found)]
+
+
+def headline(asked: Question) -> str:
+    """What is to be done by when."""
+    return (f"{asked.model.name}: {count(asked.tokens)} tokens in {_span(asked.deadline_s)}\n"
+            f"global batch {count(asked.job['global_batch_size'])} sequences of {count(asked.job['seq_length'])} "
+            f"tokens, {count(asked.step_tokens)} in all; {count(asked.steps)} steps")
+
+
+def answer(one: OfCluster, asked: Question) -> str:
+    """One cluster's, in a sentence."""
+    if one.smallest is None:
+        return f"{one.name}: {_not_met(one, asked)}"
+    text = f"{one.name}: {count(one.smallest.gpus)} GPUs, {_days(one.smallest.run_s)} days"
+    if one.surest is None:
+        return f"{text}; no number up to {count(one.tried[-1].gpus)} is in time at the slow end of what is likely"
+    if one.surest.gpus == one.smallest.gpus:
+        return f"{text}, in time also at the slow end of what is likely ({_days(one.surest.slow_s)} days)"
+    return (f"{text}; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
+            f"({_days(one.surest.slow_s)} days)")
+
+
+def _not_met(one: OfCluster, asked: Question) -> str:
+    fastest = one.fastest
+    if not one.tried:
+        return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: {count(one.least)} would be needed even at "
+                "their peak")
+    if fastest is None:
+        reasons = sorted({tried.reason for tried in one.tried}, key=len)
+        return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
+    return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: the fastest is {_days(fastest.run_s)} days on "
+            f"{count(fastest.gpus)} GPUs")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{count(numbers[0])} to {count(numbers[-1])}" if len(numbers) > 1 else count(numbers[0])
+
+
+def _span(span_s: float) -> str:
+    days = span_s / DAY_S
+    return f"{days:g} day{'s' * (days != 1)}" if days >= 1 else f"{days * 24:g} hours"
+
+
+def _days(span_s: float) -> str:
+    days = span_s / DAY_S
+    return f"{days:.2f}" if days < 10 else f"{days:,.1f}"
+
+
+def shown_of(one: OfCluster) -> list[Tried]:
+    """Its frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
+    chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
+    chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
+    return [chosen[gpus] for gpus in sorted(chosen)]
+
+
+def _rows(one: OfCluster, asked: Question) -> list[tuple[str, ...]]:
+    return [(one.name, count(tried.gpus), *_cells(one, tried, asked)) for tried in shown_of(one)]
+
+
+def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
+    mark = " and ".join(word for word, of in (("fewest", one.smallest), ("surely", one.surest))
+                        if of is not None and of.gpus == tried.gpus)
+    values = tried.values
+    cost = "" if tried.cost is None else count(tried.cost)
+    return (mark, _days(tried.run_s), _days(tried.slow_s), in_time(tried, asked), count(tried.gpu_hours), cost,
+            seconds(float(str(values["step_s"]))), percent(float(str(values["mfu"]))),
+            *(str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")))
+
+
+def in_time(tried: Tried, asked: Question) -> str:
+    """yes: also at the slow end of what is likely."""
+    if tried.slow_s <= asked.deadline_s:
+        return "yes"
+    return "likely" if tried.run_s <= asked.deadline_s else "no"
+
+
+def overall(found: Size) -> Grid | None:
+    """With a price for every cluster: what no other number of GPUs of any cluster beats in both time and cost."""
+    both = [(one, tried) for one in found.clusters for tried in one.planned]
+    if len(found.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
+        return None
+    names = {id(tried): one.name for one, tried in both}
+    rows = [(names[id(tried)], count(tried.gpus), _days(tried.run_s), in_time(tried, found.question),
+             count(tried.cost or 0.0)) for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)]
+    return Grid(("cluster", "GPUs", "days", "in time", "cost"), tuple(rows), left=(0, 3),
+                title="Of all clusters the numbers of GPUs that no other beats in both time and cost")
+
+
+def footer(found: Size) -> str:
+    """What is not in the figures, and how to go on."""
+    asked = found.question
+    share = (f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
+             "the rest (--goodput)." if asked.goodput < 1 else
+             "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
+             "(--goodput 0.9).")
+    tried = sum(len(one.tried) for one in found.clusters)
+    lines = [share, f"{count(tried)} numbers of GPUs were planned. One is left out where it would be too slow even "
+             "with a tenth more from each GPU than the best one seen."]
+    met = [(one, one.smallest) for one in found.clusters if one.smallest is not None]
+    if met:
+        one, smallest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
+        lines.append(f"Next: {command(asked, one.name, smallest.gpus)}")
+    return "\n".join(lines)
+
+
+def command(asked: Question, cluster: str, gpus: int) -> str:
+    """The plan that is behind a number of GPUs."""
+    job = asked.job
+    words = ["symconfig", "plan", "--model", str(job["model"]), "--cluster", cluster, "--gpus", str(gpus),
+             "--global-batch-size", str(job["global_batch_size"]), "--seq-length", str(job["seq_length"])]
+    for name in ("backend", "megatron_version", "precision", "attention", "task"):
+        words += [f"--{name.replace('_', '-')}", str(job[name])] if job.get(name) is not None else []
+    for name, value in (job.get("limits") or {}).items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    for name, value in (job.get("pins") or {}).items():
+        words += ["--pin", f"{name}={value}"]
+    return shlex.join([*words, "--out", "out"])
+
+
+def to_dict(found: Size) -> dict[str, Any]:
+    """The JSON contract of `symconfig size --json`."""
+    asked = found.question
+    return {
+        "schema": "symconfig.size/1", "model": asked.model.name, "tokens": asked.tokens,
+        "deadline_s": asked.deadline_s, "goodput": asked.goodput, "most_gpus": asked.most_gpus, "job": dict(asked.job),
+        "steps": asked.steps, "met": found.met, "clusters": [_cluster(one, asked) for one in found.clusters],
+    }
+
+
+def _cluster(one: OfCluster, asked: Question) -> dict[str, Any]:
+    frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
+    return {
+        "cluster": one.name, "least_gpus_at_peak": one.least,
+        "smallest_gpus": one.smallest.gpus if one.smallest else None,
+        "surest_gpus": one.surest.gpus if one.surest else None,
+        "tried": [_tried(tried, asked, tried.gpus in frontiers) for tried in one.tried],
+    }
+
+
+def _tried(tried: Tried, asked: Question, on_frontier: bool) -> dict[str, Any]:
+    if tried.reason:
+        return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
+    names = {column.name for column in COLUMNS}
+    return {"gpus": tried.gpus, "planned": True, "run_s": tried.run_s, "run_high_s": tried.slow_s,
+            "in_time": in_time(tried, asked), "gpu_hours": tried.gpu_hours, "cost": tried.cost,
+            "frontier": on_frontier,
+            "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"}}
