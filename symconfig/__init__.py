@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from symconfig.api import plan as plan
     from symconfig.api_audit import adapt as adapt
     from symconfig.api_audit import audit as audit
+    from symconfig.api_fallback import FallbackResult as FallbackResult
+    from symconfig.api_fallback import fallback as fallback
     from symconfig.api_partition import PartitionResult as PartitionResult
     from symconfig.api_partition import partition as partition
     from symconfig.api_replan import ReplanResult as ReplanResult
@@ -23,7 +25,8 @@ _LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconf
          "sweep": "symconfig.sweep", "size": "symconfig.api_sweep",
          "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",
-         "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan"}
+         "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan",
+         "fallback": "symconfig.api_fallback", "FallbackResult": "symconfig.api_fallback"}
 
 
 def __getattr__(name: str) -> Any:

@@ -116,8 +116,8 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _replan, _diff, _audit, _adapt, _partition, _render, _args, _formats, _checkpoint, _verify,
-                _measure, _explain, _timeline, _validate, _calibrate, _sweep, _size, _import, _doctor):
+    for add in (_plan, _replan, _diff, _fallback, _audit, _adapt, _partition, _render, _args, _formats, _checkpoint,
+                _verify, _measure, _explain, _timeline, _validate, _calibrate, _sweep, _size, _import, _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -200,6 +200,20 @@ def _diff(commands: _Commands) -> _Parser:
 
     parser = _command(commands, "diff", "in what two plans differ", "diff", "cli_diff")
     add_diff(parser)
+    return parser
+
+
+def _fallback(commands: _Commands) -> _Parser:
+    from symconfig.cli_files_options import add_files
+
+    does = "plan beforehand for a cluster that loses nodes, with a launch script that takes the plan that fits"
+    parser = _command(commands, "fallback", does, "fallback", "cli_fallback")
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--lose-nodes", metavar="N", default="1..4", help="how many nodes fewer: 2, or 1..4 (default)")
+    add("--out", metavar="DIR", help="write nodes-N/ for every plan there, and the launch.sh above them")
+    add("--force", action="store_true", help="write into a folder that exists")
+    add_files(parser)
     return parser
 
 

@@ -37,9 +37,9 @@ def found(checkpoint: Checkpoint) -> list[Block]:
 
 def verdict(loadable: Loadable) -> list[Block]:
     """Whether it loads, how, what is lost and why."""
-    blocks = [f"{loadable.verdict.value.capitalize()}: {_SENTENCES[loadable.verdict]}", *_steps(loadable.how)]
+    blocks = [f"{loadable.verdict.value.capitalize()}: {_SENTENCES[loadable.verdict]}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
-        blocks += [_OTHERWISE[loadable.otherwise], *_steps(loadable.otherwise_how)]
+        blocks += [_OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
     if loadable.lost:
         blocks.append("\n".join(("Starts anew:", *(f"- {what}" for what in loadable.lost))))
     if loadable.reasons:
@@ -47,6 +47,6 @@ def verdict(loadable: Loadable) -> list[Block]:
     return list(blocks)
 
 
-def _steps(steps: tuple[Step, ...]) -> list[str]:
+def steps(how: tuple[Step, ...]) -> list[str]:
     """Each with its words on a line of their own, to be copied."""
-    return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in steps]
+    return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in how]

@@ -1,0 +1,73 @@
+"""Plans for a cluster that loses nodes, from Python: `symconfig.fallback(plan, lose_nodes=(1, 4))`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from symconfig.api import PlanResult, Wanted, check_free, files
+from symconfig.plan import Plan
+from symconfig.render.answer import TOP
+from symconfig.replan.fallback import Fallback
+from symconfig.replan.fallback import fallback as solve
+
+NAME = "fallback.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackResult:
+    """The smaller plans of a plan, and what is done with them."""
+
+    fallback: Fallback
+
+    def write(self, out: str | Path, force: bool = False, target: str | None = None,
+              launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
+        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
+
+        All files or none; arguments as of `PlanResult.write`. Raises InputError.
+        """
+        return write(self.fallback, Path(out), Wanted.of(target, launchers, templates), force=force)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `symconfig fallback --json`."""
+        from symconfig.report.fallback import to_dict
+
+        return to_dict(self.fallback)
+
+
+def fallback(
+    plan: str | Path | Plan | PlanResult,
+    lose_nodes: int | tuple[int, int] = (1, 4),
+    *,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> FallbackResult:
+    """Plans for as many nodes fewer; (1, 4) is from 1 to 4 of them.
+
+    plan: a plan, or its file or folder. Raises InputError.
+    """
+    first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
+    if isinstance(plan, PlanResult):
+        plan = plan.plan
+    loaded = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+    return FallbackResult(solve(loaded, range(first, last + 1), top=top, progress=progress))
+
+
+def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
+    """Render all plans into the folder `out`, all files or none; returns their paths."""
+    from symconfig.render import LAUNCHERS
+    from symconfig.render.fallback import above, folder
+    from symconfig.render.files import File, Files
+    from symconfig.render.files import write as write_files
+    from symconfig.report.fallback import to_dict
+
+    check_free(out, force)
+    launchers = LAUNCHERS if wanted.launchers is None else wanted.launchers
+    made = above(found.runs, launchers)
+    for count, plan in found.runs:
+        made += [replace(item, path=f"{folder(count)}/{item.path}") for item in files(plan, wanted)]
+    made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
+    return list(write_files(Files(tuple(made)), out, force))

@@ -1,0 +1,55 @@
+"""`symconfig fallback`: the plans for a cluster that loses nodes, made before it does."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+from symconfig.cli import print_json
+from symconfig.cli_shared import note, say
+from symconfig.errors import InputError, Problem
+
+
+def fallback(arguments: argparse.Namespace) -> int:
+    """Exit 0; 1 where nothing fits on any smaller number of nodes."""
+    from symconfig import api
+    from symconfig.api_fallback import FallbackResult, write
+    from symconfig.cli_files_options import wanted
+    from symconfig.plan import Plan
+    from symconfig.render.answer import TOP
+    from symconfig.replan.fallback import fallback as solve
+    from symconfig.report.fallback import blocks
+    from symconfig.report.progress import Progress
+
+    found = api.Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    if out is not None:
+        found.collect(lambda: api.check_free(out, arguments.force))
+    lost = found.collect(partial(_range, arguments.lose_nodes))
+    asked = found.collect(partial(wanted, arguments))
+    plan = found.collect(partial(Plan.load, Path(arguments.plan)))
+    if found.all or lost is None or asked is None or plan is None:
+        raise InputError(found.all)
+    with Progress(sys.stderr) as progress:
+        result = solve(plan, lost, top=TOP, progress=progress)
+    written = write(result, out, asked, force=arguments.force) if out is not None else []
+    if arguments.json:
+        print_json(FallbackResult(result).to_dict())
+    else:
+        say(blocks(result))
+    if out is not None:
+        folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
+        note(f"wrote {len(written)} files into {out}: launch.sh takes the plan that fits, of {folders}")
+    return 0 if any(each.plan for each in result.smaller) else 1
+
+
+def _range(text: str) -> range:
+    """The numbers that 1..4, or 2 alone, names."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise InputError(Problem("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4"))
+    return range(low, high + 1)

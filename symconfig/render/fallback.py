@@ -1,0 +1,32 @@
+"""Plans for several numbers of nodes in one folder: the launch.sh above them, which takes the one that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.plan import Plan
+from symconfig.render import sources, summary
+from symconfig.render.files import File, Files
+from symconfig.render.fill import environment
+from symconfig.render.settings import split
+from symconfig.resources import data_dir
+
+
+def folder(nodes: int) -> str:
+    """Where the files of the plan for so many nodes are."""
+    return f"nodes-{nodes}"
+
+
+def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str]) -> list[File]:
+    """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first."""
+    (most, plan), counts = plans[0], [count for count, _ in plans]
+    template = environment(data_dir("templates") / "fallback")
+    launch = template.filled("launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts})
+    made = [File("launch.sh", launch, True)]
+    for asked in launchers:
+        name, given = split(asked)
+        if name == "slurm":
+            ranged = asked if "nodes" in given else f"{asked}{',' if given else ':'}nodes={counts[-1]}-{most}"
+            (source,) = sources(None, [ranged], None)
+            made += source.files(plan, Files(tuple(made)))
+    return made
