@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from symconfig.api import plan as plan
     from symconfig.api_audit import adapt as adapt
     from symconfig.api_audit import audit as audit
+    from symconfig.api_check import check as check
     from symconfig.api_fallback import FallbackResult as FallbackResult
     from symconfig.api_fallback import fallback as fallback
     from symconfig.api_partition import PartitionResult as PartitionResult
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from symconfig.api_sweep import sweep as sweep
 
 _LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
-         "sweep": "symconfig.sweep", "size": "symconfig.api_sweep",
+         "sweep": "symconfig.sweep", "size": "symconfig.api_sweep", "check": "symconfig.api_check",
          "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",
          "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan",

@@ -116,8 +116,9 @@ def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _replan, _diff, _fallback, _audit, _adapt, _partition, _render, _args, _formats, _checkpoint,
-                _verify, _measure, _explain, _timeline, _validate, _calibrate, _sweep, _size, _import, _doctor):
+    for add in (_plan, _replan, _diff, _fallback, _audit, _adapt, _partition, _render, _args, _check, _formats,
+                _checkpoint, _verify, _measure, _explain, _timeline, _validate, _calibrate, _sweep, _size, _import,
+                _doctor):
         command = add(commands)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         command.set_defaults(command_parser=command)
@@ -266,6 +267,16 @@ def _args(commands: _Commands) -> _Parser:
     held.add_argument("--check", action="store_true", help="WORLD_SIZE and the installed release against the plan")
     held.add_argument("--world-size", metavar="N", help="how many GPUs this start has (default: WORLD_SIZE)")
     held.add_argument("--replan", action="store_true", help="solve again for what is here, instead of failing")
+    return parser
+
+
+def _check(commands: _Commands) -> _Parser:
+    does = "whether the files of a plan were edited or are stale, for CI: exit 1 when they are"
+    parser = _command(commands, "check", does, "check", "cli_check")
+    add = parser.add_argument
+    add("place", metavar="DIR", help="what `plan --out` or `render` wrote, or a PLAN.json alone")
+    add("--templates", metavar="DIR", help="your own templates, where they were written with some")
+    add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
     return parser
 
 

@@ -1,0 +1,58 @@
+"""What `symconfig check` found, as a table and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from symconfig.format import count
+from symconfig.report.grid import Block, Grid
+
+if TYPE_CHECKING:
+    from symconfig.replan.check import Checked, Finding
+
+
+def blocks(checked: Checked) -> list[Block]:
+    """One row a finding, with the lines that differ below it; then what was looked at, and how it is made good."""
+    rows = tuple(row for finding in checked.findings for row in _rows(finding))
+    grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
+    return [*([grid] if rows else []), _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes)]
+
+
+def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
+    place = "" if finding.line is None else str(finding.line)
+    rows: list[tuple[str, str, str, str]] = [(finding.kind, finding.path, place, finding.said)]
+    if finding.written is not None:
+        rows += [("", "", "", f"written: {finding.written}"), ("", "", "", f"now:     {finding.found}")]
+    return rows
+
+
+def _verdict(checked: Checked) -> str:
+    failed = [finding for finding in checked.findings if finding.fails]
+    files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
+    if not failed:
+        return f"Nothing is edited or stale: {files} of {checked.place} as symconfig writes them now."
+    things = "1 thing is" if len(failed) == 1 else f"{count(len(failed))} things are"
+    return f"{things} not as written or not as it would be written now. Try: {_again(checked)}."
+
+
+def _again(checked: Checked) -> str:
+    """The command that makes it good."""
+    folder = checked.place if checked.place.is_dir() else checked.place.parent
+    edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
+    if edited or checked.manifest is None or any(f.kind in ("input", "answer") for f in checked.findings):
+        return f"symconfig replan {folder}/plan.json{' --accept-edits' if edited else ''} --out NEW"
+    launchers = "".join(f" --launcher {name}" for name in checked.manifest.launchers)
+    return f"symconfig render {folder}/plan.json --target {checked.manifest.target}{launchers} --out {folder} --force"
+
+
+def to_dict(checked: Checked) -> dict[str, Any]:
+    """The JSON contract of `symconfig check --json`."""
+    manifest = checked.manifest
+    return {
+        "schema": "symconfig.check/1", "place": str(checked.place), "passed": checked.passed,
+        "target": manifest.target if manifest is not None else None,
+        "files": len(manifest.files) if manifest is not None else 0,
+        "findings": [{**asdict(finding), "fails": finding.fails} for finding in checked.findings],
+        "notes": list(checked.notes),
+    }
