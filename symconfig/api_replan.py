@@ -116,8 +116,8 @@ def again(
     """problems: what the caller has found."""
     found = Problems(problems)
     old = found.collect(lambda: loaded(plan))
-    kept = found.collect(lambda: kept_pins.names(wanted.keep))
-    released = found.collect(lambda: kept_pins.names(wanted.release))
+    kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
+    released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
     found.collect(lambda: check_top(wanted.top))
     found.collect(lambda: _check(wanted))
     saved = found.collect(lambda: _saved(wanted))

@@ -35,23 +35,30 @@ def _switch(on: bool) -> str:
     return "1" if on else "0"
 
 
-def _recompute(recompute: Recompute) -> str:
+def _recompute(recompute: Recompute) -> str | None:
+    """None for whole layers of which some are recomputed: a pin says all or none."""
+    if recompute.method == "block":
+        return None
     modules = ",".join(recompute.modules)
     return f"{recompute.granularity}:{modules}" if recompute.granularity == "selective" else recompute.granularity
 
 
-def names(asked: Sequence[str]) -> tuple[str, ...]:
+def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
     """Each once, in the order of the pins. Raises InputError with every one that is no pin's."""
     wrong = [name for name in dict.fromkeys(asked) if name not in PIN_NAMES]
     if wrong:
-        raise InputError([Problem("is not something that can be kept", field="keep", got=repr(name),
+        raise InputError([Problem("is no choice's name", field=field, got=repr(name),
                                   need="some of " + ", ".join(PIN_NAMES)) for name in wrong])
     return tuple(name for name in PIN_NAMES if name in asked)
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """The candidate's own values; a choice that it has not made is left free."""
+    """The candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
     said = {name: _SAID[name](candidate) for name in kept}
+    wrong = [name for name, value in said.items() if value is None]
+    if wrong:
+        raise InputError([Problem("cannot be kept: the old plan has no value of it that a pin says", field="keep",
+                                  got=name) for name in wrong])
     return {name: value for name, value in said.items() if value is not None}
 
 

@@ -1,0 +1,168 @@
+"""Solving again from what a plan recorded: inputs, what is kept and what that costs, what of a file is another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.api import PlanResult
+from symconfig.api import plan as solved
+from symconfig.api_replan import ReplanResult, replan
+from symconfig.checkpoint import Verdict
+from symconfig.descriptor.job import PIN_NAMES
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plan import Plan, Recompute
+from symconfig.replan.asked import revised
+from symconfig.replan.keep import binding, pins
+from tests.replan.support import plan
+
+
+def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
+    found = replan(plan(), top=2).found
+    assert found.same
+    assert (found.inputs, found.files, found.drift, found.near, found.kept) == ((), (), None, None, None)
+    assert found.new.to_json() == plan().to_json()
+    assert found.checkpoint.verdict is Verdict.AS_IS
+    assert found.schedule.training == plan().job.training
+
+
+def test_a_new_batch_is_the_plan_that_it_would_have_been() -> None:
+    found = replan(plan(), global_batch_size=64, top=2).found
+    fresh = solved("llama2-7b", "a100-80gb", 8, 64, top=2).plan
+    assert found.new.best == fresh.best
+    assert [(each.field, each.before, each.after) for each in found.inputs] == [("global_batch_size", 32, 64)]
+    assert found.files is not None
+    assert "launch.sh" in found.files
+    assert found.new.job.training.train_iters == 500
+
+
+def test_a_plan_needs_no_zoo_and_is_taken_from_a_file_or_a_folder(tmp_path: Path) -> None:
+    PlanResult(plan()).write(tmp_path / "out")
+    for source in (tmp_path / "out", str(tmp_path / "out" / "plan.json"), PlanResult(plan()), plan()):
+        assert symconfig.replan(source, gpus=4, pins={"pp": 1}, top=1).new.best.parallel.world_size == 4
+
+
+def test_what_was_resolved_from_the_old_model_is_resolved_again() -> None:
+    fields = revised(plan(), {"model": "qwen2.5-7b-lora", "cluster": "v100-16gb"})
+    assert not {"task", "backend", "precision"} & set(fields)
+    assert fields["seq_length"] == 4096
+    asked = revised(plan(), {"model": "qwen2.5-7b", "task": "sft"})
+    assert (asked["task"], asked["precision"]) == ("sft", "bf16")
+    found = replan(plan(), model="qwen2.5-7b-lora", gpus=8, global_batch_size=8, top=1).found
+    assert found.new.job.task == "lora"
+    assert found.new.best.target.backend == "deepspeed"
+    assert found.files is None
+    assert found.checkpoint.verdict is not Verdict.AS_IS
+
+
+def test_recorded_pins_stay_unless_released_or_pinned_anew() -> None:
+    old = plan(tp=2, pp=2)
+    assert revised(old, {"pins": {"pp": "4"}})["pins"] == {"tp": "2", "pp": "4"}
+    assert revised(old, {}, ("tp",))["pins"] == {"pp": "2"}
+    assert replan(old, release=["tp", "pp"], top=1).found.new.best == plan().best
+
+
+def test_keeping_costs_what_the_free_plan_is_faster_by() -> None:
+    old = plan(tp=4, pp=1)
+    found = replan(old, release=["tp", "pp"], global_batch_size=64, keep=("pp", "tp"), top=1).found
+    assert found.kept is not None
+    assert found.kept.pins == {"tp": "4", "pp": "1"}
+    assert (found.new.best.parallel.tp, found.new.best.parallel.pp) == (4, 1)
+    free = found.kept.free.best
+    assert free == solved("llama2-7b", "a100-80gb", 8, 64, top=1).best
+    assert found.kept.costs_s == pytest.approx(found.new.best.predicted.step_s - free.predicted.step_s)
+    assert found.kept.costs_s > 0
+    assert not any(each.field.startswith("pins") for each in found.inputs if each.after is not None)
+    assert found.near is None
+
+
+def test_what_cannot_be_kept_is_named_with_the_free_plan() -> None:
+    old = plan(tp=4, pp=2, vpp=1)
+    with pytest.raises(InfeasibleError) as error:
+        replan(old, release=["tp", "pp", "vpp"], gpus=4, pins={"cp": 1}, keep=("tp", "pp", "recompute"))
+    said = str(error.value)
+    assert "no plan keeps tp=4 with pp=2" in said
+    assert "--keep recompute" in said
+    assert "without --keep the best plan is pp 2" in said
+
+
+def test_the_smallest_sets_bind() -> None:
+    model, cluster, job = load_model("llama2-7b"), load_cluster("a100-80gb"), plan().job
+    assert binding(model, cluster, job, {"tp": "3", "pp": "2", "dp": "5"}) == (("tp",), ("dp",))
+    assert binding(model, cluster, job, {"tp": "8", "pp": "2"}) == (("tp", "pp"),)
+    assert binding(model, cluster, job, {"tp": "8"}) == ()
+
+
+def test_every_choice_of_a_plan_is_a_pin_that_gives_it_again() -> None:
+    names = [name for name in PIN_NAMES if name not in ("layout", "cp_comm")]  # which these plans have not
+    for old in (plan(), plan(tp=2, pp=1), plan(recompute="selective:core_attn", pp=1)):
+        kept = pins(old.best, names)
+        job = old.job.model_dump(exclude={"pins", "schema_"}, exclude_none=True)
+        again = solved(**{**job, "model": old.model, "cluster": old.cluster, "gpus": old.job.gpus}, pins=kept, top=1)
+        assert again.best.parallel == old.best.parallel
+        assert again.best.options == old.best.options
+        assert again.best.predicted.step_s == pytest.approx(old.best.predicted.step_s, rel=1e-6)
+
+
+def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
+    some = replace(plan().best.options, recompute=Recompute("full", method="block", num_layers=2))
+    with pytest.raises(InputError) as error:
+        pins(replace(plan().best, options=some), ("tp", "recompute", "cp_comm"))
+    assert [problem.got for problem in error.value.problems] == ["recompute", "cp_comm"]
+
+
+@pytest.mark.parametrize(("near", "offered"), [(0.01, False), (0.02, True)])
+def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
+        near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr("symconfig.replan.again.NEAR", near)
+    found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
+    assert found.checkpoint.verdict is Verdict.CONVERTED
+    assert (found.near is not None) is offered
+    if found.near is not None:
+        assert found.near.pins == {"pp": "2", "vpp": "16"}
+        assert found.near.verdict is Verdict.AS_IS
+        assert 0.01 < found.near.slower < 0.02
+
+
+def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
+    said = replace(plan().best.predicted, step_s=plan().best.predicted.step_s * 1.1)
+    old = replace(plan(), best=replace(plan().best, predicted=said))
+    found = replan(old, top=1).found
+    assert found.drift is not None
+    assert found.drift.said_s == pytest.approx(1.1 * found.drift.now_s)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"keep": ("tp", "speed")}, "keep: is no choice's name (got 'speed'"),
+    ({"release": ("x",)}, "release: is no choice's name (got 'x'"),
+    ({"at_step": -1}, "at_step: out of range"),
+    ({"schedule": "stretch"}, "need keep or as-is"),
+    ({"keep": ("tp",), "pins": {"tp": 2}}, "keep: is pinned and kept (got tp"),
+    ({"global_batch_size": 0}, "global_batch_size"),
+    ({"model": "no-such-model"}, "no-such-model"),
+    ({"checkpoint": "/no/such"}, "/no/such"),
+    ({"top": 0}, "top: out of range"),
+    ({"gpus": 12}, "does not fill whole nodes"),
+])  # fmt: skip
+def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        replan(plan(), **arguments)
+    assert said in str(error.value)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        replan(tmp_path, keep=("x",), at_step=-3)
+    assert len(error.value.problems) == 3
+
+
+def test_a_new_plan_is_written_as_every_plan_is(tmp_path: Path) -> None:
+    found = replan(plan(pp=1), global_batch_size=64, top=1)
+    assert isinstance(found, ReplanResult)
+    found.new.write(tmp_path / "new")
+    assert Plan.load(tmp_path / "new").to_json() == found.found.new.to_json()

@@ -1,0 +1,148 @@
+"""A run's length and learning rate stay the same functions of tokens, as Megatron-LM's own scheduler computes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from symconfig.descriptor.job import Training
+from symconfig.plan import Batch
+from symconfig.render.megatron_run import wsd_decay_iters
+from symconfig.replan.rate import rate
+from symconfig.replan.schedule import OVERRIDE, scheduled
+
+STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+OLD = Batch(1, 8, 1, 4096)
+
+
+def training(**fields: Any) -> Training:
+    return Training(**{"train_iters": 1000, "lr_warmup_iters": 100, **fields})
+
+
+def after(old: Training, batch: int, seq_length: int = 4096, **more: Any) -> Training:
+    return scheduled(old, OLD, batch, seq_length, more.pop("backend", "megatron"), **more).training
+
+
+def test_four_times_the_batch_is_a_quarter_of_the_iterations() -> None:
+    new = after(training(save_interval=500, eval_interval=100, eval_iters=6), 32)
+    assert (new.train_iters, new.lr_warmup_iters, new.save_interval, new.eval_interval) == (250, 25, 125, 25)
+    assert new.eval_iters == 2  # as many sequences, in whole steps
+    assert new.lr_decay_iters is None
+    assert new.lr == training().lr
+
+
+def test_iterations_count_on_from_the_checkpoint_and_the_schedule_in_sequences() -> None:
+    found = scheduled(training(), OLD, 32, 4096, "megatron", step=400)
+    assert found.training.train_iters == 400 + 600 * 8 // 32
+    assert found.training.lr_decay_iters == 1000 * 8 // 32
+    assert found.training.lr_warmup_iters == 25
+    assert found.consumed == 3200
+    assert found.options == (OVERRIDE,)
+
+
+def test_deepspeeds_script_counts_steps_anew() -> None:
+    found = scheduled(training(), OLD, 32, 4096, "deepspeed", step=402)
+    assert found.training.train_iters == 250
+    assert found.options == ()
+    assert any("goes on at step 100" in note for note in found.notes)
+    assert any("16 of the sequences" in note for note in found.notes)
+
+
+def test_what_a_checkpoint_has_seen_counts_where_its_batch_was_not_always_the_same() -> None:
+    found = scheduled(training(), OLD, 32, 2048, "megatron", step=400, consumed=1600)
+    # the decay ends 8,000 sequences of the old length in: 1,600 are behind it, the others are twice as many now
+    assert found.training.lr_decay_iters == (1600 + 6400 * 2) // 32
+    assert found.training.train_iters == 400 + 600 * 8 * 2 // 32
+
+
+def test_longer_sequences_keep_the_tokens_too() -> None:
+    new = after(training(), 8, 8192)
+    assert (new.train_iters, new.lr_warmup_iters) == (500, 50)
+
+
+def test_as_is_changes_nothing_and_says_what_that_means() -> None:
+    found = scheduled(training(), OLD, 32, 4096, "megatron", mode="as-is")
+    assert found.training == training()
+    assert "32,768,000 tokens and see 131,072,000" in found.notes[0]
+
+
+def test_the_same_batch_changes_nothing() -> None:
+    found = scheduled(training(), OLD, 8, 4096, "megatron", step=10)
+    assert (found.training, found.rescaled, found.notes, found.options) == (training(), (), (), ())
+
+
+def test_a_warmup_stays_shorter_than_its_decay() -> None:
+    new = after(training(train_iters=100, lr_warmup_iters=99), 800)
+    assert new.train_iters == 1
+    assert new.lr_warmup_iters == 0
+
+
+@given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 4096), st.sampled_from((512, 4096, 6000)),
+       st.integers(0, 10**6))
+def test_never_fewer_tokens_and_less_than_a_step_more(iterations: int, old: int, new: int, length: int, step: int
+                                                      ) -> None:
+    before = Batch(1, old, 1, 4096)
+    step = min(step, iterations)
+    found = scheduled(training(train_iters=iterations, lr_warmup_iters=0), before, new, length, "megatron", step)
+    more = (found.training.train_iters - step) * new * length - (iterations - step) * old * 4096
+    assert 0 <= more < new * length
+
+
+@given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 4096))
+def test_nothing_is_rounded_to_nothing(iterations: int, old: int, new: int) -> None:
+    found = scheduled(training(train_iters=iterations, lr_warmup_iters=min(100, iterations - 1)), Batch(1, old, 1, 1),
+                      new, 1, "megatron").training
+    assert Training.model_validate(found.model_dump()) == found
+    assert found.lr_warmup_iters < found.train_iters
+
+
+def real(of: Training, batch: int, **more: Any) -> Any:
+    """Megatron-LM's own scheduler, as its training.py makes it of these arguments."""
+    module = pytest.importorskip("megatron.core.optimizer_param_scheduler")
+    optimizer = type("Optimizer", (), {"param_groups": [{}]})()
+    decay = of.lr_decay_iters or of.train_iters
+    return module.OptimizerParamScheduler(
+        optimizer, 0.0, of.lr, of.min_lr, of.lr_warmup_iters * batch, decay * batch, of.lr_decay_style, 0.1, 0.1,
+        of.train_iters * batch, "constant", use_checkpoint_opt_param_scheduler=False,
+        wsd_decay_steps=wsd_decay_iters(of) * batch, lr_wsd_decay_style="exponential", **more)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_rate_is_megatrons(style: str) -> None:
+    of = training(lr_decay_style=style, lr_decay_iters=900)
+    for sequences in (0, 1, 400, 800, 801, 3000, 7000, 7200, 7900):
+        scheduler = real(of, 8)
+        scheduler.step(sequences)
+        assert rate(of, sequences, 8) == pytest.approx(scheduler.optimizer.param_groups[0]["lr"], rel=1e-12)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("batch", [32, 2, 12])
+def test_the_real_scheduler_goes_on_where_it_was(style: str, batch: int) -> None:
+    """After 400 iterations of 8, a checkpoint of the old scheduler is loaded by one with the new arguments."""
+    old = training(lr_decay_style=style)
+    before = real(old, 8)
+    before.step(400 * 8)
+    found = scheduled(old, OLD, batch, 4096, "megatron", step=400)
+    with pytest.raises(AssertionError):  # what the option is for
+        real(found.training, batch).load_state_dict(before.state_dict())
+    now = real(found.training, batch, override_opt_param_scheduler=True)
+    now.load_state_dict(before.state_dict())
+    end, steps = 1000 * 8, 0
+    while now.num_steps + batch <= end:
+        now.step(batch)
+        steps += 1
+        wanted, got = rate(old, now.num_steps, 8), now.optimizer.param_groups[0]["lr"]
+        assert got == pytest.approx(wanted, rel=0.02, abs=2e-6), now.num_steps  # a step more at most, of 250 or more
+    assert found.training.train_iters - 400 - steps in (0, 1)
+
+
+def test_another_length_in_mid_run_turns_the_rate_and_says_so() -> None:
+    found = scheduled(training(), OLD, 8, 8192, "megatron", step=500)
+    said = " ".join(found.notes)
+    assert "6,720" not in said
+    assert f"{rate(training(), 4000, 8):.4g} to {rate(found.training, 4000, 8):.4g}" in said
+    assert "32,768,000 tokens of the data and not the 16,384,000" in said
