@@ -69,7 +69,8 @@ def _replicas(old: Plan, new: Plan) -> str:
 
 @fact("stages", "layers lie on other stages")
 def _stages(old: Plan, new: Plan) -> str:
-    places = [tuple(tuple(len(chunk) for chunk in stage.chunks) for stage in plan.best.stages) for plan in (old, new)]
+    places = [tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
+              for plan in (old, new)]
     return "layers on other stages" if places[0] != places[1] else ""
 
 
@@ -135,6 +136,17 @@ def _bits(old: Plan, new: Plan) -> str:
 def _scales(old: Plan, new: Plan) -> str:
     kinds = [plan.best.options.precision for plan in (old, new)]
     return _other("precision", *kinds) if (kinds[0] == "fp8") != (kinds[1] == "fp8") else ""
+
+
+@fact("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only")
+def _optimizers(old: Plan, new: Plan) -> str:
+    return _other("optimizers", *map(_parts, (old, new)))
+
+
+def _parts(plan: Plan) -> int:
+    """The expert grid's parameters have an optimizer (optimizer/__init__.py, get_megatron_optimizer)."""
+    parallel = plan.best.parallel
+    return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
 
 @fact("gradients", "gradients of another type")

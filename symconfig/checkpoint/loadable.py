@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from symconfig.checkpoint.changes import closes, found
 from symconfig.checkpoint.folder import Checkpoint
@@ -12,6 +12,7 @@ from symconfig.checkpoint.table import Rule, StepRow, table
 from symconfig.checkpoint.verdict import Loadable, Reason, Step, Verdict, worst
 from symconfig.plan import Plan
 
+ORDER = ("old", "between", "new")
 ONE_BUCKET = 2**40  # elements: more than any buffer has
 
 
@@ -30,8 +31,8 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     telling.sort(key=lambda rule: -rule.verdict.rank)
     return Loadable(
         kind=str(checkpoint), verdict=verdict, otherwise=otherwise,
-        how=tuple(_steps({name for rule in telling for name in rule.how}, old, new)),
-        otherwise_how=tuple(_steps({name for rule in telling for name in rule.otherwise_how}, old, new)),
+        how=_steps({name for rule in telling for name in rule.how}, old, new),
+        otherwise_how=_steps({name for rule in telling for name in rule.otherwise_how}, old, new),
         lost=_lost(telling),
         reasons=tuple(Reason(rule.says.format(changed=_changed(rule, changed)), rule.source) for rule in telling),
     )
@@ -70,12 +71,12 @@ def _lost(rules: Sequence[Rule]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(table().lost[name] for rule in rules for name in rule.lost))
 
 
-def _steps(wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """In the order of the table."""
-    for name, rows in table().steps.items():
-        for row in rows if name in wanted else ():
-            if between((new if row.run == "new" else old).best.target.version, row.since, row.until):
-                yield Step(row.run, row.kind, _filled(row, old, new), row.does)
+def _steps(wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
+    """In the order of the runs, and within one in the table's."""
+    found = [Step(row.run, row.kind, _filled(row, old, new), row.does)
+             for name, rows in table().steps.items() if name in wanted for row in rows
+             if between((new if row.run == "new" else old).best.target.version, row.since, row.until)]
+    return tuple(sorted(found, key=lambda step: ORDER.index(step.run)))
 
 
 def _filled(row: StepRow, old: Plan, new: Plan) -> str:

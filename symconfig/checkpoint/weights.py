@@ -46,6 +46,8 @@ def _plain(value: object) -> str:
 def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
     """Widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
     fields = frozenset(type(old).model_fields) - NAMES - COMPUTED - OWN
+    if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
+        fields -= {"intermediate_size"}
     return ", ".join(filter(None, (_differ(old, new, fields), _expert_shapes(old.experts, new.experts))))
 
 
@@ -77,6 +79,14 @@ def _dropped(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 def _counts(name: str) -> Callable[[ModelDescriptor, ModelDescriptor], str]:
     return lambda old, new: _differ(old, new, frozenset({name}))
+
+
+def _tied(old: ModelDescriptor, new: ModelDescriptor) -> str:
+    return _differ(old, new, frozenset({"tie_word_embeddings"})) if new.tie_word_embeddings else ""
+
+
+def _untied(old: ModelDescriptor, new: ModelDescriptor) -> str:
+    return _differ(old, new, frozenset({"tie_word_embeddings"})) if old.tie_word_embeddings else ""
 
 
 def _more_mtp(old: ModelDescriptor, new: ModelDescriptor) -> str:
@@ -118,7 +128,8 @@ COMPARED = (
     Compared("computed", "the same weights, used otherwise", computed),
     Compared("vocabulary", "another vocabulary", _counts("vocab_size")),
     Compared("layers", "another number of layers", _counts("num_hidden_layers")),
-    Compared("tied", "the output layer is the embedding in one of the models only", _counts("tie_word_embeddings")),
+    Compared("tied", "the output layer becomes the embedding", _tied),
+    Compared("untied", "the output layer gets weights of its own", _untied),
     Compared("upcycled", "experts in the place of dense layers", _upcycled),
     Compared("experts-dropped", "dense layers in the place of experts", _dropped),
     Compared("mtp-more", "more layers that predict further tokens", _more_mtp),

@@ -1,9 +1,10 @@
 """Saves and loads checkpoints with Megatron-LM's own trainer code on CPU ranks that talk over gloo.
 
 A script for `python -E -P -u`: SOURCE VERIFY_FOLDER. Standard input: {"timeout_s", "tasks": [TASK…]}, TASK =
-{"id", "runs": [{"args", "world_size", "does": "save" or "load", "zero_optimizer"?}…]}: its runs follow each other, each
-on ranks of its own, forked from the process that has imported Megatron; the first that fails ends it. Answers one JSON
-line a task: {"id", "runs": [{"error": null or text, "differs": [what is not as it should be], "iteration", "log"}…]}.
+{"id", "runs": [{"args", "world_size", "does", "vocabulary", "may_fail"}…]}: its runs follow each other, each on ranks
+of its own, forked from the process that has imported Megatron; the first that fails and may not ends it. They save,
+load, or convert: load, save as --ckpt-convert-format says, and end. Answers one JSON line a task: {"id", "runs":
+[{"error": null or text, "differs": [what is not as it should be], "iteration", "scheduler_steps", "log"}…]}.
 
 What a run holds is made by a rule from the names and places of the tensors, the same in every layout, and two steps of
 Adam. So a run that loads knows what it must hold: it makes it, forgets it, loads, and compares.
@@ -12,6 +13,7 @@ Adam. So a run that loads knows what it must hold: it makes it, forgets it, load
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -48,7 +50,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     load("megatron_shims").install(Path(sys.argv[1]))
+    import numpy
     import torch
+
+    # Of older releases of numpy and torch, for core_v0.12 and 0.13.
+    numpy.product = getattr(numpy, "product", numpy.prod)  # type: ignore[attr-defined]
+    files: Any = importlib.import_module("torch.distributed.checkpoint.filesystem")
+    files._write_item.__defaults__ = (files.SerializationFormat.TORCH_SAVE,)
 
     torch.set_num_threads(1)
     runner = load("megatron_runner")
@@ -92,7 +100,11 @@ def fused_adam() -> None:
 
     optimizer = importlib.import_module("megatron.core.optimizer")
     sharded = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
-    optimizer.Adam = FusedAdam
+    if hasattr(sharded, "quantize_param_shard"):  # asks for Transformer Engine, also where no weight is of 8 bits
+        sharded.quantize_param_shard = lambda *asked, **more: None
+    for module in (optimizer, sharded):
+        if hasattr(module, "Adam"):
+            module.Adam = FusedAdam
     for module, name, value in ((optimizer, "USING_PYTORCH_OPTIMIZER", False), (sharded, "HAVE_APEX_OR_TE", True),
                                 (sharded, "USING_APEX_OPTIMIZER", True)):
         if hasattr(module, name):
@@ -103,7 +115,7 @@ def runs(asked: list[dict[str, Any]], timeout_s: float) -> Iterator[dict[str, An
     for run in asked:
         answer = on_ranks(run, timeout_s)
         yield answer
-        if answer["error"] is not None:
+        if answer["error"] is not None and not run["may_fail"]:
             return
 
 
@@ -120,8 +132,10 @@ def on_ranks(run: dict[str, Any], timeout_s: float) -> dict[str, Any]:
                     if json.loads(_answer(folder, rank) or "{}").get("error", "died") is not None:
                         deadline = min(deadline, time.monotonic() + 2)  # the others wait for it
             time.sleep(0.02)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
         for child in left.values():
-            os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         answers = []
         for rank in range(run["world_size"]):
@@ -144,6 +158,7 @@ def _fork(run: dict[str, Any], rank: int, folder: Path) -> int:
     child = os.fork()
     if child:
         return child
+    os.setsid()  # with the processes that write its files, which older releases leave behind
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -152,6 +167,7 @@ def _fork(run: dict[str, Any], rank: int, folder: Path) -> int:
         answer |= perform(run, rank, folder / "store")
     except BaseException as error:
         traceback.print_exc()
+        error = error.__cause__ or error  # a phase of the runner has stopped
         answer["error"] = f"{type(error).__name__}: {shortened(' '.join(str(error).split()))}"
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -175,31 +191,62 @@ def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
     shims.claim_gpu(*CAPABILITY.values())
     shims.claim_transformer_engine("2.13.0")
     runner._groups = _real_groups(runner._groups, store)
-    job = {"args": run["args"], "world_size": run["world_size"], "rank": rank, "device": "cpu"}
+    sys.modules["megatron_patches"]._checkpoint_groups = lambda: None  # here they are
+    job = {"args": run["args"], "world_size": run["world_size"], "rank": rank, "device": "cpu", "program": None}
     args, config, _ = runner.resolve(job, runner.Phases())
     args.real_vocabulary = run["vocabulary"]
     with build.placed(args, config, job) as ready:
         torch.distributed.all_reduce(torch.zeros(1))
         importlib.import_module("megatron.core.tensor_parallel.random").model_parallel_cuda_manual_seed(1234)
         _, chunks = build._trained(args, ready)
-        build._moments = lambda part, config: None  # the first step makes them, with the count of steps
-        optimizer = build._optimizer(args, chunks)
+        optimizer = _optimizer(args, chunks)
         scheduler = importlib.import_module("megatron.training.training").get_optimizer_param_scheduler(optimizer)
         hold(chunks, optimizer, args)
-        files: Any = importlib.import_module("megatron.training.checkpointing")
-        if run["does"] == "save":
-            args.consumed_train_samples = ITERATION * args.global_batch_size
-            scheduler.step(increment=args.consumed_train_samples)
-            files.save_checkpoint(ITERATION, chunks, optimizer, scheduler, 0)
-            return {}
-        expected = snapshot(chunks, optimizer)
-        forget(chunks, optimizer)
-        iteration, _ = files.load_checkpoint(chunks, optimizer, scheduler)
-        found = snapshot(chunks, optimizer)
-        # Gradients in 16 bits are rounded, and so are moments made of them: what loads wrongly is off by more.
-        differs = [name for name in expected if not torch.allclose(expected[name], found[name], 0.02, 1e-6)]
-        return {"iteration": iteration, "differs": sorted({name.split("|")[0] for name in differs}),
-                "scheduler_steps": scheduler.num_steps}
+        return {"save": save, "load": load_checkpoint, "convert": convert}[run["does"]](
+            args, chunks, optimizer, scheduler)
+
+
+def save(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+    files: Any = importlib.import_module("megatron.training.checkpointing")
+    args.consumed_train_samples = ITERATION * args.global_batch_size
+    scheduler.step(increment=args.consumed_train_samples)
+    files.save_checkpoint(ITERATION, chunks, optimizer, scheduler, 0)
+    return {}
+
+
+def load_checkpoint(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+    import torch
+
+    expected = snapshot(chunks, optimizer)
+    forget(chunks, optimizer)
+    files: Any = importlib.import_module("megatron.training.checkpointing")
+    iteration, _ = files.load_checkpoint(chunks, optimizer, scheduler)
+    found = snapshot(chunks, optimizer)
+    # Gradients in 16 bits are rounded, and so are moments made of them: what loads wrongly is off by more.
+    differs = [name for name in expected if not torch.allclose(expected[name], found[name], 0.02, 1e-6)]
+    return {"iteration": iteration, "differs": sorted({name.split("|")[0] for name in differs}),
+            "scheduler_steps": scheduler.num_steps}
+
+
+def convert(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
+    """What setup_model_and_optimizer does for --ckpt-convert-format (training/training.py)."""
+    files: Any = importlib.import_module("megatron.training.checkpointing")
+    forget(chunks, optimizer)
+    args.iteration, operations = files.load_checkpoint(chunks, optimizer, scheduler)
+    args.ckpt_format = args.ckpt_convert_format
+    args.save = str(Path(args.ckpt_convert_save) / args.ckpt_convert_format)
+    args.use_dist_ckpt = args.ckpt_format != "torch"
+    files.save_checkpoint(args.iteration, chunks, optimizer, scheduler, operations)
+    return {}
+
+
+def _optimizer(args: Any, chunks: list[Any]) -> Any:
+    """As the trainer makes it. Its first step makes the moments."""
+    made = sys.modules["megatron_runner"]._optimizer_config(args)
+    config, overrides = made if isinstance(made, tuple) else (made, None)
+    make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
+    return sys.modules["megatron_build"]._call(make, {
+        "config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": True})
 
 
 def _real_groups(fake: Callable[..., None], store: Path) -> Callable[..., None]:
@@ -208,11 +255,20 @@ def _real_groups(fake: Callable[..., None], store: Path) -> Callable[..., None]:
 
     def groups(args: Any, world_size: int, rank: int) -> None:
         real = torch.distributed.init_process_group
+        state: Any = importlib.import_module("megatron.core.parallel_state")
+        make = state.initialize_model_parallel
+
         def init(*_: Any, **__: Any) -> None:
             real("gloo", store=torch.distributed.FileStore(str(store), world_size), rank=rank, world_size=world_size)
-        torch.distributed.init_process_group = init
+
+        @functools.wraps(make)
+        def initialize(*degrees: Any, **asked: Any) -> None:
+            make(*degrees, **{**asked, "create_gloo_process_groups": True})
+
+        torch.distributed.init_process_group, state.initialize_model_parallel = init, initialize
         fake(args, world_size, rank)
-        torch.distributed.init_process_group = real
+        torch.distributed.init_process_group, state.initialize_model_parallel = real, make
+
     return groups
 
 
@@ -236,7 +292,9 @@ def pieces(chunks: list[Any]) -> Iterator[tuple[Any, Any]]:
     nested: Any = importlib.import_module("megatron.core.dist_checkpointing.dict_utils").nested_values
     for chunk in chunks:
         weights = list(chunk.parameters())
-        model = importlib.import_module("megatron.core.utils").unwrap_model(chunk)
+        model = chunk
+        while hasattr(model, "module"):
+            model = model.module
         for named in nested(model.sharded_state_dict()):
             built = nested(named.build()) if isinstance(named, mapping.ShardedTensorFactory) else [named]
             for piece in built:
