@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real verify-formats megatron-source readme clean
+.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real verify-formats verify-engines megatron-source readme clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -23,6 +23,7 @@ help:
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
+	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
@@ -88,6 +89,16 @@ FORMATS ?=
 verify-formats: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_formats $(FORMATS) --torch '$(TORCH)'
 
+# Ray and Dask have an environment of their own, too: neither is needed to plan.
+ENGINES := .venv-engines
+$(ENGINES)/.ready: tests/engines/requirements.txt pyproject.toml $(VENV)/.python
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r $< -e .
+	@touch $@
+
+verify-engines: $(ENGINES)/.ready
+	$(ENGINES)/bin/python -m pytest tests/engines
+
 TRUTH ?= ../shared/truth
 accuracy: $(VENV)/.base
 	$(BIN)/python docs/accuracy.py $(TRUTH)
@@ -105,4 +116,4 @@ readme: $(VENV)/.base
 	$(BIN)/python docs/refresh_readme.py
 
 clean:
-	rm -rf $(VENV) .venv-formats demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-formats $(ENGINES) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from symconfig.sweep.engines import Wanted
 
 NAME = "dask"
+CONNECT_S = 10.0
 DOES = "the Dask scheduler at --address, or one of this machine's cores"
 
 
@@ -67,7 +68,7 @@ def _client(wanted: Wanted) -> Any:
         with dask.config.set({"distributed.scheduler.allowed-failures": TRIES - 1}):
             return Client(n_workers=wanted.jobs, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL")
     try:
-        return Client(wanted.address, timeout=10)
+        return Client(wanted.address, timeout=CONNECT_S)
     except (OSError, ValueError) as error:
         raise FailedError(Problem(f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip("."),
                                   field="--address", got=wanted.address)) from None

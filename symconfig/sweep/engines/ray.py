@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from symconfig.sweep.engines import Wanted
 
 NAME = "ray"
+CONNECT_S = 10.0
 DOES = "the Ray cluster at --address, or one of this machine's cores"
 
 
@@ -60,10 +62,14 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
 
 
 def _connect(ray: Any, wanted: Wanted) -> None:
+    """Raises FailedError. Whether anybody listens is asked first: Ray itself asks for minutes."""
+    host, _, port = (wanted.address or "").removeprefix("ray://").rpartition(":")
     try:
+        if host and port.isdigit():
+            socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=wanted.address, num_cpus=None if wanted.address else wanted.jobs, log_to_driver=False,
                  logging_level="ERROR", include_dashboard=None if wanted.address else False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise FailedError(Problem(f"the Ray cluster does not answer: {_first_line(error)}", field="--address",
                                   got=wanted.address)) from None
 
