@@ -29,8 +29,9 @@ def answer(accept: Callable[[Path], Values]) -> None:
             try:
                 values = accept(Path(name))
             except (Exception, SystemExit) as error:  # a command line's parser exits
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                said = [f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"]
+                frames = traceback.extract_tb(error.__traceback__, limit=-1)  # some frameworks switch them off
+                where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
+                said = [f"{type(error).__name__}: {error}{where}"]
             print(json.dumps({"folder": name, "accepted": not said, "said": said, "values": values}), file=lines,
                   flush=True)
 

@@ -151,7 +151,7 @@ def test_settings_reach_the_files() -> None:
     assert [replicas[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 7]
     pod = replicas["Worker"]["template"]["spec"]
     container = pod["containers"][0]
-    assert (container["image"], container["resources"]) == ("a/b:1", {"limits": {"x/y": 8, "rdma/hca": 1}})
+    assert (container["image"], container["resources"]) == ("a/b:1", {"limits": {"x/y": "8", "rdma/hca": "1"}})
     assert {"name": "data", "mountPath": "/mnt/d"} in container["volumeMounts"]
     assert {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}} in pod["volumes"]
     assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "9Gi"}
@@ -172,7 +172,7 @@ def test_gpus_are_asked_for_by_the_vendors_name(cluster: str, resource: str) -> 
 
     plan = sample_plan("llama2-13b", load_cluster(cluster))
     job = _documents(render(plan, "megatron", ["trainjob"])["trainjob.yaml"])["TrainJob"]
-    assert job["spec"]["trainer"]["resourcesPerNode"] == {"limits": {resource: 8}}
+    assert job["spec"]["trainer"]["resourcesPerNode"] == {"limits": {resource: "8"}}
 
 
 def test_skypilot_names_what_it_knows() -> None:

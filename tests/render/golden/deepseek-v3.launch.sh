@@ -199,7 +199,7 @@ if [[ "${DRY_RUN:-0}" == 1 ]]; then
     exit 0
 fi
 
-if ((NNODES > 1)) && [[ "$MASTER_ADDR" == localhost ]]; then
+if ((NNODES > 1)) && [[ "$MASTER_ADDR" == localhost && "${PER_RANK:-0}" != 1 ]]; then
     fail "MASTER_ADDR must name the first of the $NNODES nodes (launchers set it)"
 fi
 [[ -f "$MEGATRON_PATH/pretrain_gpt.py" ]] || fail "no pretrain_gpt.py in '$MEGATRON_PATH'; set MEGATRON_PATH to a Megatron-LM checkout"
