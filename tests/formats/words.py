@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.graph.count import parameters
 from symconfig.plan import Plan
 from symconfig.render.summary import nodes
 
@@ -36,11 +37,13 @@ def words(plan: Plan) -> dict[str, Any]:
         "last_stage_layers": options.last_stage_layers,
         "layers_by_stage": [sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk)
                             for stage in best.stages],
+        "layers_of_last_stage": sum(kind not in _NO_LAYERS for chunk in best.stages[-1].chunks for kind in chunk),
         **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
         "adapter": adapter.method if adapter else None, "lora_r": adapter.r if adapter else None,
         "lora_alpha": adapter.lora_alpha if adapter else None,
         "lora_dropout": adapter.lora_dropout if adapter else None,
         "lora_targets": sorted(adapter.target_modules) if adapter else None,
+        "parameters": parameters(model).total,
         "num_hidden_layers": model.num_hidden_layers, "hidden_size": model.hidden_size,
         "intermediate_size": model.intermediate_size, "num_attention_heads": model.num_attention_heads,
         "num_key_value_heads": model.num_key_value_heads, "vocab_size": model.vocab_size,

@@ -39,7 +39,8 @@ def accept(folder: Path) -> Values:
 def _values(model, data, training, finetuning) -> Values:
     holder = training.hf_deepspeed_config
     # The model's own configuration would be fetched by name; buckets take its width alone.
-    holder.trainer_config_finalize(training, SimpleNamespace(config=SimpleNamespace(hidden_size=4096)), training.max_steps)
+    width = SimpleNamespace(config=SimpleNamespace(hidden_size=4096))
+    holder.trainer_config_finalize(training, width, training.max_steps)
     if not str(data.dataset_dir).startswith("REMOTE:"):
         assert all(Path(item.dataset_name).is_absolute() for item in get_dataset_list(data.dataset, data.dataset_dir))
     assert data.packing if finetuning.stage == "pt" else data.template in TEMPLATES, data

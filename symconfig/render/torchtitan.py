@@ -1,0 +1,159 @@
+"""Target torchtitan: a configuration function for its ConfigManager, and the plan's values as JSON beside it.
+
+torchtitan 0.3 has no configuration files: `--module M --config F` names a Python function that returns a
+Trainer.Config. plan_config.py is that function, the same for every plan; all that differs is in torchtitan.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.plan import Plan
+from symconfig.render.environment import Variable
+from symconfig.render.files import File
+from symconfig.render.summary import PACKING
+from symconfig.render.torchtitan_limits import Flavor, refuse
+from symconfig.render.trainer import json_file
+from symconfig.resources import data_dir
+
+NAME = "torchtitan"
+DOES = "torchtitan's configuration function with the plan's values, and launch.sh, for the models that it has"
+RELEASE = "0.3.0"
+CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
+
+OTHER = ("The plan was made for the other framework. torchtitan keeps weights and gradients in fp32 and shards them "
+         "over the data ranks (FSDP2): times and bytes are only a first guess of what it takes")
+_RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
+_STABLE_SHARE = 10
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
+    flavor = refuse(plan)
+    return {
+        "framework": f"torchtitan {RELEASE}", "flavor": flavor.name, "module": flavor.module,
+        "variables": _environment(plan), "notes": tuple(_notes(plan)), "predicted_for": f"{OTHER}.",
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The plan's values, and the function that hands them to torchtitan."""
+    yield json_file(CONFIG, config(plan, refuse(plan)))
+    yield File(FUNCTION, (data_dir("templates") / NAME / FUNCTION).read_text(encoding="utf-8"))
+
+
+def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
+    """Fields of torchtitan's own configuration classes, by section; `model` is for its model_registry."""
+    training, options = plan.job.training, plan.best.options
+    where = plan.model.huggingface_id or plan.model.name
+    save = training.save or "./outputs"
+    return {
+        "module": flavor.module,
+        "model": {"flavor": flavor.name, **({"attn_backend": "flex"} if plan.best.parallel.cp > 1 else {})},
+        "hf_assets_path": training.tokenizer_model or f"./assets/hf/{where.rsplit('/', 1)[-1]}",
+        "dump_folder": save,
+        "dataset": "c4",
+        "training": _training(plan),
+        "parallelism": parallelism(plan),
+        "activation_checkpoint": "full" if options.recompute.granularity == "full" else None,
+        "compile": {"enable": options.overlap.tp_comm, "enable_async_tensor_parallel": options.overlap.tp_comm},
+        "optimizer": {"lr": training.lr, "betas": [training.adam_beta1, training.adam_beta2],
+                      "eps": training.adam_eps, "weight_decay": training.weight_decay},
+        "lr_scheduler": _schedule(plan),
+        "checkpoint": {
+            "enable": bool(training.save or training.load), "interval": training.save_interval,
+            **({"initial_load_path": training.load, "initial_load_model_only": False}
+               if training.load and training.load != training.save else {})},
+        "metrics": {"log_freq": training.log_interval},
+        "debug": {"seed": training.seed},
+    }
+
+
+def parallelism(plan: Plan) -> dict[str, Any]:
+    """ParallelismConfig. Data ranks shard the weights, but for ZeRO-0, where each holds all of them."""
+    parallel, options = plan.best.parallel, plan.best.options
+    sharded = options.zero_stage > 0
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": 1 if sharded else parallel.dp,
+        "data_parallel_shard_degree": parallel.dp if sharded else 1,
+        "fsdp_reshard_after_forward": _RESHARD[options.zero_stage],
+        "tensor_parallel_degree": parallel.tp,
+        "enable_sequence_parallel": options.sequence_parallel,
+        "context_parallel_degree": parallel.cp,
+        "expert_parallel_degree": parallel.ep,
+        "pipeline_parallel_degree": parallel.pp,
+        # The default, spmd_types, hands FSDP plain tensors with a mesh of many axes, which torch 2.13 refuses.
+        "spmd_backend": "partial_dtensor",
+    }
+    if parallel.pp > 1:
+        found |= {"pipeline_parallel_schedule": "1F1B" if parallel.vpp == 1 else "Interleaved1F1B",
+                  "pipeline_parallel_microbatch_size": plan.best.batch.micro,
+                  "module_fqns_per_model_part": model_parts(plan)}
+    return found
+
+
+def model_parts(plan: Plan) -> list[list[str]]:
+    """The modules of every virtual stage in the order of the model: chunk by chunk, within one stage by stage."""
+    stages = plan.best.stages
+    parts: list[list[str]] = []
+    layers = 0
+    for chunk in range(plan.best.parallel.vpp):
+        for stage in stages:
+            count = sum(kind not in ("embedding", "head") for kind in stage.chunks[chunk])
+            parts.append([f"layers.{layer}" for layer in range(layers, layers + count)])
+            layers += count
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return parts
+
+
+def _training(plan: Plan) -> dict[str, Any]:
+    """A local batch is what a data rank takes in one pass of the pipeline; without one, a micro-batch."""
+    parallel, batch, training = plan.best.parallel, plan.best.batch, plan.job.training
+    return {
+        "local_batch_size": batch.micro * (batch.num_microbatches if parallel.pp > 1 else 1),
+        "global_batch_size": batch.global_,
+        "seq_len": batch.seq_length,
+        "max_norm": training.clip_grad,
+        "steps": training.train_iters,
+        "enable_cpu_offload": plan.best.options.param_offload,
+        "disable_cuda_graphs": True,  # they go with neither a pipeline nor experts over ranks, and no plan has them
+    }
+
+
+def _schedule(plan: Plan) -> dict[str, Any]:
+    training = plan.job.training
+    style = training.lr_decay_style
+    found: dict[str, Any] = {"warmup_steps": training.lr_warmup_iters}
+    if style == "constant":
+        return {**found, "decay_ratio": 0.0}
+    if training.lr_decay_iters is not None:
+        found["total_steps"] = training.lr_decay_iters
+    if style == "WSD":
+        found["decay_ratio"] = 1 / _STABLE_SHARE
+    return {**found, "decay_type": "cosine" if style == "cosine" else "linear",
+            "min_lr_factor": training.min_lr / training.lr}
+
+
+def _environment(plan: Plan) -> tuple[Variable, ...]:
+    found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    if plan.cluster.gpu.vendor == "nvidia":
+        found.append(Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
+                              "less fragmentation, as torchtitan's run_train.sh has it"))
+    return tuple(found)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if plan.best.options.zero_stage == 1:
+        yield ("torchtitan has no ZeRO-1: weights and gradients are sharded with the optimizer's state, and gathered "
+               "weights stay from a micro-batch's forward to its backward")
+    if plan.best.parallel.cp > 1 and plan.best.options.cp_comm == "p2p":
+        yield ("torchtitan gathers keys and values at once where the plan passes them round: the same bytes, hidden "
+               "otherwise")
+    if plan.job.training.data_path:
+        yield "The job's data is not passed on: torchtitan reads datasets that are registered with it, here c4"
+    if plan.model.experts is not None and plan.model.experts.router_aux_loss_coef:
+        yield "torchtitan balances the experts by a bias of the router, not by the auxiliary loss of the descriptor"
+    if plan.job.packing:
+        yield PACKING

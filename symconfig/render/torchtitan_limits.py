@@ -1,0 +1,143 @@
+"""What torchtitan 0.3 cannot be told of a plan, and which of its models a descriptor is.
+
+Sources: torchtitan 0.3.0, `config/configs.py`, `trainer.py`, `distributed/`, `models/*/__init__.py`; torch 2.13,
+`distributed/pipelining/schedules.py` (ScheduleInterleaved1F1B).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plan import Plan
+
+DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
+_OF_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A model of torchtitan. fields: those of the descriptor that must be so for it to be the same model."""
+
+    module: str
+    name: str
+    fields: dict[str, Any]
+
+
+@cache
+def flavors() -> tuple[Flavor, ...]:
+    """torchtitan's models, without its small ones for debugging."""
+    rows = json.loads(DATA.read_text(encoding="utf-8"))
+    return tuple(Flavor(row.pop("module"), row.pop("flavor"), row) for row in rows)
+
+
+def flavor_of(model: ModelDescriptor) -> Flavor | None:
+    """The one that the descriptor describes, if there is one."""
+    return next((flavor for flavor in flavors() if all(_field(model, name) == value
+                                                       for name, value in flavor.fields.items())), None)
+
+
+def _field(model: ModelDescriptor, name: str) -> Any:
+    if name == "rope_scaling":
+        scaling = model.rope_scaling
+        return None if scaling is None else [scaling.rope_type, scaling.factor]
+    if name in _OF_EXPERTS:
+        return getattr(model.experts, name, None)
+    return getattr(model, name)
+
+
+def refuse(plan: Plan) -> Flavor:
+    """The plan's model in torchtitan. Raises InfeasibleError with everything that torchtitan cannot be told."""
+    found = flavor_of(plan.model)
+    problems = [*_model(plan), *_axes(plan), *_pipeline(plan), *_options(plan), *_run(plan)]
+    if problems or found is None:
+        raise InfeasibleError(problems)
+    return found
+
+
+def _model(plan: Plan) -> Iterator[Problem]:
+    model = plan.model
+    if flavor_of(model) is None:
+        near = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
+        have = f"of {model.model_type} it has {', '.join(near)}, with other numbers" if near else (
+            f"it has none of {model.model_type}")
+        yield Problem(f"torchtitan has no such model: {have}", field="model", got=model.name)
+    if model.num_nextn_predict_layers:
+        yield Problem("torchtitan's multi-token prediction goes with a loss of its own and with no pipeline",
+                      field="num_nextn_predict_layers", got=str(model.num_nextn_predict_layers),
+                      hint="num_nextn_predict_layers: 0 in a copy of the descriptor")
+    if model.adapter is not None:
+        yield Problem("torchtitan's adapters are on its own fused layers, which are other matrices", field="adapter")
+
+
+def _axes(plan: Plan) -> Iterator[Problem]:
+    parallel, options, batch = plan.best.parallel, plan.best.options, plan.best.batch
+    if parallel.etp > 1:
+        yield Problem("torchtitan splits no expert over tensor ranks", field="etp", got=str(parallel.etp),
+                      hint="--pin etp=1")
+    if parallel.cp > 1 and options.cp_comm == "a2a":
+        yield Problem("torchtitan's context parallelism gathers keys and values, heads stay where they are",
+                      field="cp_comm", got="a2a", hint="--pin cp_comm=p2p, or --pin cp=1")
+    shards = parallel.cp * parallel.tp * (1 if options.zero_stage == 0 else parallel.dp)
+    if shards % parallel.ep:
+        yield Problem("torchtitan takes expert ranks from those that shard the weights", field="ep",
+                      got=str(parallel.ep), need=f"a divisor of {shards}")
+    divisor = (parallel.tp if options.sequence_parallel else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
+    if batch.seq_length % divisor:
+        yield Problem("torchtitan cuts a sequence into equal parts", field="seq_length", got=str(batch.seq_length),
+                      need=f"a multiple of {divisor}")
+
+
+def _pipeline(plan: Plan) -> Iterator[Problem]:
+    parallel, group = plan.best.parallel, plan.best.options.microbatch_group_size
+    if parallel.vpp == 1:
+        return
+    microbatches = plan.best.batch.num_microbatches
+    rounds = max(1, microbatches // parallel.pp)
+    if microbatches % rounds:
+        yield Problem("torch's interleaved schedule goes in equal rounds", field="num_microbatches",
+                      got=str(microbatches), need=f"a multiple of {rounds}")
+    elif group is not None and group != microbatches // rounds:
+        yield Problem("torch's interleaved schedule takes its rounds from the number of micro-batches",
+                      field="microbatch_group_size", got=str(group), need=str(microbatches // rounds))
+
+
+def _options(plan: Plan) -> Iterator[Problem]:
+    options, recompute = plan.best.options, plan.best.options.recompute
+    if options.precision != "bf16":
+        yield Problem("torchtitan's training is in bf16 here; its low precisions scale in ways of their own",
+                      field="precision", got=options.precision, hint="--pin precision=bf16")
+    whole = recompute.granularity == "full" and recompute.method == "uniform" and (recompute.num_layers or 1) == 1
+    if recompute.granularity != "none" and not whole:
+        yield Problem("torchtitan recomputes every layer whole, or by operators of its own choice", field="recompute",
+                      got=" ".join((recompute.granularity, recompute.method or ",".join(recompute.modules))),
+                      hint="--pin recompute=none or --pin recompute=full")
+    if (options.optimizer_offload, options.param_offload) not in ((0.0, False), (1.0, True)):
+        yield Problem("torchtitan moves weights, gradients and optimizer to the host together",
+                      field="optimizer_offload", got=f"{options.optimizer_offload:g} of the optimizer, weights "
+                      f"{'too' if options.param_offload else 'not'}", hint="--pin optimizer_offload=0")
+    if options.activation_offload:
+        yield Problem("torchtitan keeps activations on the GPU", field="activation_offload",
+                      hint="--pin activation_offload=0")
+    if options.moe_dispatcher not in (None, "alltoall"):
+        yield Problem("only torchtitan's standard dispatch, an all-to-all, is written", field="moe_dispatcher",
+                      got=options.moe_dispatcher)
+    if options.overlap.moe_a2a:
+        yield Problem("torchtitan waits for the experts' all-to-all", field="moe_overlap", hint="--pin moe_overlap=off")
+
+
+def _run(plan: Plan) -> Iterator[Problem]:
+    training = plan.job.training
+    if training.lr_decay_style == "inverse-square-root":
+        yield Problem("torchtitan has no such schedule", field="training.lr_decay_style", got=training.lr_decay_style,
+                      need="constant, linear, cosine or WSD")
+    elif training.lr_decay_style != "constant" and (training.lr_decay_iters or training.train_iters) < (
+            training.train_iters):
+        yield Problem("torchtitan's schedules go on falling after their end", field="training.lr_decay_iters",
+                      got=str(training.lr_decay_iters), need=f"at least {training.train_iters}")

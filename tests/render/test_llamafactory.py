@@ -1,0 +1,70 @@
+"""LLaMA-Factory's YAML: what it says of a plan, and what it cannot. Its real parser is `make verify-formats`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.errors import InfeasibleError
+from symconfig.plan import Plan
+from symconfig.render import render
+from symconfig.render.llamafactory import template
+from tests.render.bash import dry_run
+from tests.sample_plans import sample_plan
+
+
+def plan(model: str = "qwen2.5-7b", **fields: Any) -> Plan:
+    return sample_plan(load_model(model), backend="deepspeed", **fields)
+
+
+def said(of: Plan) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(render(of, "llamafactory")["train.yaml"])
+    return data
+
+
+def test_pre_training_starts_from_random_weights_and_packs_by_itself() -> None:
+    data = said(plan(training={"train_iters": 50}))
+    assert (data["stage"], data["finetuning_type"], data["train_from_scratch"]) == ("pt", "full", True)
+    assert "packing" not in data  # said aloud, it would cut each sequence by a token
+    assert (data["cutoff_len"], data["max_steps"]) == (4096, 50)
+    assert "gradient_checkpointing" not in data  # LLaMA-Factory has a switch of its own for that
+    assert data["disable_gradient_checkpointing"] is True
+
+
+def test_an_adapter_is_said_in_llamafactorys_words() -> None:
+    data = said(plan("qwen2.5-7b-lora"))
+    assert (data["stage"], data["finetuning_type"], data["template"]) == ("sft", "lora", "qwen")
+    assert (data["lora_rank"], data["lora_alpha"]) == (64, 16)
+    assert data["lora_target"].split(",")[0] == "q_proj"
+    assert not {"quantization_bit", "train_from_scratch"} & set(data)
+
+
+def test_the_jobs_data_is_listed_for_it() -> None:
+    files = render(plan("qwen2.5-7b-lora", training={"data_path": ("/data/it's: mine.jsonl",)}), "llamafactory")
+    data, listed = yaml.safe_load(files["train.yaml"]), json.loads(files["dataset_info.json"])
+    assert (data["dataset"], data["dataset_dir"]) == ("data_1", ".")
+    assert listed["data_1"]["file_name"] == "/data/it's: mine.jsonl"
+
+
+def test_everything_that_it_has_no_words_for_is_refused_at_once() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        render(plan("qwen-7b", tp=2, dp=4, zero_stage=2, sequence_parallel=False,
+                    training={"lr_decay_iters": 9}), "llamafactory")
+    assert {problem.field for problem in caught.value.problems} == {"tp", "model_type", "training.lr_decay_iters"}
+
+
+def test_every_zoo_model_of_a_family_with_a_template_gets_it() -> None:
+    families = {name: template(load_model(name)) for name in zoo_models()}
+    assert families["llama2-70b-lora"] == "llama2"
+    assert families["llama3.1-8b"] == "llama3"
+    assert families["gpt3-175b"] is None
+
+
+def test_launch_sh_starts_its_command_line_in_the_folder_of_the_yaml(tmp_path: Path) -> None:
+    words = dry_run(render(plan(), "llamafactory"), tmp_path / "out", "launch.sh", "max_steps=3")
+    assert words == ["llamafactory-cli", "train", "train.yaml", "max_steps=3"]
