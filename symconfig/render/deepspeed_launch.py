@@ -30,7 +30,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan), "variables": environment_variables(plan),
         "default_model": default_model(plan), "default_data": plan.job.training.data_path,
-        "qwen1": _qwen1(plan), "trainer": trainer_arguments(plan), "notes": notes(plan),
+        "qwen1": _qwen1(plan), "notes": notes(plan),
         "predicted_for": summary.predicted_for(plan, "deepspeed"),
     }
 
@@ -136,21 +136,3 @@ def requirements(plan: Plan) -> tuple[str, ...]:
         if plan.model.adapter.method == "qlora":
             pins |= QLORA_REQUIREMENTS
     return tuple(pins.values())
-
-
-def trainer_arguments(plan: Plan) -> dict[str, str]:
-    """TrainingArguments that fill the "auto" values of ds_config_hf.json in to the same numbers."""
-    training, batch = plan.job.training, plan.best.batch
-    return {
-        "deepspeed": "ds_config_hf.json",
-        "per_device_train_batch_size": str(batch.micro),
-        "gradient_accumulation_steps": str(batch.num_microbatches),
-        "learning_rate": str(training.lr),
-        "adam_beta1": str(training.adam_beta1),
-        "adam_beta2": str(training.adam_beta2),
-        "adam_epsilon": str(training.adam_eps),
-        "weight_decay": str(training.weight_decay),
-        "max_grad_norm": str(training.clip_grad),
-        plan.best.options.precision: "True",
-        "gradient_checkpointing": str(recompute_layers(plan) != 0),
-    }
