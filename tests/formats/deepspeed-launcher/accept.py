@@ -15,9 +15,8 @@ from pathlib import Path
 from unittest import mock
 
 from accepting import Values, answer
-from nodes import Stage, by_rank, stage
-
 from deepspeed.launcher import multinode_runner, runner
+from nodes import Stage, by_rank, stage
 
 VALUE = "a b,c=d"  # of a variable that every host must be told, and of an argument
 

@@ -15,10 +15,10 @@ from nodes import by_node, stage
 os.environ["HOME"] = tempfile.mkdtemp()  # it keeps state of its own there
 os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
 
-import sky  # noqa: E402
-from sky.catalog.common import get_catalog_path  # noqa: E402
-from sky.provision.runpod.utils import GPU_NAME_MAP  # noqa: E402
-from sky.utils.gpu_names import CANONICAL_GPU_NAMES  # noqa: E402
+import sky
+from sky.catalog.common import get_catalog_path
+from sky.provision.runpod.utils import GPU_NAME_MAP
+from sky.utils.gpu_names import CANONICAL_GPU_NAMES
 
 # Its catalog is fetched from the network; in its place the names that the package itself has.
 catalog = Path(get_catalog_path("common/accelerators.csv"))

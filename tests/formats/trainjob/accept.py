@@ -1,7 +1,7 @@
 """Kubeflow Trainer's own models of a TrainJob and its runtime, Kubernetes' schema of their parts, what pods start.
 
-The variables that pods get and what a webhook refuses are those of pkg/runtime/framework/plugins/torch/torch.go, and the
-names of pods and containers those of pkg/constants, Kubeflow Trainer 2.3.
+The variables that pods get and what a webhook refuses are those of pkg/runtime/framework/plugins/torch/torch.go, and
+the names of pods and containers those of pkg/constants, Kubeflow Trainer 2.3.
 """
 
 from __future__ import annotations
