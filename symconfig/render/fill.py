@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+import traceback
+from dataclasses import fields, is_dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateSyntaxError
-from jinja2.runtime import Macro
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel
 
+from symconfig.descriptor.document import nearest, shorten
 from symconfig.errors import InputError, Problem
 from symconfig.render import summary
+from symconfig.render.bounded import MOST_SECONDS, TooLongError
 from symconfig.render.files import line, sh, slug
 
 _PLAIN = (str, int, float, bool, list, tuple, dict)
+MOST_LETTERS = 8 * 2**20  # of one file
+# What the expressions of a template may raise beside Jinja's own errors.
+_OF_EXPRESSIONS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+_UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -25,7 +36,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, *folders: Path) -> None:
         super().__init__(
-            loader=FileSystemLoader([str(folder) for folder in folders]), undefined=StrictUndefined, autoescape=False,
+            loader=FileSystemLoader([str(folder) for folder in folders]), undefined=Undefined, autoescape=False,
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         self.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml)
 
@@ -36,15 +47,81 @@ class Sandbox(ImmutableSandboxedEnvironment):
         jinjas = isinstance(obj, Macro) or type(getattr(obj, "__self__", obj)).__module__.startswith("jinja2.")
         return (ours or jinjas) and super().is_safe_callable(obj)
 
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As Jinja's, with the name of what may not be called instead of all that it holds."""
+        if not self.is_safe_callable(obj):
+            raise SecurityError(f"{getattr(obj, '__qualname__', type(obj).__name__)} may not be called by a template")
+        return super().call(context, obj, *args, **kwargs)
+
     def filled(self, name: str, values: dict[str, object]) -> str:
-        """The text that the template makes. Raises InputError, with its file and line, for one that is wrong."""
+        """The text that the template makes. Raises InputError, with the place in a template, for one that is wrong."""
         try:
-            return self.get_template(name).render(values)
+            made = StringIO()
+            for part in self.get_template(name).generate(values):
+                if made.tell() + len(part) > MOST_LETTERS:
+                    raise InputError(Problem("gives a file that is too large", file=self._file(name),
+                                             need=f"at most {MOST_LETTERS:,} letters"))
+                made.write(part)
+            return made.getvalue()
         except TemplateSyntaxError as error:
             raise InputError(Problem(f"is no template: {error.message}", file=error.filename or error.name or name,
                                      line=error.lineno)) from None
+        except TooLongError as error:
+            what = f"takes longer than {MOST_SECONDS} s; a loop within loops?"
+            raise InputError(self._placed(name, error, what)) from None
+        except TemplateNotFound as error:
+            problem = self._placed(name, error, f"asks for a template that is not there: {error.name!r}")
+            raise InputError(problem) from None
         except TemplateError as error:
-            raise InputError(Problem(f"cannot be filled: {error}", file=name)) from None
+            found = _UNDEFINED.fullmatch(str(error))
+            hint = nearest(found[1], values) if found else None
+            said = shorten(str(error), 200).rstrip(".")
+            raise InputError(self._placed(name, error, f"cannot be filled: {said}", hint)) from None
+        except _OF_EXPRESSIONS as error:
+            said = "it uses more memory than it may" if isinstance(error, MemoryError) else shorten(str(error), 200)
+            raise InputError(self._placed(name, error, f"cannot be filled: {said or type(error).__name__}")) from None
+
+    def _placed(self, name: str, error: BaseException, what: str, hint: str | None = None) -> Problem:
+        """With the innermost line of a template that the error came through: Jinja puts them into the traceback."""
+        known = self._folders()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename.startswith(known)]
+        file, number = lines[-1] if lines else (self._file(name), None)
+        return Problem(what, file=file, line=number, hint=hint)
+
+    def _folders(self) -> tuple[str, ...]:
+        assert isinstance(self.loader, FileSystemLoader)
+        return tuple(self.loader.searchpath)
+
+    def _file(self, name: str) -> str:
+        """Where the template of this name lies."""
+        return next((str(path) for folder in self._folders() if (path := Path(folder) / name).is_file()), name)
+
+
+class Undefined(StrictUndefined):
+    """As Jinja's, and says which name of the same object is like the one that there is none of."""
+
+    __slots__ = ()
+
+    @property
+    def _undefined_message(self) -> str:
+        text = super()._undefined_message
+        if self._undefined_hint:  # of the sandbox, which forbids the name
+            return text
+        known = _names(self._undefined_obj)
+        near = nearest(str(self._undefined_name), known) if known else None
+        return f"{text}; there is {near!r}" if near else text
+
+
+def _names(value: object) -> list[str]:
+    """What a template can name in a part of a plan."""
+    if is_dataclass(value):
+        return [field.name for field in fields(value)]
+    if isinstance(value, BaseModel):
+        return list(type(value).model_fields)
+    if value is summary.FUNCTIONS:
+        return list(vars(value))
+    return [key for key in value if isinstance(key, str)] if isinstance(value, dict) else []
 
 
 @cache
@@ -53,19 +130,8 @@ def environment(*folders: Path) -> Sandbox:
     return Sandbox(*folders)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Text of several lines stays in lines, where YAML can say it so."""
-
-
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def as_yaml(value: object, indent: int = 0) -> str:
     """A value as YAML, without the last line end; a mapping or a list in block style, so many blanks deep."""
-    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**6)
+    text = yaml.safe_dump(value, default_flow_style=False, sort_keys=False, width=10**6)
     text = text.removesuffix("\n").removesuffix("\n...")
-    return re.sub(r"\n(?!\n)", "\n" + " " * indent, text)
+    return text.replace("\n", "\n" + " " * indent)

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
+from pydantic import Field
+
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.model import Strict
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
-from symconfig.render.target import Source
+from symconfig.render.target import ENDING, Source
 
 ABOUT = "target.yaml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+# Files that symconfig writes itself, whatever the target.
+_RESERVED = ("plan.json", "manifest.json", "trace.json")
+
+
+class About(Strict):
+    """target.yaml: what makes a folder of templates a target of its own."""
+
+    schema_: Literal["symconfig.target/1"] = Field(alias="schema")
+    base: str = Field(min_length=1, description="the target whose variables its templates are given")
+    does: str = Field(min_length=1, description="what it writes, in a line")
+    texts: bool = Field(default=False, description="whether the base's files that no template makes are written, too")
 
 
 def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
@@ -22,45 +43,88 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
     if not templates.is_dir():
         what = "this is no folder" if templates.exists() else "there is no such folder"
         raise InputError(Problem(what, file=str(templates), field="--templates"))
+    problems = [*_links(templates), *_reserved(templates)]
     found = dict(known)
-    problems: list[Problem] = []
-    for folder in sorted(path for path in templates.iterdir() if path.is_dir()):
-        if (folder / ABOUT).exists():
-            try:
-                found[folder.name] = _own(folder, known)
-            except InputError as error:
-                problems += error.problems
-        elif folder.name in known:
-            base = known[folder.name]
-            found[folder.name] = replace(base, folders=(folder, *base.folders))
-        else:
-            problems.append(Problem("is neither a target nor a new one", file=str(folder), need=", ".join(known),
-                                    hint=f"{ABOUT} in it, with base: and does:"))
+    for folder in sorted(path for path in templates.iterdir() if path.is_dir() and not path.is_symlink()):
+        if folder.name.startswith("."):
+            continue  # a version control's
+        try:
+            found[folder.name] = _source(folder, known)
+        except InputError as error:
+            problems += error.problems
     if problems:
         raise InputError(problems)
     return found
 
 
-def _own(folder: Path, known: Mapping[str, Source]) -> Source:
-    """A target that target.yaml makes of another one's variables."""
-    from symconfig.descriptor.yaml_strict import load_yaml_strict
+def _source(folder: Path, known: Mapping[str, Source]) -> Source:
+    about, base = folder / ABOUT, known.get(folder.name)
+    if base is not None and about.exists():
+        raise InputError(Problem(f"there is a target {folder.name!r} already; without this file the folder's templates "
+                                 "go over its own", file=str(about)))
+    if base is not None:
+        return replace(base, folders=(folder, *base.folders), foreign=True)
+    if about.exists():
+        return _own(folder, known)
+    near = nearest(folder.name, known)
+    raise InputError(Problem("is neither a target nor a new one", file=str(folder), need=", ".join(known),
+                             hint=f"{near}, or {ABOUT} in it" if near else f"{ABOUT} in it, with base: and does:"))
 
+
+def _own(folder: Path, known: Mapping[str, Source]) -> Source:
+    """A target that target.yaml makes of another one's variables. Its templates are its own only; those of any target
+    can be extended or included by their path, as megatron/launch.sh.j2."""
     document = load_yaml_strict(folder / ABOUT)
-    data = document.data if isinstance(document.data, dict) else {}
-    base = known.get(str(data.get("base")))
+    about = validate(document, About)
+    problems = []
+    if not _NAME.fullmatch(folder.name):
+        problems.append(Problem("is no name of a target", file=str(folder), got=repr(folder.name),
+                                need="lower case letters, digits, dots, dashes and underscores"))
+    base = known.get(about.base)
     if base is None:
-        raise InputError(Problem("is not a target", file=str(folder / ABOUT), field="base", got=repr(data.get("base")),
-                                 need=" or ".join(known)))
-    return replace(base, name=folder.name, does=str(data.get("does", "")), texts=lambda plan: (), folders=(folder,))
+        problems.append(document.problem("is not a target", ("base",), got=repr(about.base), need=" or ".join(known),
+                                         hint=nearest(about.base, known)))
+    if not any(folder.rglob(f"*{ENDING}")):
+        problems.append(Problem("has no template", file=str(folder), need=f"a file that ends in {ENDING}"))
+    if problems or base is None:
+        raise InputError(problems)
+    return replace(base, name=folder.name, does=about.does, texts=base.texts if about.texts else _none,
+                   folders=(folder,), foreign=True)
+
+
+def _none(plan: object) -> tuple[()]:
+    return ()
+
+
+def _links(templates: Path) -> Iterator[Problem]:
+    """Links lead out of the folder: to files that nobody meant to hand out."""
+    for path in _walk(templates, Path.is_symlink):
+        yield Problem("is a symbolic link, and templates are read from this folder only", file=str(path),
+                      hint="copy what it points to")
+
+
+def _reserved(templates: Path) -> Iterator[Problem]:
+    for path in _walk(templates, Path.is_file):
+        name = path.relative_to(templates).parts[1:]
+        if len(name) == 1 and name[0].removesuffix(ENDING) in _RESERVED and name[0].endswith(ENDING):
+            yield Problem("would stand in the place of a file that symconfig writes itself", file=str(path))
+
+
+def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+    """What is wanted of all that lies in the folder, in a written order, without following links."""
+    for folder, folders, files in os.walk(templates):
+        folders.sort()
+        yield from (path for name in sorted((*folders, *files)) if wanted(path := Path(folder, name)))
 
 
 def digest(templates: Path | None) -> str | None:
-    """SHA-256 over the names and bytes of all that lies in the folder; none of no folder."""
+    """SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no folder."""
     if templates is None:
         return None
     total = hashlib.sha256()
-    for path in sorted(path for path in templates.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        total.update(f"{path.relative_to(templates).as_posix()}\0{len(content)}\0".encode())
-        total.update(content)
+    for name, path in sorted((path.relative_to(templates).as_posix(), path) for path in _walk(templates, Path.is_file)):
+        if not any(part.startswith(".") for part in name.split("/")):
+            content = path.read_bytes()
+            total.update(f"{name}\0{len(content)}\0".encode())
+            total.update(content)
     return total.hexdigest()

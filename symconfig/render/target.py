@@ -27,7 +27,8 @@ ENDING = ".j2"
 @dataclass(frozen=True, slots=True)
 class Source:
     """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
-    wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it."""
+    wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
+    `foreign`: there are templates of a user's own among them."""
 
     name: str
     does: str
@@ -36,6 +37,7 @@ class Source:
     folders: tuple[Path, ...]
     shared: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
+    foreign: bool = False
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -54,13 +56,23 @@ class Source:
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
+        values = {**common(plan), **self.variables(plan, *of)}
+        if self.foreign:
+            from symconfig.render.bounded import bounded
+
+            found = bounded(lambda: self._filled(values), str(self.folders[0]))
+        else:
+            found = self._filled(values)
+        made = {item.path for item in found}
+        return [*found, *(item for item in self.texts(plan) if item.path not in made)]
+
+    def _filled(self, values: dict[str, object]) -> list[File]:
+        """What its templates make of the values."""
         from symconfig.render.fill import environment  # whoever asks what an option means renders nothing
 
-        values = {**common(plan), **self.variables(plan, *of)}
         env = environment(*self.folders, *self.shared)
         made = ((name, env.filled(name, values)) for name in self.templates())
-        found = [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
-        return [*found, *self.texts(plan)]
+        return [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
 
     def templates(self) -> tuple[str, ...]:
         """Their names, with forward slashes."""
@@ -84,5 +96,6 @@ def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
         if isinstance(getattr(module, "NAME", None), str) and callable(getattr(module, "variables", None)):
             found[module.NAME] = Source(
                 module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
-                (folder / module.NAME,), (data_dir("templates") / "shared",), getattr(module, "SETTINGS", ()))
+                (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
+                getattr(module, "SETTINGS", ()))
     return dict(sorted(found.items()))

@@ -143,7 +143,7 @@ def test_plain_words_stay_bare_and_commas_are_quoted() -> None:
 ])
 def test_templates_run_in_the_sandbox_and_undefined_names_are_errors(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
-    with pytest.raises(InputError, match=r"bad.j2: cannot be filled"):
+    with pytest.raises(InputError, match=r"bad.j2:1: cannot be filled"):
         environment(tmp_path).filled("bad.j2", common(sample_plan()))
 
 

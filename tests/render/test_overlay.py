@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.render import render
+from symconfig.render import bounded, fill, render
+from symconfig.render.files import File
 from symconfig.render.overlay import digest
 from tests.sample_plans import sample_plan
+
+ABOUT = "schema: symconfig.target/1\nbase: megatron\ndoes: our own\n"
 
 
 def put(folder: Path, files: dict[str, str]) -> Path:
@@ -40,21 +46,121 @@ def test_a_template_may_extend_what_is_shared_and_one_that_gives_nothing_makes_n
 
 
 def test_a_folder_with_target_yaml_is_a_target_of_its_own(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"ours/target.yaml": "base: megatron\ndoes: our own\n",
+    mine = put(tmp_path, {"ours/target.yaml": ABOUT,
                           "ours/args.txt.j2": "{% for group in groups %}{{ group.name }} {% endfor %}\n"})
     files = render(sample_plan(), "ours", (), mine)
     assert files.paths() == ("plan.json", "args.txt")
     assert files["args.txt"].startswith("MODEL_ARGS ")
 
 
-def test_a_folder_that_is_no_target_and_one_without_a_base_are_both_named(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"megatrom/launch.sh.j2": "", "ours/target.yaml": "base: bridges\n"})
+def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> None:
+    mine = put(tmp_path / "mine", {
+        "megatrom/launch.sh.j2": "", "ours/target.yaml": ABOUT.replace("megatron", "megatrn") + "extra: 1\n",
+        "theirs/target.yaml": ABOUT.replace("megatron", "megatrn"), "UP/target.yaml": ABOUT, "UP/a.j2": "",
+        "deepspeed/target.yaml": ABOUT, "megatron/plan.json.j2": "{}", "megatron/a/plan.json.j2": "", ".git/x": ""})
+    (mine / "megatron" / "secret.j2").symlink_to("/etc/passwd")
     with pytest.raises(InputError) as caught:
         render(sample_plan(), "megatron", templates=mine)
-    assert [problem.what for problem in caught.value.problems] == ["is neither a target nor a new one",
-                                                                   "is not a target"]
+    problems = caught.value.problems
+    said = [(Path(str(problem.file)).relative_to(mine).as_posix(), problem.what) for problem in problems]
+    assert said == [
+        ("megatron/secret.j2", "is a symbolic link, and templates are read from this folder only"),
+        ("megatron/plan.json.j2", "would stand in the place of a file that symconfig writes itself"),
+        ("UP", "is no name of a target"),
+        ("deepspeed/target.yaml", "there is a target 'deepspeed' already; without this file the folder's templates go "
+         "over its own"),
+        ("megatrom", "is neither a target nor a new one"),
+        ("ours/target.yaml", "unknown field"),
+        ("theirs/target.yaml", "is not a target"),
+        ("theirs", "has no template"),
+    ]
+    text = str(caught.value)
+    assert "Try: megatron, or target.yaml in it" in text
+    assert "target.yaml:2:7: base: is not a target (got 'megatrn', need" in text
     with pytest.raises(InputError, match="no such folder"):
         render(sample_plan(), "megatron", templates=tmp_path / "none")
+
+
+@pytest.mark.parametrize(("text", "line", "said"), [
+    ("a\n{{ grous }}", 2, "cannot be filled: 'grous' is undefined. Try: groups."),
+    ("{{ best.parallell.tp }}", 1, "has no attribute 'parallell'; there is 'parallel'."),
+    ("\n\n{{ model.hiden_size }}", 3, "has no attribute 'hiden_size'; there is 'hidden_size'."),
+    ("{{ summary.gb(1) }}", 1, "has no attribute 'gb'"),
+    ("{% if %}", 1, "is no template: Expected an expression"),
+    ("x\n{% for a in b %}", 2, "is no template: Unexpected end of template"),
+    ("{{ 1 | nosuch }}", 1, "is no template: No filter named 'nosuch'"),
+    ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
+    ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
+    ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
+    ("{{ plan.load('/etc/passwd') }}", 1, "Plan.load may not be called"),
+    ("{% set _ = training.data_path.append(1) %}", 1, "has no attribute 'append'"),
+    ("{% include '../../../etc/passwd' %}", 1, "asks for a template that is not there: '../../../etc/passwd'"),
+    ("{% include '/etc/passwd' %}", 1, "asks for a template that is not there: '/etc/passwd'"),
+    ("{% extends 'none.j2' %}", 1, "asks for a template that is not there: 'none.j2'"),
+    ("{% include 'bad.txt.j2' %}", 1, "maximum recursion depth"),
+    ("{{ 1 + 'a' }}", 1, "unsupported operand"),
+    ("\n{{ 1 // 0 }}", 2, "cannot be filled: integer division or modulo by zero"),
+    ("{{ {}['a'] }}", 1, "has no attribute 'a'"),
+    ("{{ range(10**9) | list }}", 1, "Range too big"),
+])
+def test_what_is_wrong_with_a_template_is_said_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
+    mine = put(tmp_path, {"megatron/bad.txt.j2": text})
+    with pytest.raises(InputError) as caught:
+        render(sample_plan(), "megatron", templates=mine)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line) == (str(mine / "megatron/bad.txt.j2"), line)
+    assert said in str(problem)
+
+
+def test_a_template_that_it_includes_is_the_place_where_that_is_wrong(tmp_path: Path) -> None:
+    mine = put(tmp_path, {"megatron/a.txt.j2": "{% include 'parts/b.j2' %}", "megatron/parts/b.j2": "\n{{ nosuch }}"})
+    with pytest.raises(InputError) as caught:
+        render(sample_plan(), "megatron", templates=mine)
+    assert (caught.value.problems[0].file, caught.value.problems[0].line) == (str(mine / "megatron/parts/b.j2"), 2)
+
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (f"\n{LOOP}", "takes longer than 1 s; a loop within loops?"),
+    (LOOP.replace("{% endfor %}", "{{ a }}{% endfor %}"), "gives a file that is too large"),
+    ("{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+     "it uses more memory than it may"),
+    ("{{ 'x' * 10**11 }}", "it uses more memory than it may"),
+])
+def test_a_template_without_an_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    for module in (bounded, fill):
+        monkeypatch.setattr(module, "MOST_SECONDS", 1)
+    monkeypatch.setattr(bounded, "MOST_BYTES", 2**28)
+    monkeypatch.setattr(fill, "MOST_LETTERS", 10**5)
+    mine = put(tmp_path, {"megatron/bad.txt.j2": text})
+    with pytest.raises(InputError, match=re.escape(said)):
+        render(sample_plan(), "megatron", templates=mine)
+
+
+def test_a_child_that_is_ended_from_outside_is_an_error_and_not_an_empty_folder() -> None:
+    with pytest.raises(InputError, match="its templates could not be filled in 10 s of computing"):
+        bounded.bounded(lambda: [os.kill(os.getpid(), signal.SIGKILL) or File("a", "")], "mine")
+
+
+def test_a_block_of_a_targets_own_template_is_replaced_by_its_path(tmp_path: Path) -> None:
+    mine = put(tmp_path, {"megatron/launch.sh.j2": '{% extends "megatron/launch.sh.j2" %}\n'
+                          '{% block ready %}\nmodule load cuda\n{% endblock %}\n'})
+    files = render(sample_plan(), "megatron", templates=mine)
+    assert "\nmodule load cuda\n" in files["launch.sh"]
+    assert "--tensor-model-parallel-size 4" in files["launch.sh"]
+
+
+def test_a_target_of_ones_own_may_take_the_bases_texts_and_a_template_may_replace_one(tmp_path: Path) -> None:
+    mine = put(tmp_path, {"ours/target.yaml": ABOUT + "texts: true\n", "ours/a.txt.j2": "a\n",
+                          "megatron/megatron_args.txt.j2": "mine\n"})
+    assert set(render(sample_plan(), "ours", (), mine).paths()) == {"plan.json", "a.txt", "megatron_args.txt"}
+    files = render(sample_plan(), "megatron", (), mine)
+    assert files["megatron_args.txt"] == "mine\n"
+    assert len(set(files.paths())) == len(files.paths())
 
 
 def test_the_digest_knows_names_and_bytes(tmp_path: Path) -> None:
