@@ -1,0 +1,99 @@
+"""docs/templates.md says every variable that templates are given, and no other; its example works."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig import plan as plan_room
+from symconfig.descriptor.load import load_model
+from symconfig.errors import SymconfigError
+from symconfig.plan import Plan
+from symconfig.render import environment, megatron_args, render, summary, targets
+from symconfig.render.target import common
+from tests.sample_plans import sample_plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+ELSEWHERE = {"Nodes": summary.Nodes, "Row": summary.Row, "Variable": environment.Variable, "Group": megatron_args.Group}
+
+
+@pytest.fixture(scope="module")
+def docs() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("templates_page", DOCS / "templates.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def plans() -> list[Plan]:
+    """Of these, every target can carry one."""
+    alone = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "overlap_pp_p2p": False}
+    return [sample_plan(), sample_plan(backend="deepspeed"),
+            sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"), sample_plan(**alone),
+            sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3)]
+
+
+def given(target: str) -> set[str]:
+    """What the target's templates are given, beside what all are."""
+    for plan in plans():
+        try:
+            return set(targets()[target].variables(plan))
+        except SymconfigError:
+            continue
+    raise AssertionError(f"no sample plan can be written as {target}: add one to plans()")
+
+
+def test_the_page_is_as_it_is_generated(docs: ModuleType) -> None:
+    assert docs.PAGE.read_text(encoding="utf-8") == docs.page(), "make templates"
+
+
+@pytest.mark.parametrize("target", targets())
+def test_what_is_documented_of_a_target_is_what_its_templates_are_given(docs: ModuleType, target: str) -> None:
+    documented = {*docs.tables()["often"], *docs.own(target)}
+    assert documented == given(target), f"templates/{target}/variables.yaml: one line for each variable"
+
+
+def test_what_every_template_is_given_is_documented(docs: ModuleType) -> None:
+    assert set(docs.tables()["common"]) == set(common(sample_plan()))
+
+
+def test_every_part_of_a_plan_is_documented_whole(docs: ModuleType) -> None:
+    for name, documented in docs.tables()["objects"].items():
+        if name == "Summary":
+            assert set(documented) == set(vars(summary.FUNCTIONS))
+            continue
+        kind: Any = ELSEWHERE.get(name) or getattr(plan_room, name)
+        assert is_dataclass(kind)
+        derived = {key for key, value in vars(kind).items() if isinstance(value, property)}
+        named = {field.name for field in fields(kind)}
+        assert named <= set(documented) <= named | derived, name
+
+
+def test_every_type_that_is_named_has_a_table(docs: ModuleType) -> None:
+    known = docs.tables()
+    tables = {*known["objects"], *docs.DESCRIPTORS}
+    rows = [*known["common"].values(), *known["often"].values(), *(row for target in targets()
+            for row in docs.own(target).values()), *(row for table in known["objects"].values()
+                                                     for row in table.values())]
+    named = {word for kind, _ in rows for word in kind.split() if word[0].isupper() and word != "TFLOP/s"}
+    assert named <= tables
+
+
+def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons(docs: ModuleType) -> None:
+    files = render(sample_plan(), "ours", (), docs.EXAMPLE)
+    data = yaml.safe_load(files["job.yaml"])
+    assert data["nodes"] * data["gpus_per_node"] == 64
+    assert [word for option in data["arguments"] for word in option][:2] == sample_plan().megatron_args()[:2]
+    assert "megatron_args.txt" in files.paths()
+    launch = render(sample_plan(), "megatron", (), docs.EXAMPLE)["launch.sh"]
+    own = render(sample_plan(), "megatron", ())["launch.sh"]
+    assert [line for line in launch.splitlines() if line not in own.splitlines()] == [
+        "module load cuda nccl", "export NCCL_IB_HCA=mlx5"]
