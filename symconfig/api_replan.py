@@ -74,6 +74,7 @@ def replan(
     checkpoint: str | Path | None = None,
     at_step: int | None = None,
     schedule: Mode = "keep",
+    accept_edits: bool = False,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
@@ -82,7 +83,8 @@ def replan(
     plan: one, its file, or its folder. pins: beside the recorded ones, of which `release` are free now. keep: names of
     choices whose old values stay. checkpoint: the run's folder. at_step: iterations that it has done (None: as the
     checkpoint says, else 0). schedule: keep: the same tokens and the same learning rate of each; as-is: the same
-    iterations. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    iterations. accept_edits: a file whose inputs were edited is solved as it stands. Raises InputError (all problems at
+    once) on bad input, InfeasibleError when nothing fits.
     """
     said = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
             "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "task": task,
@@ -91,7 +93,7 @@ def replan(
     asked = {name: _plain(value) for name, value in said.items() if value is not None}
     wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
                     model if isinstance(model, ModelDescriptor) else None,
-                    cluster if isinstance(cluster, ClusterDescriptor) else None)
+                    cluster if isinstance(cluster, ClusterDescriptor) else None, accept_edits)
     return again(plan, wanted, progress=progress)
 
 
@@ -108,6 +110,7 @@ class Wanted:
     top: int = TOP
     model: ModelDescriptor | None = None
     cluster: ClusterDescriptor | None = None
+    accept_edits: bool = False
 
 
 def again(
@@ -115,7 +118,7 @@ def again(
 ) -> ReplanResult:
     """problems: what the caller has found."""
     found = Problems(problems)
-    old = found.collect(lambda: loaded(plan))
+    old = found.collect(lambda: loaded(plan, wanted.accept_edits))
     kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
     released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
     found.collect(lambda: check_top(wanted.top))
@@ -147,11 +150,11 @@ def diff(before: Source, after: Source) -> Diff:
     return compared(one, other)
 
 
-def loaded(plan: Source) -> Plan:
-    """A plan, or that of a file or folder."""
+def loaded(plan: Source, accept_edits: bool = False) -> Plan:
+    """A plan, or that of a file or folder. accept_edits: also one that was edited, for who solves it again."""
     if isinstance(plan, PlanResult):
         return plan.plan
-    return plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+    return plan if isinstance(plan, Plan) else Plan.load(Path(plan), accept_edits)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,8 @@ def add_replan(parser: argparse.ArgumentParser) -> None:
     """Those of `symconfig replan`."""
     parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
     parser.set_defaults(job=None)  # the recorded job is what the options lie above
+    parser.add_argument("--accept-edits", action="store_true",
+                        help="solve a plan whose inputs were edited in the file as they are")
     near = parser.add_argument_group("the old plan")
     near.add_argument("--keep", metavar="NAMES",
                       help="choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ...")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,18 @@ def test_diff_exits_as_git_does(old: Path, tmp_path: Path, run: Run) -> None:
     assert "Degrees" in shown.out
     assert "--tensor-model-parallel-size" in shown.out
     assert run("diff", old, other, "--json").json()["same"] is False
+
+
+def test_a_plan_that_was_edited_is_solved_only_when_told(old: Path, tmp_path: Path, run: Run) -> None:
+    text = (old / "plan.json").read_text()
+    edited = tmp_path / "plan.json"
+    data = json.loads(text)
+    data["inputs"]["job"]["global_batch_size"] = 64
+    data["inputs"]["model"]["num_hidden_layers"] = 24
+    edited.write_text(json.dumps(data))
+    assert run("replan", edited).code == 2
+    found = run("replan", edited, "--accept-edits", "--json").json()
+    assert {each["field"]: each["after"] for each in found["inputs"]}["global_batch_size"] == 64
+    assert found["plan"]["inputs"]["model"]["num_hidden_layers"] == 24
+    assert found["plan"]["inputs"]["job"]["training"]["train_iters"] == 500
+    assert sum(len(chunk) for stage in found["plan"]["best"]["stages"] for chunk in stage["chunks"]) == 24 + 2

@@ -209,7 +209,7 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         if said := _other(name, getattr(mine, name), getattr(theirs, name)):
             yield said
-    for name in ("lr_warmup_iters", "lr_decay_iters"):
+    for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
         counted = [(getattr(plan.job.training, name) or plan.job.training.train_iters) * plan.best.batch.global_
                    if name == "lr_decay_iters" else getattr(plan.job.training, name) * plan.best.batch.global_
                    for plan in (old, new)]

@@ -20,7 +20,8 @@ OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
 SAID = ("global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step")
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step",
+        "sequences")
 
 
 def is_root(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from symconfig.replan.replan import Drift, Kept, Near, Replan
 from symconfig.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.candidate import degrees, predicted
 from symconfig.solve.detail import detail
-from symconfig.solve.restore import restore
+from symconfig.solve.restore import restore, retraced
 
 NEAR = 0.01  # a step that is this much longer is worth a checkpoint that stays where it is
 Progress = Callable[[str, float], None]
@@ -69,7 +69,7 @@ def _schedule(old: Plan, again: Again) -> Schedule:
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
     step, consumed = again.step, None
     if saved is not None and step in (None, saved.iteration):  # more than its iterations, where the batch was another
-        said = saved.says.get("consumed_train_samples")
+        said = saved.says.get("consumed_train_samples", saved.says.get("sequences"))
         step, consumed = saved.iteration, said if isinstance(said, int) else None
     return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, step or 0, consumed,
                      again.mode)
@@ -119,8 +119,12 @@ def _near(old: Plan, new: Plan, again: Again, loads: Loadable, progress: Progres
 def _drift(old: Plan) -> Drift | None:
     """The old plan as it is predicted now; what cannot be traced back says nothing."""
     said = old.best.predicted
-    found = restore(old, old.best)
-    now = predicted(found, detail(found), old.cluster)
+    try:
+        with retraced("the old plan"):
+            found = restore(old, old.best)
+            now = predicted(found, detail(found), old.cluster)
+    except InputError:
+        return None
     if isclose(now.step_s, said.step_s, rel_tol=1e-6) and isclose(now.device_bytes, said.device_bytes, rel_tol=1e-6):
         return None
     return Drift(said.step_s, now.step_s, said.device_bytes, now.device_bytes)

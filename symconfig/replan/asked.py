@@ -40,9 +40,15 @@ def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
 
 
 def inputs(plan: Plan) -> dict[str, Any]:
-    """What a plan was made from, without its schedule, in the order in which it is asked for."""
+    """What a plan was made from, without its schedule, in the order in which it is asked for.
+
+    What its answer says, too, is taken from there: the job of a plan that was edited asks for something else.
+    """
+    best = plan.best
     job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})
-    if plan.job.backend == "deepspeed":  # then it says nothing
+    job |= {"gpus": best.parallel.world_size, "global_batch_size": best.batch.global_,
+            "seq_length": best.batch.seq_length, "backend": best.target.backend}
+    if best.target.backend == "deepspeed":  # then it says nothing
         job.pop("megatron_version")
     return {**job, "symconfig": plan.symconfig_version, "model": _named(plan.model), "cluster": _named(plan.cluster)}
 

@@ -35,13 +35,17 @@ class Changes:
 def changed(old: Plan, new: Plan) -> Changes:
     """Every reason is an evaluation under the new plan's inputs."""
     before, after = carried(old.best, new), carried(new.best, new)
-    decisions = tuple(_change(name, before, after, new) for name in DECISIONS if differs(name, before, after))
-    return Changes(decisions, tuple(_follows(old, new)), judged(new, before))
+    return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
 
-def _change(name: str, before: Configuration, after: Configuration, new: Plan) -> Change:
-    back = moved(after, before, (name,))
-    return Change(name, ", ".join(changes(back, after)) or name, judged(new, back))
+def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
+    """Those that mean something among the others as they are now: without tensor parallelism there is no sequence
+    parallelism to leave on."""
+    for name in DECISIONS:
+        back = moved(after, before, (name,))
+        said = changes(back, after)
+        if said and differs(name, before, after):
+            yield Change(name, ", ".join(said), judged(new, back))
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:

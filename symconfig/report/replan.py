@@ -14,6 +14,7 @@ from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
 
+QUICKER = 5e-5  # share of a step from which on it is said
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
@@ -77,10 +78,13 @@ def _changes(found: Replan) -> Iterator[Block]:
     if changes.decisions:
         rows = tuple((each.said, str(each.kept)) for each in changes.decisions)
         yield Grid(("change", "if it alone stayed"), rows, left=(0, 1), title="What changes, and why")
+    if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
+        how = ": --keep vpp,layout has it" if found.old.best.options.pipeline_layout else ""
+        yield f"The old layout of the stages was not among those that the search tried now, and is faster{how}."
     if changes.follows:
         yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
     if changes.decisions:
-        yield f"The old choice as a whole {changes.stayed} under what is asked for now."
+        yield f"Under what is asked for now the old choice as a whole {changes.stayed}."
     elif found.kept is None:
         yield "The old choice is still the best: nothing that the planner decides changes."
     else:

@@ -19,6 +19,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Plan, Recompute
 from symconfig.replan.asked import revised
 from symconfig.replan.keep import binding, pins
+from tests.checkpoint.folders import torch_dist
 from tests.replan.support import plan
 
 
@@ -153,6 +154,18 @@ def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as error:
         replan(plan(), **arguments)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("says", [{}, {"consumed_train_samples": 3000}])
+def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **says)
+    found = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, top=1).found
+    assert found.schedule.step == 200
+    assert found.schedule.consumed == says.get("consumed_train_samples", 200 * 32)
+    assert found.new.job.training.train_iters == 200 + 800 // 2
+    assert found.checkpoint.kind == "torch_dist:dp_reshardable"
+    earlier = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1).found
+    assert earlier.schedule.consumed == 100 * 32
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
