@@ -1,0 +1,176 @@
+"""Target ms-swift: the YAML of `megatron pt` and `megatron sft`, ms-swift's training with Megatron-Core; LoRA, too.
+
+The architecture is the config.json's of the model that is named, which mcore-bridge reads; what a plan chooses is said
+in arguments. Each option that Megatron-LM would be given is looked up in `ms_swift_options`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plan import Plan
+from symconfig.render import environment, flags, megatron, summary
+from symconfig.render import ms_swift_options as table
+from symconfig.render.megatron_args import Group
+from symconfig.render.megatron_namespace import namespace
+
+NAME = "ms-swift"
+DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
+RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
+OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
+# The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
+# template of each family's first models (swift/model/models/).
+TEMPLATES = {"llama": "llama", "qwen2": "qwen2_5", "qwen2_moe": "qwen", "qwen3": "qwen3", "qwen3_moe": "qwen3",
+             "deepseek_v2": "deepseek", "deepseek_v3": "deepseek_v2_5", "gpt_oss": "gpt_oss"}
+LLAMA3_VOCABULARY, LLAMA3_TEMPLATE = 128256, "llama3_2"  # the tokenizer tells Llama 3 from its forerunners
+# Megatron fuses these layers, and mcore-bridge puts one adapter on each fused layer.
+FUSED = {"linear_qkv": ("q_proj", "k_proj", "v_proj"), "linear_fc1": ("gate_proj", "up_proj"),
+         "linear_proj": ("o_proj",), "linear_fc2": ("down_proj",)}
+
+Values = dict[str, Any]
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
+    version = megatron.version(plan)
+    return {
+        "framework": f"ms-swift {RELEASE} on Megatron-Core {version}", "version": version, "release": RELEASE,
+        "bridge_release": BRIDGE_RELEASE, "command_name": stage(plan), "sections": sections(plan),
+        "variables": environment.variables(plan, version), "notes": tuple(_notes(plan)),
+        "predicted_for": summary.predicted_for(plan, megatron.NAME),
+    }
+
+
+def stage(plan: Plan) -> str:
+    """pt: every token is learnt; sft: answers only."""
+    return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+
+
+def sections(plan: Plan) -> dict[str, Values]:
+    """The arguments under the names of Megatron-LM's groups. Raises InfeasibleError with all that cannot be said."""
+    groups = megatron.groups(replace(plan, model=plan.model.model_copy(update={"adapter": None})))
+    if problems := [*_problems(plan), *_refusals(groups)]:
+        raise InfeasibleError(problems)
+    options = flags.flags(megatron.version(plan))
+    resolved = namespace(options, groups)
+    values = {name: resolved[flag.dest] for name, flag in options.flags.items()}
+    found: dict[str, Values] = {"MODEL": _model(plan)}
+    if plan.model.adapter is not None:
+        found["ADAPTER"] = _adapter(plan)
+    extra: Values = {}
+    for group in groups:
+        said: Values = {}
+        for option in group.options:
+            said |= _said(option, values, extra)
+        if said:
+            heading = group.name.removesuffix("_ARGS")
+            found[heading] = {**found.get(heading, {}), **said}
+    _as_megatron_has_it(plan, found)
+    if extra:
+        found["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
+    return found
+
+
+def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
+    """The arguments for one option; into `extra` what has none of its own. `values`: by option."""
+    name = option[0].partition("=")[0]
+    spelled = name.lstrip("-").replace("-", "_")
+    if tuple(option) in table.SAID:
+        return dict(table.SAID[tuple(option)])
+    if name in table.PASSED_ON:
+        extra[spelled] = values[name]
+    if name == "--load":  # with its iteration and optimizer
+        return {"mcore_model": values[name], "finetune": False}
+    if name in table.RENAMED:
+        return {table.RENAMED[name]: values[name]}
+    return {spelled: values[name]} if name in table.SAME else {}
+
+
+def _model(plan: Plan) -> Values:
+    named = {"model": plan.model.huggingface_id, "use_hf": True} if plan.model.huggingface_id else {}
+    return {**named, "model_type": plan.model.model_type, "template": template(plan.model)}
+
+
+def template(model: ModelDescriptor) -> str:
+    """The chat template of the model's family."""
+    if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
+        return LLAMA3_TEMPLATE
+    return TEMPLATES[model.model_type]
+
+
+def _adapter(plan: Plan) -> Values:
+    lora = plan.model.adapter
+    assert lora is not None
+    return {"tuner_type": "lora", "lora_rank": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout,
+            "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= set(lora.target_modules)]}
+
+
+def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
+    """ms-swift has defaults of its own where the plan counts on Megatron-LM's."""
+    best = plan.best
+    found["TRAINING"] |= {"packing": True, "attention_backend": "auto", "cross_entropy_loss_fusion": False}
+    half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
+    found["PRECISION"] = {"torch_dtype": "float16" if half else "bfloat16", "fp16": half, "bf16": not half,
+                          **found["PRECISION"]}
+    found["DATA_PARALLEL"] = {"use_distributed_optimizer": best.options.zero_stage > 0,
+                              **found.get("DATA_PARALLEL", {})}
+    found["RECOMPUTE"] = {"recompute_granularity": "none", **found.get("RECOMPUTE", {})}
+    if plan.model.experts is not None:
+        found["MOE"] = {"moe_grouped_gemm": False, "moe_router_dtype": "none", **found.get("MOE", {})}
+
+
+def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:
+    """Options that ms-swift has no word for."""
+    known = table.SAME | table.RENAMED.keys() | table.PASSED_ON | table.NOT_NEEDED.keys() | table.REFUSED_WITH
+    for option in (option for group in groups for option in group.options):
+        name = option[0].partition("=")[0]
+        field, why = table.REFUSED.get(name, (name, "it has no such argument"))
+        if tuple(option) not in table.SAID and (name in table.REFUSED or name not in known):
+            yield _refused(field, why, " ".join(option))
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    model, version = plan.model, megatron.version(plan)
+    order = flags.versions()
+    if order.index(version) < order.index(OLDEST) or version.startswith("dev"):
+        yield _refused("megatron_version", f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19",
+                       version, "--megatron-version core_v0.19")
+    if model.model_type not in TEMPLATES:
+        yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
+    if model.adapter is not None:
+        yield from _adapter_problems(plan)
+
+
+def _adapter_problems(plan: Plan) -> Iterator[Problem]:
+    lora = plan.model.adapter
+    assert lora is not None
+    targets = set(lora.target_modules)
+    if lora.method != "lora":
+        yield _refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
+    if plan.best.options.zero_stage > 1:
+        yield _refused("zero_stage", "adapters beside Megatron-FSDP are not known to train",
+                       plan.best.options.zero_stage)
+    unknown = targets - {part for parts in FUSED.values() for part in parts}
+    split = {part for parts in FUSED.values() for part in targets & set(parts) if not set(parts) <= targets}
+    if unknown or split:
+        yield _refused("adapter.target_modules", "it puts one adapter on q, k and v together, and one on gate and up",
+                       " ".join(sorted(unknown | split)))
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    lora = plan.model.adapter
+    yield ("Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
+           "step computes what was planned")
+    if lora is not None and any(len(set(parts) & set(lora.target_modules)) > 1 for parts in FUSED.values()):
+        yield ("One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
+               f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each")
+    if stage(plan) == "pt":
+        yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
+
+
+def _refused(field: str, why: str, got: object, hint: str | None = None) -> Problem:
+    return Problem(f"ms-swift {RELEASE} cannot be told: {why}", field=field, got=str(got), hint=hint)

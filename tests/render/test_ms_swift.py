@@ -1,0 +1,125 @@
+"""Target ms-swift: every option of a plan is said, needless for a reason, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.errors import InfeasibleError, SymconfigError
+from symconfig.plan import Plan, Recompute
+from symconfig.render import flags, megatron, render
+from symconfig.render import ms_swift_options as table
+from symconfig.render.ms_swift import FUSED, NAME, OLDEST
+from tests.render.bash import bash, dry_run, shellcheck
+from tests.sample_plans import sample_model, sample_plan
+
+SOME = {"save": "/ckpt", "load": "/old", "data_path": ("/a.jsonl", "/b.jsonl"), "tokenizer_model": "/tok"}
+EVERY_PART = tuple(part for parts in FUSED.values() for part in parts)
+
+
+def said(plan: Plan) -> dict[str, Any]:
+    found = yaml.safe_load(render(plan, NAME)["config.yaml"])
+    assert isinstance(found, dict)
+    return found
+
+
+def options(plan: Plan) -> Iterator[tuple[str, ...]]:
+    return (option for group in megatron.groups(plan) for option in group.options)
+
+
+def lora(**adapter: Any) -> Plan:
+    model = sample_model("llama2-13b-lora")
+    assert model.adapter is not None
+    changed = model.adapter.model_copy(update={"target_modules": EVERY_PART, **adapter})
+    return sample_plan(model.model_copy(update={"adapter": changed}), tp=4, pp=2, dp=8)
+
+
+def test_the_tables_know_every_option_once_and_are_the_flags_of_megatron() -> None:
+    tables = [set(table.SAME), set(table.RENAMED), set(table.PASSED_ON), set(table.NOT_NEEDED), set(table.REFUSED),
+              set(table.REFUSED_WITH), {option[0] for option in table.SAID}]
+    assert sum(map(len, tables)) == len(set().union(*tables))
+    known = {name for version in flags.versions() for name in flags.flags(version).flags}
+    assert set().union(*tables) <= known
+
+
+def test_every_option_of_every_zoo_model_is_said_or_needless_or_refused() -> None:
+    told = 0
+    for model in map(load_model, zoo_models()):
+        for version in flags.versions()[flags.versions().index(OLDEST):]:
+            plan = sample_plan(model, version=version, training=SOME)
+            try:
+                given = list(options(plan))
+                found = said(plan)
+            except SymconfigError:
+                continue
+            for option in given:
+                name = option[0].lstrip("-").replace("-", "_")
+                assert (name in found or table.RENAMED.get(option[0]) in found or option[0] in table.NOT_NEEDED
+                        or option[0] in table.PASSED_ON or tuple(option) in table.SAID), option
+            told += 1
+    assert told > 20
+
+
+def test_where_the_defaults_differ_the_plan_is_said() -> None:
+    found = said(sample_plan("llama2-13b", zero_stage=0))
+    assert found["use_distributed_optimizer"] is False
+    assert found["recompute_granularity"] == "none"
+    assert (found["fp16"], found["bf16"], found["torch_dtype"]) == (False, True, "bfloat16")
+    assert found["packing"] is True
+    assert found["max_length"] == 4096
+    moe = said(sample_plan("qwen3-30b-a3b"))
+    assert moe["moe_router_dtype"] == "none"
+    assert moe["moe_grouped_gemm"] is True
+
+
+def test_choices_of_the_plan_arrive() -> None:
+    found = said(sample_plan("llama3.1-70b", precision="fp8", recompute=Recompute("full", (), "block", 3),
+                             training=SOME, overlap_pp_p2p=False))
+    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "delayed")
+    assert (found["recompute_method"], found["recompute_num_layers"]) == ("block", 3)
+    assert found["virtual_pipeline_model_parallel_size"] == 5
+    assert found["overlap_p2p_comm"] is False
+    assert (found["output_dir"], found["mcore_model"], found["finetune"]) == ("/ckpt", "/old", False)
+    assert found["dataset"] == ["/a.jsonl", "/b.jsonl"]
+
+
+def test_adapters_lie_on_the_fused_layers() -> None:
+    found = said(lora(r=16, lora_alpha=32.0))
+    assert found["tuner_type"] == "lora"
+    assert (found["lora_rank"], found["lora_alpha"]) == (16, 32.0)
+    assert found["target_modules"] == list(FUSED)
+    assert "megatron sft" in " ".join(render(lora(), NAME)["launch.sh"].split())
+    assert said(lora(target_modules=("o_proj",)))["target_modules"] == ["linear_proj"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "fields"),
+    [
+        (lambda: lora(target_modules=("q_proj", "v_proj")), {"adapter.target_modules"}),
+        (lambda: lora(method="qlora"), {"adapter.method"}),
+        (lambda: sample_plan("mixtral-8x7b"), {"model_type"}),
+        (lambda: sample_plan("llama2-13b", version="core_v0.15.0"), {"megatron_version"}),
+        (lambda: sample_plan("llama2-13b", version="dev-2026-08", activation_offload=True, grad_bytes=2),
+         {"megatron_version", "activation_offload", "grad_bytes"}),
+    ],
+)
+def test_what_ms_swift_cannot_be_told_is_refused_all_at_once(plan: Any, fields: set[str]) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        render(plan(), NAME)
+    assert {problem.field for problem in caught.value.problems} == fields
+
+
+def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
+    files = render(sample_plan("llama2-13b"), NAME)
+    words = dry_run(files, tmp_path, "launch.sh", "--train_iters", "10", DATASET="my data.jsonl", MODEL="/model")
+    assert words == ["megatron", "pt", f"{tmp_path}/config.yaml", "--dataset", "my data.jsonl", "--model", "/model",
+                     "--train_iters", "10"]
+    done = bash(tmp_path / "launch.sh", cwd=tmp_path, MASTER_ADDR="node0", MODEL="/model")
+    assert done.returncode == 2
+    assert b"DATASET" in done.stderr
+    assert shellcheck(tmp_path / "launch.sh") == ""
