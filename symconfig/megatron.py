@@ -65,10 +65,10 @@ def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatc
 
 
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
-    """The variables that launch.sh exports, for `os.environ.update` before CUDA starts.
+    """The variables that launch.sh exports, for `os.environ.update` before CUDA starts: it does not look at the GPU.
 
     Those that a caller may choose otherwise are left as they are where they are set.
     """
-    ready = started(plan, "megatron", world_size, on_mismatch)
+    ready = started(plan, "megatron", world_size, on_mismatch, cuda=False)
     rows = variables.variables(ready, megatron.version(ready))
     return {row.name: row.value if row.forced else os.environ.get(row.name, row.value) for row in rows}

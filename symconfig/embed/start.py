@@ -21,14 +21,15 @@ _log = logging.getLogger("symconfig")
 
 
 def started(
-    plan: AnyPlan, framework: Framework, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
+    plan: AnyPlan, framework: Framework, world_size: int | None = None, on_mismatch: OnMismatch = "fail",
+    cuda: bool = True,
 ) -> Plan:
     """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
 
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
     with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest. warn:
     log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
-    the launcher. Raises InputError for a plan that cannot be read.
+    the launcher. cuda: whether the GPU is looked at, which starts CUDA. Raises InputError for a plan that cannot be read.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(Problem("wrong value", field="on_mismatch", got=repr(on_mismatch),
@@ -36,7 +37,7 @@ def started(
     loaded = loaded_plan(plan)
     if on_mismatch == "ignore":
         return loaded
-    found = look(world_size)
+    found = look(world_size, cuda)
     wrong = mismatches(loaded, found, framework)
     if on_mismatch == "replan" and any(each.curable for each in wrong):
         loaded = _cured(loaded, found)

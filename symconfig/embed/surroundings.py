@@ -46,11 +46,13 @@ class Surroundings:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(world_size: int | None = None) -> Surroundings:
-    """What can be found out now. world_size: known better by the caller. Raises InputError for one that is no count."""
+def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
+    """What can be found out now. world_size: known better by the caller. cuda: whether torch may start it to tell of
+    the GPU, after which CUDA no longer reads its environment variables. Raises InputError for what is no count.
+    """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
-    return Surroundings(size, said_by, local[0] if local else None, _gpu(), _versions())
+    return Surroundings(size, said_by, local[0] if local else None, _gpu() if cuda else None, _versions())
 
 
 def rank() -> int:
@@ -81,7 +83,7 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
 
 
 def _gpu() -> Gpu | None:
-    """The GPU of this rank; None where torch is not imported or has none. Takes no memory of the GPU."""
+    """The GPU of this rank; None where torch is not imported or has none. Starts CUDA in this process."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ import symconfig.megatron
 import symconfig.transformers
 from symconfig.embed.start import started
 from symconfig.errors import InfeasibleError
+from symconfig.plan import Plan
+from tests.embed.test_page import here, snippets
 from tests.sample_plans import sample_plan
+
+__all__ = ["here"]
 
 
 def test_deepspeed_reads_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +69,17 @@ def test_trainer_fills_the_rest_in_to_the_plans_own_configuration(trainer_argume
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
                  "gradient_clipping", "bf16"):
         assert holder.config[name] == native[name]
+
+
+def test_the_pages_snippet(here: Callable[[Plan], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("transformers", "accelerate", "deepspeed"):
+        pytest.importorskip(name)
+    here(sample_plan(backend="deepspeed", dp=1, training={"lr": 1e-4}))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")  # TrainingArguments sets it
+    (text,) = snippets("python", "symconfig.transformers")
+    names: dict[str, Any] = {}
+    exec(text.replace('report_to="none"', 'report_to="none", use_cpu=True'), names)
+    assert (names["arguments"].learning_rate, names["arguments"].output_dir) == (1e-4, "out")
 
 
 def test_what_a_framework_cannot_run_is_refused_with_reasons(tmp_path: Path) -> None:

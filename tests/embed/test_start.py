@@ -229,3 +229,16 @@ def test_replan_fails_for_what_it_cannot_make_good(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MismatchError) as caught:
         started(sample_plan(), "megatron", on_mismatch="replan")
     assert fields(caught) == ["GPU"]
+
+
+def test_the_environment_is_said_without_starting_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA reads its variables when it starts."""
+    monkeypatch.setenv("WORLD_SIZE", "64")
+
+    def started_cuda() -> bool:
+        raise AssertionError("CUDA was started")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=started_cuda)))
+    assert symconfig.megatron.environment(sample_plan())["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    with pytest.raises(AssertionError, match="CUDA was started"):
+        symconfig.megatron.argv(sample_plan())
