@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from symconfig.plan import Plan
 from symconfig.render.files import File, Files
+from symconfig.render.launchers.by_rank import read_variables
 from symconfig.render.settings import Chosen
 from symconfig.resources import data_dir
 
@@ -17,8 +18,8 @@ RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """What the cluster calls the GPUs."""
-    return {"resource": RESOURCES[plan.cluster.gpu.vendor]}
+    """What the cluster calls the GPUs, and which variables the nodes have to be told."""
+    return {"resource": RESOURCES[plan.cluster.gpu.vendor], "passed": read_variables(files["launch.sh"])}
 
 
 def texts(plan: Plan) -> Iterable[File]:

@@ -7,15 +7,18 @@ launch.sh fails, the others are stopped, and this program ends with its exit sta
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+WORDS = "LAUNCH_WORDS"  # a variable of the job: launch.sh's arguments as a JSON list
 STOP_S = 30  # how long launch.sh may take to end after it was asked to
 
 
@@ -32,7 +35,9 @@ def node(words: list[str], variables: dict[str, str]) -> int:
     """launch.sh on one node: its exit status. Cancelled, it stops launch.sh first."""
     process = subprocess.Popen(["bash", "launch.sh", *words], env={**os.environ, **variables})
     try:
-        return process.wait()
+        while True:
+            with suppress(subprocess.TimeoutExpired):  # Ray's interrupt is seen between two waits, not in one
+                return process.wait(1)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -57,9 +62,10 @@ def run(options: argparse.Namespace) -> int:
         return {"num_cpus": 1, **gpus, "scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
 
     master, port = ray.get(address.options(**placed(0)).remote())
-    common = {**dict(item.split("=", 1) for item in options.env), "NNODES": str(options.nodes),
-              "GPUS_PER_NODE": str(options.gpus), "MASTER_ADDR": master, "MASTER_PORT": str(port)}
-    waiting = [node.options(**placed(index)).remote(options.words, {**common, "NODE_RANK": str(index)})
+    words = json.loads(os.environ.get(WORDS, "[]"))
+    common = {"NNODES": str(options.nodes), "GPUS_PER_NODE": str(options.gpus), "MASTER_ADDR": master,
+              "MASTER_PORT": str(port)}
+    waiting = [node.options(**placed(index)).remote(words, {**common, "NODE_RANK": str(index)})
                for index in range(options.nodes)]
     while waiting:
         done, waiting = ray.wait(waiting)
@@ -78,9 +84,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--gpus", type=int, required=True, help="on each node")
     parser.add_argument("--resource", default="GPU", help="what Ray calls them")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for launch.sh")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds to wait for free nodes")
-    parser.add_argument("words", nargs="*", help="for launch.sh")
     options = parser.parse_args()
     ray.init(address="auto")
     return run(options)
