@@ -68,8 +68,14 @@ SPREAD = (
     Spread("qwen2.5-7b-offload", "qwen2.5-7b", "rtx4090", 8, 64, _deepspeed(zero=3, optimizer_offload="1.0")),
     Spread("qwen3-30b-a3b-autoep", "qwen3-30b-a3b", "h100", 32, 256, _deepspeed(ep=8)),
     Spread("llama2-7b-fp16", "llama2-7b", "v100-16gb", 32, 128, _deepspeed(zero=3)),
+    Spread("llama3.1-70b-zero3", "llama3.1-70b", "h100", 64, 128, {"seq_length": 8192, **_deepspeed(zero=3)}),
+    Spread("qwen3-32b-zero3", "qwen3-32b", "h100", 32, 128, _deepspeed(zero=3)),
+    Spread("qwen2.5-72b-zero3", "qwen2.5-72b", "h200", 32, 128, _deepspeed(zero=3)),
+    Spread("mixtral-8x7b-zero3", "mixtral-8x7b", "h100", 32, 128, _deepspeed(zero=3, ep=1)),
+    Spread("gpt-oss-120b-zero3", "gpt-oss-120b", "h200", 64, 128, _deepspeed(zero=3, ep=1)),
     # Adapters: LoRA, and QLoRA, whose frozen weights are quantised.
     Spread("qwen2.5-7b-lora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}),
     Spread("llama2-70b-lora", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192}),
+    Spread("qwen-7b-lora", "qwen-7b-lora", "a100-80gb", 4, 32, {"seq_length": 2048}),
     Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from symconfig.graph.count import parameters
 from symconfig.plan import Plan
+from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.summary import nodes
 
 # Kinds of a stage's parts that are no transformer layers.
@@ -42,7 +43,7 @@ def words(plan: Plan) -> dict[str, Any]:
         "adapter": adapter.method if adapter else None, "lora_r": adapter.r if adapter else None,
         "lora_alpha": adapter.lora_alpha if adapter else None,
         "lora_dropout": adapter.lora_dropout if adapter else None,
-        "lora_targets": sorted(adapter.target_modules) if adapter else None,
+        "lora_targets": sorted(target_modules(model)) if adapter else None,  # as Transformers' classes name them
         "parameters": parameters(model).total,
         "num_hidden_layers": model.num_hidden_layers, "hidden_size": model.hidden_size,
         "intermediate_size": model.intermediate_size, "num_attention_heads": model.num_attention_heads,
