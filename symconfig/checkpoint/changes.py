@@ -138,6 +138,11 @@ def _scales(old: Plan, new: Plan) -> str:
     return _other("precision", *kinds) if (kinds[0] == "fp8") != (kinds[1] == "fp8") else ""
 
 
+@fact("scales-kept", "FP8 with scales from a history in both runs")
+def _scales_kept(old: Plan, new: Plan) -> str:
+    return "fp8" if old.best.options.precision == new.best.options.precision == "fp8" else ""
+
+
 @fact("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only")
 def _optimizers(old: Plan, new: Plan) -> str:
     return _other("optimizers", *map(_parts, (old, new)))

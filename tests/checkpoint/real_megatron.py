@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Done:
 
 def arguments(plan: Plan, *more: str) -> dict[str, Any]:
     return {"args": [*render.arguments(plan), *more], "world_size": plan.best.parallel.world_size,
-            "vocabulary": plan.model.vocab_size, "may_fail": False}
+            "vocabulary": plan.model.vocab_size, "may_fail": False, "release": plan.best.target.version}
 
 
 def runs(case: Case, folder: Path) -> list[dict[str, Any]]:
@@ -52,7 +52,11 @@ def runs(case: Case, folder: Path) -> list[dict[str, Any]]:
              {**arguments(new, "--load", saved), "does": "load", "may_fail": True}]
     words = {"CHECKPOINT": saved, "CONVERTED": converted, "CONVERTED/torch_dist": f"{converted}/torch_dist"}
     if said.verdict is Verdict.CONVERTED:
-        asked.append({**arguments(old, *(words.get(word, word) for word in said.options("old"))), "does": "convert"})
+        # The release between those that hold the optimizer's state one way only and the other.
+        through = replace(old, best=replace(old.best, target=replace(old.best.target, version="core_v0.15.0")))
+        between = through if "core_v0.15" in said.how[0].does else old
+        asked.append({**arguments(between, *(words.get(word, word) for word in said.options("old"))),
+                      "does": "convert"})
     if said.verdict is not Verdict.NO:
         told = [words.get(word, word) for word in said.options("new")]
         asked.append({**arguments(new, "--load", saved, *told), "does": "load", "may_fail": True})
@@ -82,25 +86,40 @@ def judge(name: str, case: Case, answers: list[dict[str, Any]], kind: str) -> Do
     return Done(name, said, refused, tuple(wrong))
 
 
-def do(cases: Mapping[str, Case], source: Path) -> Iterator[Done]:
-    """All of them in one process that imports Megatron once; each as it ends."""
+def do(cases: Mapping[str, Case], sources: Mapping[str, Path]) -> Iterator[Done]:
+    """Each case as it ends. sources: Megatron-LM's code by release; each run of a case is of the release that
+    `loadable` names. Runs of one release follow each other in a process that imports it once."""
     with tempfile.TemporaryDirectory() as scratch:
         places = {name: Path(scratch) / str(index) for index, name in enumerate(cases)}
-        tasks = [{"id": name, "runs": runs(case, places[name])} for name, case in cases.items()]
-        for answer in _answers(tasks, source):
+        for answer in _answers({name: runs(case, places[name]) for name, case in cases.items()}, sources):
             name = answer["id"]
             saved = places[name] / "saved"
             kind = read(saved).kind if saved.is_dir() else ""
-            whole = {"torch_dist:fully_reshardable": "torch_dist:whole"} if _unsharded(cases[name]) else {}
-            yield judge(name, cases[name], answer["runs"], whole.get(kind, kind))
+            # The same names of tensors; the folder's arguments tell them apart.
+            if cases[name].old.get("zero_stage") == 0 and kind.startswith("torch_dist"):
+                kind = "torch_dist:whole"
+            yield judge(name, cases[name], answer["runs"], kind)
 
 
-def _unsharded(case: Case) -> bool:
-    """Both have the same names of tensors; the folder's arguments tell them apart."""
-    return case.old.get("zero_stage") == 0
+def _answers(
+    tasks: Mapping[str, list[dict[str, Any]]], sources: Mapping[str, Path]
+) -> Iterator[dict[str, Any]]:
+    """Cases of one release together, of several one run after the other."""
+    releases = {run["release"] for asked in tasks.values() for run in asked}
+    if len(releases) == 1:
+        yield from _asked([{"id": name, "runs": asked} for name, asked in tasks.items()], sources[releases.pop()])
+        return
+    for name, asked in tasks.items():
+        answers: list[dict[str, Any]] = []
+        for run in asked:
+            answers += [answer for task in _asked([{"id": name, "runs": [run]}], sources[run["release"]])
+                        for answer in task["runs"]]
+            if answers[-1]["error"] is not None and not run["may_fail"]:
+                break
+        yield {"id": name, "runs": answers}
 
 
-def _answers(tasks: Iterable[dict[str, Any]], source: Path) -> Iterator[dict[str, Any]]:
+def _asked(tasks: Iterable[dict[str, Any]], source: Path) -> Iterator[dict[str, Any]]:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     request = json.dumps({"timeout_s": TIMEOUT_S, "tasks": list(tasks)})
     with tempfile.TemporaryFile("w+") as log:

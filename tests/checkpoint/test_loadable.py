@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 
 from symconfig.checkpoint import Loadable, Verdict, kinds, loadable
 from symconfig.errors import InputError
+from tests.checkpoint import cases_deepspeed
 from tests.checkpoint.cases import CASES, WHOLE, dense, experts, plan
 from tests.sample_plans import sample_model, sample_plan
 
 
-@pytest.mark.parametrize("name", CASES)
+EVERY = {**CASES, **cases_deepspeed.CASES}
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_cases(name: str) -> None:
-    case = CASES[name]
+    case = EVERY[name]
     said = loadable(*case.plans(), case.kind)
     assert said.verdict is case.verdict
     if said.verdict is Verdict.CONVERTED:
-        assert said.options("old")
+        assert {step.run for step in said.how} & {"old", "between"}
         assert said.otherwise in (Verdict.WEIGHTS, Verdict.NO)
 
 

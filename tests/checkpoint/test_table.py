@@ -12,6 +12,7 @@ from symconfig.checkpoint.table import Rule, table
 from symconfig.checkpoint.verdict import Verdict
 from symconfig.render import flags
 from symconfig.render.flags import first_with
+from tests.checkpoint import cases, cases_deepspeed
 
 RULES = {rule.name: rule for rule in table().rules}
 
@@ -68,3 +69,10 @@ def test_options_are_those_of_the_releases_that_are_told_them(name: str) -> None
         first = max((first_with(option) or "never" for option in options), key=flags.versions().index)
         if name != "through-0.15":  # a release of its own, whatever the old run has
             assert flags.versions().index(first) <= flags.versions().index(told[0]), options
+
+
+def test_what_is_said_to_be_seen_is_a_case() -> None:
+    """And its verdict is, or is made worse by another rule than, the one that names it."""
+    every = {**cases.CASES, **cases_deepspeed.CASES}
+    for rule in RULES.values():
+        assert rule.seen is None or every[rule.seen].verdict.rank >= rule.verdict.rank, rule.name
