@@ -18,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -178,7 +179,9 @@ def _fork(run: dict[str, Any], rank: int, folder: Path) -> int:
 
 
 def shortened(text: str) -> str:
-    return text if len(text) < 600 else f"{text[:300]} ... {text[-300:]}"
+    """The last error that it tells of: torch hands other ranks' tracebacks on as text."""
+    last = [match.start() for match in re.finditer(r"\b\w+(?:Error|Exception): ", text)][-1:]
+    return text[last[0] if last else 0 :][:400]
 
 
 def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
@@ -281,8 +284,9 @@ def hold(chunks: list[Any], optimizer: Any, args: Any) -> None:
             piece.data.copy_(values(piece, args, 0.1))
         optimizer.reload_model_params()
         for _ in range(STEPS):
+            scale = optimizer.get_loss_scale().item()  # of fp16, which the optimizer takes out again
             for piece, gradient in pieces(chunks):
-                gradient.copy_(values(piece, args, 0.01))
+                gradient.copy_(values(piece, args, 0.01 * scale))
             optimizer.step()
 
 

@@ -15,7 +15,6 @@ from tests.checkpoint import cases_deepspeed
 from tests.checkpoint.cases import CASES, WHOLE, dense, experts, plan
 from tests.sample_plans import sample_model, sample_plan
 
-
 EVERY = {**CASES, **cases_deepspeed.CASES}
 
 
