@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from symconfig.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
@@ -32,8 +32,9 @@ SAID = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "
         "train_iters", "lr", "consumed_train_samples", "bf16", "fp16", "use_distributed_optimizer", "ckpt_format",
         "untie_embeddings_and_output_weights", "swiglu", "position_embedding_type", "mtp_num_layers")
 # Keys of the optimizer's state, and how they say that it is held.
-BUFFERS, GATHERED = b".gbuf_idx_", b".param_state"
-WHOLE, SCATTERED = b"optimizer.state.", b"optimizer.distributed."
+BUFFERS, GATHERED, SCATTERED = b".gbuf_idx_", b".param_state", b"optimizer.distributed."
+# Main weights: the distributed optimizer's from core_v0.15 on; before, and without it.
+WHOLE, PIECES = b"optimizer.state.param.", b"optimizer.state.fp32_param."
 
 
 def is_root(folder: Path) -> bool:
@@ -121,19 +122,21 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     if backend != "torch_dist":
         return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
     common = data / "common.pt"
-    return f"torch_dist:{_optimizer(content)}".rstrip(":"), (
-        archived_file(common) if common.is_file() else _common(data, content))
+    says = archived_file(common) if common.is_file() else _common(data, content)
+    return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
 
 
-def _optimizer(index: bytes) -> str:
+def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
     """How the optimizer's state is held, by the names of its tensors; nothing where it was not saved."""
     if BUFFERS in index:
         return "dp_reshardable"
     if SCATTERED in index and GATHERED in index:
         return "dp_zero_gather_scatter"
-    if WHOLE not in index:
+    if WHOLE in index:
+        return "fully_reshardable"
+    if PIECES not in index:
         return ""
-    return "fully_sharded_model_space" if b"_FlattenedRange" in index else "fully_reshardable"
+    return "fully_sharded_model_space" if says.get("use_distributed_optimizer") else "whole"
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:

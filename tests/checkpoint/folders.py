@@ -20,7 +20,8 @@ ARGUMENTS = {
 OPTIMIZER = {
     "dp_reshardable": "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_0",
     "dp_zero_gather_scatter": "optimizer.distributed.dp_group_idx_0.param_state/shard_0_1",
-    "fully_reshardable": "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight",
+    "fully_reshardable": "optimizer.state.param.decoder.layers.mlp.linear_fc1.weight",
+    "fully_sharded_model_space": "optimizer.state.fp32_param.decoder.layers.mlp.linear_fc1.weight",
     "": "decoder.layers.mlp.linear_fc1.weight",
 }
 

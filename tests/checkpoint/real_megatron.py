@@ -95,9 +95,6 @@ def do(cases: Mapping[str, Case], sources: Mapping[str, Path]) -> Iterator[Done]
             name = answer["id"]
             saved = places[name] / "saved"
             kind = read(saved).kind if saved.is_dir() else ""
-            # The same names of tensors; the folder's arguments tell them apart.
-            if cases[name].old.get("zero_stage") == 0 and kind.startswith("torch_dist"):
-                kind = "torch_dist:whole"
             yield judge(name, cases[name], answer["runs"], kind)
 
 

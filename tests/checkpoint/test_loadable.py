@@ -121,7 +121,7 @@ def test_a_larger_batch_for_an_adapter() -> None:
     """8 to 32 sequences on the same GPUs."""
     said = loadable(tuned(dp=8, global_batch=8), tuned(dp=8, global_batch=32))
     assert said.verdict is Verdict.AS_IS
-    assert "counts steps" in says(said)
+    assert "in steps of the new size" in says(said)
 
 
 def test_an_adapter_of_another_rank_is_merged() -> None:

@@ -35,8 +35,14 @@ def test_torch_dist(tmp_path: Path, optimizer: str, inside: bool) -> None:
     assert found.says["num_experts"] is None
     assert (found.since, found.until) == (("core_v0.19.0", None) if inside else {
         "dp_reshardable": ("core_v0.15.0", "core_v0.18.2"), "fully_reshardable": ("core_v0.15.0", "core_v0.18.2"),
-        "dp_zero_gather_scatter": (None, "core_v0.15.0"), "": (None, "core_v0.18.2")}[optimizer])
+        "dp_zero_gather_scatter": (None, "core_v0.15.0"), "fully_sharded_model_space": (None, "core_v0.15.0"),
+        "": (None, "core_v0.18.2")}[optimizer])
     assert found.size_bytes == sum(path.stat().st_size for path in found.data.iterdir())
+
+
+def test_the_same_names_without_the_distributed_optimizer(tmp_path: Path) -> None:
+    root = torch_dist(tmp_path / "it", "fully_sharded_model_space", use_distributed_optimizer=False)
+    assert read(root).kind == "torch_dist:whole"
 
 
 def test_one_iteration_of_it(tmp_path: Path) -> None:
