@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,14 @@ def main() -> None:
     tenth = points[::TENTH]
     runs: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "python": platform.python_version(),
                                         "load": [round(value, 1) for value in os.getloadavg()]}}
-    plan = {"one core": lambda: through(tenth, "local", 1), "two cores, the same": lambda: through(tenth, "local", 2),
-            "commands": lambda: commands(tenth[:: max(1, len(tenth) // COMMANDS)])}
-    plan |= {f"{name}, two at once": lambda name=name: through(points, name, 2) for name in asked.engines.split(",")}
-    for name, work in plan.items():
+    work: dict[str, Callable[[], dict[str, Any]]] = {
+        "one core": partial(through, tenth, "local", 1), "two cores, the same": partial(through, tenth, "local", 2),
+        "commands": partial(commands, tenth[:: max(1, len(tenth) // COMMANDS)]),
+    }
+    work |= {f"{name}, two at once": partial(through, points, name, 2) for name in asked.engines.split(",")}
+    for name, measure in work.items():
         try:
-            runs[name] = work()
+            runs[name] = measure()
         except InputError as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue

@@ -6,42 +6,31 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
 from symconfig.cli_shared import note, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
+if TYPE_CHECKING:
+    from symconfig.api import Problems
+    from symconfig.sweep.size import Question
+
 
 def size(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
-    from symconfig import api_sweep
     from symconfig.api import Problems
-    from symconfig.cli_job import OPTIONS, Request, as_options, request
     from symconfig.report import size_plot
     from symconfig.report.progress import Progress
     from symconfig.report.size import blocks, to_dict
-    from symconfig.sweep.size import MOST_GPUS
     from symconfig.sweep.size import size as run
 
-    for name in ("job", *(option[2:].replace("-", "_") for option in OPTIONS)):  # those of `plan` that `size` has not
-        arguments.__dict__.setdefault(name, None)
     found = Problems()
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
         found.collect(lambda: size_plot.check(picture))
     jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
-    most = found.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
-    goodput = found.collect(lambda: _share("--goodput", arguments.goodput))
-    prices = found.collect(lambda: _prices(arguments.price))
-    asked: Request = request(arguments)
-    clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else arguments.clusters.split(",")
-    try:
-        question = api_sweep.read_size(
-            asked.document.data, arguments.deadline, arguments.tokens, clusters, arguments.batch_tokens, most,
-            1.0 if goodput is None else goodput, prices or {}, (*found.all, *asked.problems),
-        )
-    except InputError as error:
-        raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None
+    question = _question(arguments, found)
     with Progress(sys.stderr) as progress:
         answer = run(question, jobs, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
     if arguments.json:
@@ -52,6 +41,28 @@ def size(arguments: argparse.Namespace) -> int:
         size_plot.plot(answer, picture)
         note(f"wrote {picture}")
     return 0 if answer.met else FailedError.exit_code
+
+
+def _question(arguments: argparse.Namespace, found: Problems) -> Question:
+    """What is asked. Raises InputError with this and all that was found wrong before, in the words of the options."""
+    from symconfig import api_sweep
+    from symconfig.cli_job import OPTIONS, as_options, request
+    from symconfig.sweep.size import MOST_GPUS
+
+    for name in ("job", *(option[2:].replace("-", "_") for option in OPTIONS)):  # those of `plan` that `size` has not
+        arguments.__dict__.setdefault(name, None)
+    most = found.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
+    goodput = found.collect(lambda: _share("--goodput", arguments.goodput))
+    prices = found.collect(lambda: _prices(arguments.price))
+    asked = request(arguments)
+    clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else arguments.clusters.split(",")
+    try:
+        return api_sweep.read_size(
+            asked.document.data, arguments.deadline, arguments.tokens, clusters, arguments.batch_tokens, most,
+            1.0 if goodput is None else goodput, prices or {}, (*found.all, *asked.problems),
+        )
+    except InputError as error:
+        raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None
 
 
 _FIELDS = {"deadline": "--deadline", "tokens": "--tokens", "batch_tokens": "--batch-tokens", "goodput": "--goodput",

@@ -6,24 +6,48 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli import INTERRUPTED, print_json
 from symconfig.cli_shared import note, say, whole
 from symconfig.errors import FailedError, InputError, Problem
-from symconfig.sweep.run import Told
+
+if TYPE_CHECKING:
+    from symconfig.sweep.engines import Wanted
+    from symconfig.sweep.points import Points
+    from symconfig.sweep.run import Told
 
 
 def sweep(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
-    from symconfig import api_sweep
-    from symconfig.api import Problems
     from symconfig.report.progress import Progress
     from symconfig.report.sweep import blocks, to_dict
+    from symconfig.sweep.run import sweep as run
+    from symconfig.sweep.task import Status
+
+    asked, out, wanted = _asked(arguments)
+    with Progress(sys.stderr) as progress:
+        swept = run(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
+    if arguments.json:
+        print_json(to_dict(swept, asked, out))
+    else:
+        say(blocks(swept, asked, out))
+    if swept.interrupted:
+        note("interrupted")
+        return INTERRUPTED
+    counts = swept.counts
+    failed = counts[Status.DEFECT] + counts[Status.LOST]
+    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
+    """The combinations, the table's file and the engine. Raises InputError with all that is wrong, before any work."""
+    from symconfig import api_sweep
+    from symconfig.api import Problems
     from symconfig.sweep import engines, table
     from symconfig.sweep.journal import path_of
     from symconfig.sweep.points import LIMIT
-    from symconfig.sweep.run import sweep as run
-    from symconfig.sweep.task import Status
 
     found = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
@@ -38,18 +62,7 @@ def sweep(arguments: argparse.Namespace) -> int:
                           hint="--force, or another --out"))
     if found.all or asked is None:
         raise InputError(found.all)
-    with Progress(sys.stderr) as progress:
-        swept = run(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
-    if arguments.json:
-        print_json(to_dict(swept, asked, out))
-    else:
-        say(blocks(swept, asked, out))
-    if swept.interrupted:
-        note("interrupted")
-        return INTERRUPTED
-    counts = swept.counts
-    failed = counts[Status.DEFECT] + counts[Status.LOST]
-    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
+    return asked, out, wanted
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -172,27 +173,28 @@ class _Reading:
             job = dict(self.file.job)
             for other in axes:
                 put(job, other.name, value if other is axis else other.values[0])
-            tried = replace(self._below(("job",), job), file=self.document.file)
-            found = self._collect(lambda tried=tried: validate(tried, Job),  # type: ignore[misc]
-                                  lambda problem, value=value: self._placed(problem, axis, value))  # type: ignore[misc]
+            place = partial(self._placed, axis, value)
+            found = self._collect(partial(validate, self._below(("job",), job), Job), place)
             if found is not None:
-                self._collect(lambda found=found: parse(found.pins),  # type: ignore[misc]
-                              lambda problem, value=value: self._placed(problem, axis, value))  # type: ignore[misc]
+                self._collect(partial(parse, found.pins), place)
 
-    def _placed(self, problem: Problem, axis: Axis, value: Any) -> Problem:
+    def _placed(self, axis: Axis, value: Any, problem: Problem) -> Problem:
         """A job's problem where the sweep says what it is about: the axis' value, another axis, or the shared job."""
         about = problem.field or ""
         for name, values in self.file.sweep.items():
             if about != name and not about.startswith((f"{name}.", f"{name}[")):
                 continue
             mine = name == axis.name and value in values
-            return self._at(problem, ("sweep", name, values.index(value) if mine else 0))
+            return self._at(("sweep", name, values.index(value) if mine else 0), problem)
         if problem.line is None or problem.what == "this field is missing":
             need = "in `job` or, as a list, in `sweep`" if problem.what == "this field is missing" else problem.need
-            return replace(self._at(problem, ("job",)), field=about or None, need=need)
+            return replace(self._at(("job",), problem), field=about or None, need=need)
         return replace(problem, field=f"job.{about}")
 
-    def _at(self, problem: Problem, path: KeyPath) -> Problem:
+    def _at(self, path: KeyPath, problem: Problem) -> Problem:
+        """A problem without a file of its own, at this path of the sweep's."""
+        if problem.file and problem.file != self.document.file:
+            return problem
         there = self.document.problem(problem.what, path)
         return replace(problem, file=there.file or None, line=there.line, column=there.column, field=there.field)
 
@@ -204,9 +206,7 @@ class _Reading:
         found = {}
         for value, path in places:
             if isinstance(value, str) and value:
-                made = self._collect(lambda value=value: load(value, self.folder),  # type: ignore[misc]
-                                     lambda problem, path=path: problem if problem.file  # type: ignore[misc]
-                                     else self._at(problem, path))
+                made = self._collect(partial(load, value, self.folder), partial(self._at, path))
                 if made is not None:
                     found[value] = made
         return found

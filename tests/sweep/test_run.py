@@ -171,17 +171,15 @@ def test_engines_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
         engines()["local"].check(Wanted("local", address="ray://x"))
 
 
-def test_parquet_has_the_units(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
+def test_parquet_says_what_it_lacks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from symconfig.sweep import table
 
-    from symconfig.sweep.table import write
-
-    write(tmp_path / "t.parquet", [{"id": "a", "gpus": 8, "step_s": 1.5, "sequence_parallel": True}])
-    table = pq.read_table(tmp_path / "t.parquet")
-    assert table.to_pylist()[0]["step_s"] == 1.5
-    assert table.schema.field("step_s").metadata[b"unit"] == b"s"
-    assert table.schema.names == [column.name for column in COLUMNS]
+    given = replace_engine(monkeypatch, planned)
+    monkeypatch.setattr(table, "find_spec", lambda package: None)
+    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.parquet", *OPTIONS)
+    assert outcome.code == 2
+    assert "--out: Parquet needs pyarrow, which is not installed. Try: pip install 'symconfig[parquet]'" in outcome.err
+    assert given == []
 
 
 def test_a_defect_of_the_planner_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
