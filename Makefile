@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real verify-formats verify-engines megatron-source templates readme sessions clean
+.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real verify-formats verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -30,6 +30,7 @@ help:
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
+	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
 	@echo 'make readme      put fresh output into README.md'
 	@echo 'make clean       remove what these made'
@@ -116,6 +117,10 @@ rules: $(VENV)/.base
 
 templates: $(VENV)/.base
 	$(BIN)/python docs/templates.py
+
+launchers: $(VENV)/.base
+	$(BIN)/python docs/launchers.py
+
 sessions: $(VENV)/.base
 	$(BIN)/python docs/sessions.py
 

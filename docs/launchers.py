@@ -1,0 +1,104 @@
+"""Every launcher with its settings, into docs/launchers.md: `python docs/launchers.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from symconfig.render import every_launcher
+from symconfig.render.target import Source
+
+PAGE = Path(__file__).with_suffix(".md")
+INTRO = """# Launchers
+
+Every target writes a `launch.sh`, which is run once on every node. A launcher is what does that: `--launcher`,
+which may be repeated, beside `--target`; without it, Slurm's. All of them can start all targets, but for two that
+start processes instead of nodes (`torchrun`, `deepspeed`): those need a target that torchrun runs, and say so.
+
+    symconfig plan JOB.yaml --out run --launcher slurm:partition=big,time=2-00:00:00 --launcher ray
+    symconfig render run/plan.json --out k8s --launcher pytorchjob:namespace=team,image=registry/train:7,claim=data
+
+## Settings
+
+What people change of a launcher follows its name: `NAME:setting=value,setting=value`. A comma belongs to the value
+unless a setting and `=` follow it. `env.NAME=VALUE` is a variable that launch.sh finds on every node, with every
+launcher:
+
+    --launcher pytorchjob:env.MEGATRON_PATH=/opt/megatron-lm,env.NCCL_DEBUG=INFO
+
+The whole text stands in `manifest.json`, and so `symconfig check` renders the same again.
+
+## What launch.sh is given
+
+| variable | is | default |
+|---|---|---|
+| `NNODES`, `GPUS_PER_NODE` | the nodes, and GPUs of each; another product than the plan's is refused | the plan's |
+| `NODE_RANK` | which one this is | `SLURM_NODEID`, or 0 |
+| `MASTER_ADDR`, `MASTER_PORT` | where all meet | `localhost`, 29500 |
+| `PER_RANK=1` | be one process, as a launcher of processes starts it, with `RANK`, `LOCAL_RANK` and `WORLD_SIZE` | |
+| `DRY_RUN=1` | print the command, one argument a line, quoted for bash, and stop | |
+
+All scripts take `DRY_RUN=1`, and what follows their names goes to the training program. To write a launcher of
+one's own is to set these and run `launch.sh`.
+
+## Clusters that lose nodes
+
+    symconfig fallback run/plan.json --lose-nodes 1..4 --out spare --launcher slurm:partition=big
+    sbatch spare/sbatch.sh
+
+plans for one to four nodes fewer with the same model, global batch, pins and limits, and says what is lost beside
+the nodes themselves, whether the checkpoint of the whole cluster loads there and how, and where nothing fits, why.
+`spare/nodes-N/` is a folder as `symconfig plan --out` writes it. `spare/launch.sh` takes the largest plan for the
+nodes that it finds: `NNODES`, `SLURM_JOB_NUM_NODES`, `PET_NNODES`, or the hosts of a hostfile. Nodes beyond that
+plan end with status 0 and a sentence; fewer than the smallest plan needs is status 2. `spare/sbatch.sh` asks Slurm
+for the range (`--nodes=4-8`). The step that a new run needs to load the checkpoint is told, and not taken: what is
+saved is yours.
+"""
+NOTES = {
+    "slurm": (
+        "Run it from its folder: `sbatch sbatch.sh`. With `container-image` each task runs in it (Pyxis), and "
+        "the folder has to be mounted there."
+    ),
+    "torchrun": (
+        "`./rendezvous.sh HOST` on every node, with the same HOST. `launch.sh` alone is torchrun, too, with "
+        "ranks that you give."
+    ),
+    "deepspeed": (
+        'Put your hosts into `hostfile`, then `./deepspeed.sh` on one of them. Words with `$`, `"`, `` ` `` '
+        "or `\\` are refused: DeepSpeed hands them through a remote shell. The other variables that launch.sh "
+        "knows are told to every host through `.deepspeed_env` where they are set."
+    ),
+    "pytorchjob": (
+        "`kubectl apply --server-side -f pytorchjob.yaml`. The files travel in a ConfigMap, at most 1 MB. "
+        "`image` is a placeholder until you set it."
+    ),
+    "trainjob": (
+        "`kubectl apply --server-side -f trainjob.yaml`. It brings a TrainingRuntime of its own, so that it "
+        "does not depend on what a cluster has. The rest is as of `pytorchjob`."
+    ),
+    "skypilot": (
+        "`sky launch sky.yaml` from its folder, which is the task's `workdir`. GPUs that SkyPilot has no name "
+        "for need `accelerator`."
+    ),
+    "ray": (
+        "`./ray.sh`, with `RAY_API_SERVER_ADDRESS`. Nothing starts before all nodes are free; when launch.sh "
+        "fails on one, the others are stopped and the job fails."
+    ),
+}
+
+
+def page() -> str:
+    """docs/launchers.md."""
+    return INTRO + "".join(_section(source) for source in every_launcher().values())
+
+
+def _section(source: Source) -> str:
+    text = f"\n## {source.name}\n\nWrites {source.does}. {NOTES[source.name]}\n"
+    if source.settings:
+        text += "\n| setting | is | default |\n|---|---|---|\n"
+    for each in source.settings:
+        text += f"| `{each.name}` | {each.does} | {f'`{each.default}`' if each.default is not None else ''} |\n"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
