@@ -37,6 +37,13 @@ def test_a_new_batch_says_what_changes_and_writes_it(old: Path, tmp_path: Path, 
     assert "--train-iters 550" in (tmp_path / "new" / "launch.sh").read_text()
 
 
+def test_a_step_that_is_lost_is_no_step_to_go_on_at(old: Path, run: Run) -> None:
+    done = run("replan", old, "--model", "llama3.1-8b", "--at-step", "5", "--top", "1")
+    assert done.code == 0
+    assert "Step 5 is lost" in done.out
+    assert "To go on" not in done.out
+
+
 def test_nothing_new_is_nothing_to_do(old: Path, run: Run) -> None:
     done = run("replan", old / "plan.json", "--top", "2")
     assert done.code == 0

@@ -10,6 +10,8 @@ from symconfig.plan import Plan
 from symconfig.replan.carried import Verdict, carried, judged
 from symconfig.solve.predict import Configuration
 
+SEQUENCE = "sequence parallel"  # of the decisions
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -39,12 +41,14 @@ def changed(old: Plan, new: Plan) -> Changes:
 
 
 def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
-    """Those that mean something among the others as they are now: without tensor parallelism there is no sequence
-    parallelism to leave on."""
-    for name in DECISIONS:
-        back = moved(after, before, (name,))
-        said = changes(back, after)
-        if said and differs(name, before, after):
+    """Those that mean something among the others as they are now. Sequence parallelism goes with the tensor parallelism
+    that it belongs to."""
+    other = [name for name in DECISIONS if differs(name, before, after)]
+    if "tp" in other and SEQUENCE in other:
+        other.remove(SEQUENCE)
+    for name in other:
+        back = moved(after, before, (name, SEQUENCE) if name == "tp" else (name,))
+        if said := changes(back, after):
             yield Change(name, ", ".join(said), judged(new, back))
 
 

@@ -15,6 +15,7 @@ from math import ceil, sqrt
 from typing import Literal
 
 from symconfig.descriptor.job import Backend, Training
+from symconfig.errors import InputError, Problem
 from symconfig.format import count
 from symconfig.plan import Batch
 from symconfig.replan.rate import rate
@@ -62,8 +63,11 @@ def scheduled(
 ) -> Schedule:  # fmt: skip
     """The schedule of a run of `old` that goes on at `step` with steps of `batch` sequences of `seq_length` tokens.
 
-    consumed: sequences that it has seen; None: `step` batches of `old`.
+    consumed: sequences that it has seen; None: `step` batches of `old`. Raises InputError for a step behind its end.
     """
+    if step > training.train_iters:
+        raise InputError(Problem("is behind the end of the run", field="at_step", got=str(step),
+                                 need=f"at most {training.train_iters}, its training.train_iters"))
     new = replace(old, global_=batch, seq_length=seq_length)
     consumed = step * old.global_ if consumed is None else consumed
     if new == old:

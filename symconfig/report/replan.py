@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from symconfig.checkpoint import Verdict
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.replan.differences import Difference
@@ -125,9 +126,9 @@ def _command(found: Replan) -> Iterator[str]:
     step, loadable = found.schedule.step, found.checkpoint
     if not step:
         return
-    if not loadable.loads:
-        yield (f"Step {count(step)} is lost with the checkpoint: without --at-step the schedule is that of a run from "
-               "the start.")
+    if loadable.verdict.rank >= Verdict.WEIGHTS.rank:
+        yield (f"Step {count(step)} is lost with the optimizer's state: without --at-step the schedule is that of a "
+               "run from the start.")
         return
     yield f"To go on at step {count(step)}: bash launch.sh {' '.join(found.options)}"
 

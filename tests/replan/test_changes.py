@@ -82,3 +82,13 @@ def test_a_decision_that_stays_is_faster_only_in_a_layout_that_was_not_tried() -
 def test_dp_and_accumulation_follow() -> None:
     found = changed(plan(pp=1), plan(gpus=16, batch=64, pp=1, mbs=1)).follows
     assert [text.split(":")[0] for text in found][:1] == ["dp 8 -> 16"]
+
+
+def test_sequence_parallelism_goes_with_its_tensor_parallelism() -> None:
+    old, new = plan(tp=2, pp=1), plan(tp=1, pp=1)
+    assert old.best.options.sequence_parallel
+    found = {each.decision: each for each in changed(old, new).decisions}
+    assert "sequence parallel" not in found
+    assert found["tp"].said == "tp 2 -> 1, sequence parallelism off" or found["tp"].said == "tp 2 -> 1"
+    stayed = replace(carried(new.best, new), tp=2, dp=4, sequence_parallel=True)
+    assert found["tp"].kept == judged(new, stayed)

@@ -33,8 +33,8 @@ def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
 
 
 def test_a_new_batch_is_the_plan_that_it_would_have_been() -> None:
-    found = replan(plan(), global_batch_size=64, top=2).found
-    fresh = solved("llama2-7b", "a100-80gb", 8, 64, top=2).plan
+    found = replan(plan(pp=1), global_batch_size=64, top=2).found
+    fresh = solved("llama2-7b", "a100-80gb", 8, 64, pins={"pp": 1}, top=2).plan
     assert found.new.best == fresh.best
     assert [(each.field, each.before, each.after) for each in found.inputs] == [("global_batch_size", 32, 64)]
     assert found.files is not None
@@ -131,8 +131,9 @@ def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more
 
 
 def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
-    said = replace(plan().best.predicted, step_s=plan().best.predicted.step_s * 1.1)
-    old = replace(plan(), best=replace(plan().best, predicted=said))
+    plain = plan(pp=1)
+    said = replace(plain.best.predicted, step_s=plain.best.predicted.step_s * 1.1)
+    old = replace(plain, best=replace(plain.best, predicted=said))
     found = replan(old, top=1).found
     assert found.drift is not None
     assert found.drift.said_s == pytest.approx(1.1 * found.drift.now_s)
@@ -142,6 +143,7 @@ def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
     ({"keep": ("tp", "speed")}, "keep: is no choice's name (got 'speed'"),
     ({"release": ("x",)}, "release: is no choice's name (got 'x'"),
     ({"at_step": -1}, "at_step: out of range"),
+    ({"at_step": 1001, "global_batch_size": 64}, "at_step: is behind the end of the run (got 1001, need at most 1000"),
     ({"schedule": "stretch"}, "need keep or as-is"),
     ({"keep": ("tp",), "pins": {"tp": 2}}, "keep: is pinned and kept (got tp"),
     ({"global_batch_size": 0}, "global_batch_size"),
