@@ -36,14 +36,16 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
+    manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
+    if manifest is None and place.is_dir():
+        below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
+        raise InputError(Problem(f"there is no {NAME} in this folder, and without it nobody knows what was written",
+                                 file=str(folder), hint=f"one of {', '.join(below)}" if below else
+                                 "symconfig render DIR/plan.json --out DIR --force"))
     plan, findings = _plan(place)
     notes: list[str] = []
-    manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
     if manifest is not None:
         findings += _files(folder, manifest, plan if not findings else None, Path(templates) if templates else None)
-    elif place.is_dir():
-        raise InputError(Problem(f"there is no {NAME} in this folder, and without it nobody knows what was written",
-                                 file=str(folder), hint="symconfig render DIR/plan.json --out DIR --force"))
     else:
         notes.append(f"there is no {NAME} beside the plan: no files were looked at")
     findings += _inputs(plan, notes)

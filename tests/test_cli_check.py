@@ -216,4 +216,7 @@ def test_a_folder_without_a_manifest_or_a_plan_is_bad_input(run: Run, out: Path,
     assert ended.code == 2
     assert "there is no manifest.json in this folder" in ended.err
     assert run("check", tmp_path / "none").code == 2
+    (out / "nodes-4").mkdir()
+    (out / "nodes-4" / "manifest.json").touch()
+    assert f"Try: one of {out}/nodes-4." in run("check", out).err
     assert run("check", tmp_path).code == 2

@@ -29,7 +29,9 @@ def started(
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
     with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest. warn:
     log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
-    the launcher. cuda: whether the GPU is looked at, which starts CUDA. Raises InputError for a plan that cannot be read.
+    the launcher. cuda: whether the GPU is looked at, which starts CUDA.
+
+    Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(Problem("wrong value", field="on_mismatch", got=repr(on_mismatch),
