@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from symconfig.api_sweep import size as size
     from symconfig.api_sweep import sweep as sweep
 
-_LAZY = {"plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
+_LAZY = {"megatron": "symconfig.megatron", "deepspeed": "symconfig.deepspeed",
+         "transformers": "symconfig.transformers",
+         "plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
          "sweep": "symconfig.sweep", "size": "symconfig.api_sweep", "check": "symconfig.api_check",
          "PlanResult": "symconfig.api",
          "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",

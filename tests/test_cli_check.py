@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,21 @@ from tests.sample_plans import sample_plan, signed
 __all__ = ["run"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan() -> Plan:
     return sample_plan(load_model("llama2-13b"), load_cluster("a100-80gb"))
 
 
+@pytest.fixture(scope="module")
+def rendered(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("rendered") / "out"
+    api.write(plan, out, Wanted(), force=False)
+    return out
+
+
 @pytest.fixture
-def out(tmp_path: Path, plan: Plan) -> Path:
-    api.write(plan, tmp_path / "out", Wanted(), force=False)
-    return tmp_path / "out"
+def out(tmp_path: Path, rendered: Path) -> Path:
+    return Path(shutil.copytree(rendered, tmp_path / "out"))
 
 
 def found(ended: Outcome) -> list[tuple[str, str]]:
