@@ -179,7 +179,7 @@ _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 
 MEGATRON = Framework(
     "megatron",
-    Implementation(),
+    Implementation(parallel_adapters=True),
     ("tp", "cp", "dp", "pp"),
     ("etp", "ep", "edp"),
     _MIXED,

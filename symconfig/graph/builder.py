@@ -48,8 +48,10 @@ class Builder:
         low_precision: bool = False,
         sums_bias: bool = False,
         per: Sequence[str] = (),
+        apart: bool = False,
+        keeps: Tensor | None = None,
     ) -> None:
-        """outputs = x * weight, summed over `contracted`."""
+        """outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place."""
         loops = dict.fromkeys((*x.dims, *weight.dims))
         self._add(
             Operator(
@@ -60,9 +62,11 @@ class Builder:
                 tuple(outputs),
                 tuple(contracted),
                 (weight, *((bias,) if bias else ())),
+                () if keeps is None else (keeps,),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
                 per=tuple(per),
+                apart=apart,
             )
         )
 

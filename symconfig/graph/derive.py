@@ -122,12 +122,12 @@ class Flow:
         """Contributions in one layout are summed locally, then brought to the layout of production."""
         producer, produced = self.produced[name]
         wanted = produced.summed()
-        sources: dict[Layout, Operator | None] = {}
+        sources: dict[tuple[Layout, str], Operator | None] = {}
         for op, layout in self.uses[name]:
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
-            sources.setdefault(given, op)
+            sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
-        for given, op in sources.items():
+        for (given, _), op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
                 beside, chunked = None, False
                 if op and op.kind is OpKind.MATMUL and op.trainable:
@@ -144,7 +144,7 @@ class Flow:
         _, produced = self.produced[name]
         result, seen = [], set()
         for op, layout in self.uses[name]:
-            if op is None or tensor not in op.needed() or layout in seen:
+            if op is None or op.apart or tensor not in op.needed() or layout in seen:
                 continue
             seen.add(layout)
             if self._kept_layout(produced, layout) == layout:
@@ -165,7 +165,7 @@ class Flow:
             for op in self.block.operators:
                 if tensor in op.needed():
                     used = next((layout for user, layout in self.uses[name] if user is op), produced.summed())
-                    needs.setdefault(self._kept_layout(produced, used), []).append(op.name)
+                    needs.setdefault(used if op.apart else self._kept_layout(produced, used), []).append(op.name)
             consumers = tuple(op.name for op, _ in self.uses[name] if op)
             for layout, names in (needs or {produced.summed(): []}).items():
                 result.append(

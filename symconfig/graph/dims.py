@@ -31,12 +31,15 @@ EXPERT_FFN = "moe_intermediate_size"
 EXPERT_FFN_FUSED = "fused_moe_intermediate_size"
 SLOTS = "slots"
 RANK = "adapter_rank"
+RANK_COLUMNS = "adapter_rank_columns"  # the rank, and the hidden size, as an adapter's own parallel layer gives them
+ADAPTER_COLUMNS = "adapter_columns"
 POSITIONS = "max_position_embeddings"
 MTP_COLUMNS = "mtp_columns"  # the hidden size as a multi-token-prediction layer's projection gives it
 GATHERED = "gathered"  # a loop of one turn: the operator's tensors are whole along tp
 
 # Dims that tensor parallelism may split, widest meaning first; expert width is split by etp instead.
-TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN, MTP_COLUMNS)
+TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN, MTP_COLUMNS, RANK_COLUMNS,
+               ADAPTER_COLUMNS)
 EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 
 # Replicas of an expert: what is left of a stage's ranks on the expert grid.

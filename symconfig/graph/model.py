@@ -117,5 +117,6 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             "kv_up_head_width": low.qk_nope_head_dim + low.v_head_dim,
         }
     if model.adapter is not None:
-        sizes[d.RANK] = model.adapter.r
+        sizes[d.RANK] = sizes[d.RANK_COLUMNS] = model.adapter.r
+        sizes[d.ADAPTER_COLUMNS] = model.hidden_size
     return sizes

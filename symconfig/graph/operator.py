@@ -72,7 +72,7 @@ class Use:
 class Operator:
     """One operator: a loop nest over `loops`, of which `contracted` are summed away.
 
-    saves: tensors that the backward needs (a matmul's are derived instead, see `needed`).
+    saves: tensors that the backward needs (a matmul's are derived, see `needed`, unless it reads a copy of its input).
     sums: how many partial results are reduced when a contracted dim is split.
     traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
     holds: tensors that stay alive until its backward without being read there, since a variable names them.
@@ -88,6 +88,8 @@ class Operator:
     together: loops that are split together or not at all: each group holds whole pieces of the others.
     reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
     linear: the sum of its results for parts of its inputs is its result for their sum.
+    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its input's
+        gradient by itself where the input is whole.
     part: the module it is written in, as people name it.
     """
 
@@ -115,6 +117,7 @@ class Operator:
     together: tuple[tuple[str, ...], ...] = ()
     reduces: tuple[tuple[str, int], ...] = ()
     linear: bool = False
+    apart: bool = False
     part: str = ""
 
     @property
@@ -128,7 +131,7 @@ class Operator:
         if len(self.inputs) == 2:
             return tuple(use.tensor for use in self.inputs)
         # dX needs the weight, dW needs the input: no trainable weight, no kept input.
-        return (self.inputs[0].tensor,) if self.trainable else ()
+        return (self.saves or (self.inputs[0].tensor,)) if self.trainable else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, linear, norm, with_adapter
+from symconfig.graph.blocks.common import Context, beside_fused, linear, norm, with_adapter
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 
 KEYS_OF = {False: "keys_full", True: "keys_window"}
@@ -71,7 +71,10 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not ctx.separate(("q_proj", "k_proj", "v_proj")):
         fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
         linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), fused, bias, ("c_attn",))
-        return tuple(with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))  # type: ignore[return-value]
+        q, k, v = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))
+        parts = (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS))
+        q, k, v = (beside_fused(ctx, name, x, (heads, d.HEAD_DIM), t) for name, t, heads in parts)
+        return q, k, v
     result = []
     for name, tensor, heads in (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS)):
         linear(ctx, name, x, (d.HIDDEN,), (heads, d.HEAD_DIM), [Use(tensor)], bias, ("c_attn",))

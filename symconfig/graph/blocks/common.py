@@ -9,6 +9,7 @@ from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor, Norm
 from symconfig.graph import dims as d
+from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.builder import Builder
 from symconfig.graph.operator import LAYER, Element, Tensor, Use, Weight
 
@@ -42,6 +43,8 @@ class Implementation:
         HybridEP's kernels, which send the copies of a token for one rank or node once and put them into their slots.
     fused_experts: one grouped kernel each for the experts' products with their gate, clamp, bias and quantisation
         (Transformer Engine's fused grouped MLP); else grouped products and eager kernels between them.
+    parallel_adapters: adapters beside a split linear layer are split themselves, in two parallel layers of their own
+        (Megatron-Bridge); else each is two plain layers (PEFT).
     gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
     whole_look_up: so it does where the head is not the look-up table, which then is whole on every rank; only a table
         for both is split (DeepSpeed's AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head).
@@ -83,6 +86,7 @@ class Implementation:
     weighted_experts: bool = True
     kept_outputs: int = 1
     fused_bias: bool = True
+    parallel_adapters: bool = False
     stops_early: bool = False
     held_logits: bool = True
     deferred_gradients: int = 0
@@ -118,8 +122,8 @@ class Context:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, aliases: Sequence[str]) -> bool:
-        """A fused linear falls apart when one of its parts has an adapter of its own."""
-        return not self.how.fused_linears or self.adapted(aliases)
+        """A fused linear falls apart when one of its parts has an adapter of its own, unless adapters lie beside it."""
+        return not self.how.fused_linears or (self.adapted(aliases) and not self.how.parallel_adapters)
 
 
 def linear(
@@ -152,38 +156,22 @@ def linear(
         per=() if ctx.how.fused_experts else batch,
     )
     if ctx.adapted((name, *aliases)):
-        _adapter(ctx, name, x, batch, inner, width, outputs)
-
-
-def _adapter(
-    ctx: Context,
-    name: str,
-    x: Tensor,
-    batch: Sequence[str],
-    inner: Sequence[str],
-    width: Sequence[str],
-    outputs: Sequence[Use],
-) -> None:
-    adapter = ctx.model.adapter
-    assert adapter is not None
-    rows = tuple(dim for dim in x.dims if dim not in inner)
-    if adapter.lora_dropout:
-        dropped = Tensor(f"{name}.lora_dropped", x.dims)
-        x = ctx.build.elementwise(
-            f"{name}.lora_dropout", [x], dropped, saves=[Tensor(f"{name}.lora_mask", x.dims, Element.MASK)]
-        )
-    low = Tensor(f"{name}.low", (*rows, d.RANK))
-    ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])
-    ups = [Use(Tensor(f"{use.tensor.name}.delta", use.tensor.dims), use.names) for use in outputs]
-    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (*batch, d.RANK, *width)), (d.RANK,), ups)
-    for use, up in zip(outputs, ups, strict=True):
-        total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
-        ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up.tensor], total, linear=True)
+        adapter(ctx, name, x, inner, width, outputs)
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
     """The tensor that carries the linear's result: after the adapter's sum where there is one."""
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
+
+
+def beside_fused(
+    ctx: Context, name: str, x: Tensor, width: Sequence[str], part: Tensor, aliases: Sequence[str] = ()
+) -> Tensor:
+    """A part of a fused linear's result, after the sum of an adapter that this part has of its own."""
+    if not ctx.adapted((name, *aliases)):
+        return part
+    adapter(ctx, name, x, (d.HIDDEN,), width, [Use(part)])
+    return Tensor(f"{part.name}.sum", part.dims)
 
 
 def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = "layernorm") -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, linear, with_adapter
+from symconfig.graph.blocks.common import Context, beside_fused, linear, with_adapter
 from symconfig.graph.operator import Element, Tensor, Use
 
 FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
@@ -25,7 +25,7 @@ def mlp(
     up = Tensor(f"{prefix}up", (*rows, width))
     gate = Tensor(f"{prefix}gate", (*rows, width))
     gated = ctx.model.gated_mlp
-    if gated and ctx.how.fused_linears and not ctx.adapted(("gate_proj", "up_proj", "w1", "w2")):
+    if gated and not ctx.separate(("gate_proj", "up_proj", "w1", "w2")):
         fused = FUSED[width]
         linear(
             ctx,
@@ -37,6 +37,8 @@ def mlp(
             bias,
         )
         gate, up = (with_adapter(ctx, f"{prefix}gate_up_proj", part) for part in (gate, up))
+        up = beside_fused(ctx, f"{prefix}up_proj", x, (width,), up, ("up_proj", "w1"))
+        gate = beside_fused(ctx, f"{prefix}gate_proj", x, (width,), gate, ("gate_proj", "w2"))
     else:
         linear(ctx, f"{prefix}up_proj", x, (d.HIDDEN,), (width,), [Use(up)], bias, ("up_proj", "w1"))
         up = with_adapter(ctx, f"{prefix}up_proj", up, ("up_proj", "w1"))

@@ -1,0 +1,97 @@
+"""Adapters as Megatron-Bridge lays them beside split layers (megatron-bridge 0.3.1, peft/utils.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.derived import DerivedBlock, Phase
+from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
+from tests.sample_models import sample_model
+
+TP, S = 4, 2048
+HIDDEN, RANK = 5120, 16
+
+
+def adapted(*targets: str, **adapter: Any) -> ModelDescriptor:
+    fields = {"r": RANK, "lora_alpha": 32.0, "target_modules": list(targets), **adapter}
+    return sample_model("llama2-13b", adapter=fields)
+
+
+def beside(model: ModelDescriptor, scheme: Any = SEQUENCE) -> DerivedBlock:
+    return block(model, "dense", scheme, parallel_adapters=True)
+
+
+def moved(model: ModelDescriptor, tensor: str, phase: Phase, scheme: Any = SEQUENCE) -> dict[tuple[str, float], int]:
+    return dict(tally(chosen(beside(model, scheme), "tp", phase, tensor), numbers(model, seq_length=S, tp=TP)))
+
+
+def test_both_matrices_are_split_beside_any_parallel_layer() -> None:
+    model = adapted("q_proj", "o_proj")
+    sizes = {w.name: w.elements.value(numbers(model, tp=TP)) for w in beside(model).weights if not w.frozen}
+    assert sizes == dict.fromkeys(
+        ["q_proj.lora_A", "q_proj.lora_B", "o_proj.lora_A", "o_proj.lora_B"], HIDDEN * RANK / TP
+    )
+
+
+def test_the_frozen_layer_stays_fused_with_adapters_on_its_parts() -> None:
+    names = {w.name for w in beside(adapted("q_proj", "v_proj", "gate_proj", "up_proj")).weights}
+    assert {"qkv_proj.weight", "gate_up_proj.weight", "q_proj.lora_A", "v_proj.lora_B", "gate_proj.lora_A"} <= names
+    assert not names & {"q_proj.weight", "k_proj.lora_A", "gate_proj.weight"}
+
+
+def test_beside_a_column_parallel_layer_only_the_low_rank_result_travels_more() -> None:
+    """linear_in gathers its output; linear_out reduces its input's gradient, of which each rank takes its columns."""
+    model = adapted("q_proj")
+    assert moved(model, "q_proj.low_columns", Phase.FORWARD) == {("all-gather", S * RANK): 1}
+    assert moved(model, "q_proj.low_columns", Phase.INPUT) == {}
+    assert moved(model, "q_proj.low", Phase.INPUT) == {("all-reduce", S * RANK): 1}
+    # The layer's own gather and its own reduction serve the adapter, too.
+    assert moved(model, "input_norm", Phase.FORWARD) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "input_norm", Phase.INPUT) == {("reduce-scatter", S * HIDDEN): 1}
+
+
+def test_without_sequence_parallelism_each_adapter_reduces_its_inputs_gradient_itself() -> None:
+    model = adapted("q_proj", "k_proj", "v_proj")
+    assert moved(model, "input_norm", Phase.INPUT, PLAIN) == {("all-reduce", S * HIDDEN): 4}
+    assert moved(sample_model("llama2-13b"), "input_norm", Phase.INPUT, PLAIN) == {("all-reduce", S * HIDDEN): 1}
+
+
+def test_beside_a_row_parallel_layer_the_whole_result_is_gathered() -> None:
+    """linear_in reduces; linear_out gathers the hidden size, and its gradient is gathered along the sequence."""
+    model = adapted("down_proj")
+    assert moved(model, "down_proj.low", Phase.FORWARD) == {("all-reduce", S * RANK): 1}
+    assert moved(model, "down_proj.low", Phase.INPUT) == {("all-reduce", S * RANK): 1}
+    assert moved(model, "down_proj.delta_columns", Phase.FORWARD) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "down_proj.delta_columns", Phase.INPUT) == {}
+    assert moved(model, "mlp_out.delta", Phase.INPUT) == {}
+    assert moved(model, "down_proj.delta_gathered", Phase.INPUT) == {("all-gather", S * HIDDEN): 1}
+    assert moved(model, "down_proj.delta_gathered", Phase.INPUT, PLAIN) == {}
+
+
+@pytest.mark.parametrize(("dropout", "copies"), [(0.0, {"input_norm": 1}), (0.1, {"q_proj.lora_dropped": 1,
+                                                                                 "k_proj.lora_dropped": 1})])
+def test_a_column_parallel_adapter_keeps_its_input_whole(dropout: float, copies: dict[str, int]) -> None:
+    model = adapted("q_proj", "k_proj", lora_dropout=dropout)
+    values = numbers(model, seq_length=S, tp=TP)
+    whole = {
+        held.tensor: held.elements.value(values) / (S * HIDDEN)
+        for held in beside(model).held
+        if any("lora_A" in op for op in held.needed_by)
+    }
+    assert whole == copies
+
+
+def test_dropout_adds_no_collective() -> None:
+    values = numbers(adapted("q_proj"), seq_length=S, tp=TP)
+    for targets in (("q_proj",), ("down_proj",)):
+        plain, dropped = (beside(adapted(*targets, lora_dropout=rate)) for rate in (0.0, 0.1))
+        assert tally(chosen(dropped, "tp"), values) == tally(chosen(plain, "tp"), values)
+
+
+def test_gradients_of_both_matrices_are_whole_along_tp() -> None:
+    for scheme in (PLAIN, SEQUENCE):
+        shards = [w for w in beside(adapted("q_proj", "o_proj"), scheme).weights if not w.frozen]
+        assert all(not w.other_axes for w in shards)
