@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig import bridge_adapters
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor.model import Attention, ModelDescriptor
@@ -181,6 +182,17 @@ _MEGATRON: tuple[Refusal, ...] = (
     ),
 )
 
+# Adapters are Megatron-Bridge's (peft/utils.py, ParallelLinearAdapter), whose linear layers are split as Megatron's.
+_MEGATRON_ADAPTERS: tuple[Refusal, ...] = (
+    (
+        "adapter rank",
+        "the adapter's rank must divide over tp beside column-parallel layers",
+        lambda m, p: bridge_adapters.targets(m).by_columns & (m.adapter.r % p.tp != 0),
+    ),
+    ("adapter columns", "hidden_size must divide over tp beside row-parallel layers with adapters",
+     lambda m, p: m.hidden_size % p.tp != 0),
+)
+
 # Asked for every interleaving of the points that one chunk a stage leaves; the others do not depend on it.
 _INTERLEAVED: tuple[Refusal, ...] = (
     (
@@ -295,10 +307,26 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
     refusals = _MEGATRON + tuple(refusal for until, refusal in _MEGATRON_UNTIL if number < until)
     if architecture in NO_FLASH or not flash:
         refusals += _WITHOUT_FLASH
+    if model.adapter is not None:
+        return _with_adapters(number, model, refusals)
     return Limits(
         pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=common.tensor_with_sequence,
         cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=modules, block_recompute=True,
         activation_offload=number >= (0, 16), refusals=refusals, interleaved=_INTERLEAVED, fsdp_alone=common.fsdp_alone,
+    )
+
+
+def _with_adapters(number: tuple[int, int], model: ModelDescriptor, refusals: tuple[Refusal, ...]) -> Limits:
+    """Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a module's
+    own recompute needs an input with a gradient, which Bridge sees to for whole layers alone (peft/recompute.py).
+    Megatron-FSDP and offloaded activations are not known to go with its adapters."""
+    never = tuple(
+        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in bridge_adapters.refusals(model)
+    )
+    return Limits(
+        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=COMMON["megatron"].tensor_with_sequence,
+        cp_comms=("p2p", "a2a"), zero=(0, 1), modules=("core_attn",), block_recompute=True, activation_offload=False,
+        refusals=(*refusals, *never, *_MEGATRON_ADAPTERS), interleaved=_INTERLEAVED, fsdp_alone=True,
     )
 
 

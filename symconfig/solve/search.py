@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from symconfig import bridge_adapters
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -74,9 +75,9 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         problems.append(
             Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
         )
-    if job.backend == "megatron" and model.adapter is not None:
+    if job.backend == "megatron" and (reasons := [reason for _, reason in bridge_adapters.refusals(model)]):
         raise InfeasibleError(
-            Problem("Megatron-LM has no LoRA", field="backend", got="megatron", hint="--backend deepspeed")
+            [Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons]
         )
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))

@@ -1,0 +1,73 @@
+"""Which adapters Megatron-Bridge can put beside Megatron's fused layers, and what it calls them.
+
+Read in megatron-bridge 0.3.1: peft/lora.py, peft/canonical_lora.py, peft/utils.py (ParallelLinearAdapter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from symconfig.descriptor.model import Attention, ModelDescriptor
+
+# One adapter on a fused layer (LoRA), and one on each of its parts (CanonicalLoRA).
+_FUSED = {"qkv_proj": "linear_qkv", "c_attn": "linear_qkv", "gate_up_proj": "linear_fc1"}
+_PARTS = {
+    "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v",
+    "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up", "w2": "linear_fc1_gate", "w1": "linear_fc1_up",
+}  # fmt: skip
+# Row-parallel layers, under either. Of Qwen-7B c_proj is the name of both.
+_ROWS = {"o_proj": ("linear_proj",), "down_proj": ("linear_fc2",), "c_proj": ("linear_proj", "linear_fc2")}
+_WHOLE = ({"linear_q", "linear_k", "linear_v"}, {"linear_fc1_gate", "linear_fc1_up"})
+_OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The class of adapters, and its target modules in Megatron's order."""
+
+    kind: Literal["LoRA", "CanonicalLoRA"]
+    modules: tuple[str, ...]
+
+    @property
+    def by_columns(self) -> bool:
+        """Some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
+        return any(name not in ("linear_proj", "linear_fc2") for name in self.modules)
+
+
+def targets(model: ModelDescriptor) -> Targets | None:
+    """The adapter's target modules in Megatron-Bridge's names; None without an adapter."""
+    if model.adapter is None:
+        return None
+    found: list[str] = []
+    for name in model.adapter.target_modules:
+        if name == "up_proj" and not model.gated_mlp:  # all that the first layer is
+            found.append("linear_fc1")
+        elif name in _ROWS:
+            found += _ROWS[name]
+        else:
+            found.append((_FUSED | _PARTS)[name])
+    order = ("linear_qkv", "linear_q", "linear_k", "linear_v", "linear_proj", *_OF_THE_MLP)
+    parts = any(name in found for name in _PARTS.values())
+    return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in found))
+
+
+def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
+    """(name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is meant."""
+    found = targets(model)
+    if model.adapter is None or found is None:
+        return
+    chosen = set(found.modules)
+    if model.adapter.method == "qlora":
+        yield "adapter in 4 bits", "Megatron-Bridge keeps no base weights in 4 bits"
+    if model.attention is Attention.MLA:
+        yield "adapter of latent attention", "adapters beside latent attention are not modelled for Megatron-Bridge"
+    if model.experts is not None and chosen & set(_OF_THE_MLP):
+        yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
+    if found.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
+        yield ("adapters of both kinds",
+               "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so")
+    if any(chosen & whole and not whole <= chosen for whole in _WHOLE):
+        yield ("adapters of some parts",
+               "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: q, k and v, or gate and up")
