@@ -32,6 +32,10 @@ MEGATRON_VOCAB_MULTIPLE = 128
 # Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
 SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
+# Megatron-Bridge's release, and the Megatron-LM that it goes with: its requirement is megatron-core>=0.15,<0.17.
+BRIDGE_RELEASE = "0.3.1"
+BRIDGE_MEGATRON = ("core_v0.15.0", "core_v0.16.1")
+
 
 def megatron_release(version: str) -> tuple[int, int]:
     """core_v0.13.0 -> (0, 13); dev is newer than any."""

@@ -46,8 +46,12 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     """The same, as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:
         raise InfeasibleError(Problem("Megatron-LM has no LoRA or other adapters", field="adapter",
-                                      got=plan.model.adapter.method, hint="--backend deepspeed"))
-    target = version(plan)
+                                      got=plan.model.adapter.method, hint="--target bridge, or --backend deepspeed"))
+    return groups_at(plan, version(plan))
+
+
+def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
+    """The same as another release of Megatron-LM takes it, and without a word of adapters."""
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(Problem("is older than what symconfig writes for", field="megatron_version", got=target,
                                  need=f"{OLDEST} or later"))

@@ -1,0 +1,65 @@
+"""Target bridge: Megatron-Bridge's configuration as YAML and as overrides, and a train.py; LoRA, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig import bridge_adapters
+from symconfig.plan import Plan
+from symconfig.render import environment, megatron, summary
+from symconfig.render.bridge_config import (
+    PRETRAINED,
+    RECIPES,
+    fine_tuned,
+    provider,
+    sections,
+    version,
+    words,
+)
+from symconfig.render.files import File, sh
+from symconfig.targets import BRIDGE_RELEASE
+
+NAME = "bridge"
+DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
+
+# The activation of Megatron-Core's MLP, as (module, name); gates are told apart from it.
+_ACTIVATIONS = {
+    "silu": ("torch.nn.functional", "silu"), "gelu": ("torch.nn.functional", "gelu"),
+    "gelu_tanh": ("torch.nn.functional", "gelu"), "relu": ("torch.nn.functional", "relu"),
+    "clamped_swiglu": ("megatron.core.activations", "quick_gelu"),
+}  # fmt: skip
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    config, target, model = sections(plan), version(plan), plan.model
+    module, name = provider(model)
+    targets = bridge_adapters.targets(model)
+    return {
+        "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}", "version": target,
+        "release": BRIDGE_RELEASE, "config": config, "variables": environment.variables(plan, target),
+        "notes": _notes(plan, target), "provider_module": module, "provider": name,
+        "activation_module": _ACTIVATIONS[model.hidden_act][0], "activation": _ACTIVATIONS[model.hidden_act][1],
+        "block_spec": model.experts is not None or model.latent is not None,
+        "recipe": RECIPES[plan.best.options.precision], "fine_tuned": fine_tuned(plan),
+        "adapter_class": targets.kind if targets else None, "pretrained": PRETRAINED,
+        "predicted_for": summary.predicted_for(plan, megatron.NAME),
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """The overrides as a command line of its own would have them."""
+    yield File("overrides.txt", " ".join(map(sh, words(sections(plan)))) + "\n")
+
+
+def _notes(plan: Plan, target: str) -> tuple[str, ...]:
+    found = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
+    planned = megatron.version(plan)
+    if planned != target:
+        found.append(f"The plan was made for Megatron-LM {planned}; Megatron-Bridge {BRIDGE_RELEASE} goes with "
+                     f"{target}, as whose options these are written: symconfig plan --megatron-version {target} "
+                     "plans for it")
+    if plan.model.adapter is not None:
+        found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one. The frozen "
+                     f"weights come from a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})")
+    return tuple(found)

@@ -1,0 +1,183 @@
+"""Plan -> the sections of Megatron-Bridge's ConfigContainer, from the options that Megatron-LM itself would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig import bridge_adapters
+from symconfig.cost.framework import MEGATRON
+from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.plan import Plan
+from symconfig.render import flags, megatron
+from symconfig.render.bridge_fields import LISTS, OF_YARN, PATHS, SAID_OTHERWISE
+from symconfig.targets import BRIDGE_MEGATRON
+
+Sections = dict[str, dict[str, Any]]
+
+# Names of Bridge's mixed-precision recipes (training/mixed_precision.py).
+RECIPES = {
+    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
+}  # fmt: skip
+ORDER = ("model", "train", "optimizer", "scheduler", "ddp", "dist", "mixed_precision", "peft", "tokenizer", "rng",
+         "logger", "checkpoint")
+_READ = {"int": int, "float": float}
+PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job names none
+
+
+def version(plan: Plan) -> str:
+    """The release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
+    planned = megatron.version(plan)
+    return planned if planned in map(flags.resolve, BRIDGE_MEGATRON) else flags.resolve(BRIDGE_MEGATRON[-1])
+
+
+def provider(model: ModelDescriptor) -> tuple[str, str]:
+    """(module, class) of the model's configuration."""
+    if model.latent is not None:
+        return "megatron.bridge.models.mla_provider", "MLAModelProvider"
+    if _yarn(model):
+        return "megatron.bridge.models.gpt_oss.gpt_oss_provider", "GPTOSSProvider"
+    return "megatron.bridge.models.gpt_provider", "GPTModelProvider"
+
+
+def _yarn(model: ModelDescriptor) -> bool:
+    return model.latent is None and model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn"
+
+
+def sections(plan: Plan) -> Sections:
+    """Everything that Bridge is told, by section. Raises InfeasibleError with all that it cannot be told."""
+    found: dict[str, Any] = {}
+    problems = list(_refused(plan))
+    try:
+        options = [option for group in megatron.groups_at(plan, version(plan)) for option in group.options]
+    except InfeasibleError as error:
+        raise InfeasibleError((*error.problems, *problems)) from None
+    table = flags.flags(version(plan)).flags
+    for option in options:
+        name, joined, value = option[0].partition("=")
+        flag, words = table[name], [value] if joined else list(option[1:])
+        if flag.dest in SAID_OTHERWISE:
+            continue
+        dest = OF_YARN.get(flag.dest, flag.dest) if _yarn(plan.model) else flag.dest
+        paths = PATHS.get(dest) or ((f"model.{dest}",) if dest in OF_YARN or dest in OF_YARN.values() else ())
+        if not paths:
+            problems.append(Problem("Megatron-Bridge has no field for it", field=name, got=" ".join(words) or None))
+        found |= dict.fromkeys(paths, _value(flag, words))
+    if problems:
+        raise InfeasibleError(problems)
+    return _by_section({**_defaults(plan), **found, **_always(plan), **_peft(plan)})
+
+
+def _value(flag: flags.Flag, words: list[str]) -> Any:
+    if flag.kind in ("true", "false"):
+        return flag.kind == "true"
+    read = _READ.get(flag.type or "", str)
+    values = [read(word) for word in words]
+    return values if flag.dest in LISTS else values[0]
+
+
+def _by_section(found: dict[str, Any]) -> Sections:
+    result: Sections = {}
+    for section in ORDER:
+        mine = {path.partition(".")[2]: value for path, value in found.items() if path.startswith(f"{section}.")}
+        if mine:
+            result[section] = mine
+    return result
+
+
+def _defaults(plan: Plan) -> dict[str, Any]:
+    """What Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
+    best = plan.best
+    return {
+        "model.apply_rope_fusion": plan.model.position is Position.ROPE,
+        "model.bias_dropout_fusion": True,
+        "model.persist_layer_norm": True,
+        "model.cross_entropy_loss_fusion": False,
+        "model.overlap_p2p_comm": best.parallel.vpp > 1,
+    }
+
+
+def _always(plan: Plan) -> dict[str, Any]:
+    """What other options of Megatron-LM say, or the model by itself."""
+    model, best, training = plan.model, plan.best, plan.job.training
+    rows = MEGATRON.padded_vocab(model.vocab_size, best.parallel.tp)
+    gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
+    found: dict[str, Any] = {
+        "model.vocab_size": rows,  # used as it stands, and not padded (training/setup.py)
+        "model.share_embeddings_and_output_weights": model.tie_word_embeddings,
+        "model.gated_linear_unit": model.gated_mlp,
+        "model.bias_activation_fusion": not gelu or (model.hidden_act == "gelu_tanh" and model.mlp_bias),
+        "optimizer.use_distributed_optimizer": best.options.zero_stage >= 1,
+        "ddp.use_distributed_optimizer": best.options.zero_stage >= 1,
+        "scheduler.start_weight_decay": training.weight_decay,
+        "scheduler.end_weight_decay": training.weight_decay,
+        "mixed_precision.grad_reduce_in_fp32": best.options.grad_bytes == 4,
+        "mixed_precision.fp8_param_gather": False,
+        "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
+    }
+    overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
+    found |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
+    if model.experts is not None:
+        found |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
+    if model.sliding_window is not None and any(model.sliding_layers):
+        found["model.window_size"] = [model.sliding_window - 1, 0]
+        found["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
+    if fine_tuned(plan):
+        found["checkpoint.pretrained_checkpoint"] = PRETRAINED
+        if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
+            found |= {"model.calculate_per_token_loss": True, "ddp.average_in_collective": False}
+    return found
+
+
+def fine_tuned(plan: Plan) -> bool:
+    """Whether it starts from weights that exist."""
+    return plan.model.adapter is not None or plan.job.task == "sft"
+
+
+def _peft(plan: Plan) -> dict[str, Any]:
+    """LoRA, or CanonicalLoRA where a fused layer's parts have adapters of their own."""
+    adapter, targets = plan.model.adapter, bridge_adapters.targets(plan.model)
+    if adapter is None or targets is None:
+        return {}
+    return {
+        "peft.target_modules": list(targets.modules), "peft.dim": adapter.r,
+        "peft.alpha": int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha,
+        "peft.dropout": adapter.lora_dropout,
+    }
+
+
+def _refused(plan: Plan) -> Iterator[Problem]:
+    """What Bridge cannot be told beside what no Megatron can."""
+    model, best = plan.model, plan.best
+    for _, reason in bridge_adapters.refusals(model):
+        yield Problem(reason, field="adapter", hint="--backend deepspeed")
+    if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
+        yield Problem("Megatron-Bridge makes a table of positions as long as the sequence", field="seq_length",
+                      got=str(best.batch.seq_length), need=str(model.max_position_embeddings))
+    if _yarn(model) and model.hidden_act != "clamped_swiglu":
+        yield Problem("Megatron-Bridge has YaRN's numbers for latent attention and gpt-oss only",
+                      field="rope_scaling.rope_type", got="yarn")
+    if plan.best.target.backend != megatron.NAME:
+        yield Problem("the plan was made for DeepSpeed, whose ZeRO and parallelism Megatron-Bridge does not have",
+                      field="backend", got=plan.best.target.backend, hint="symconfig plan --backend megatron")
+
+
+def words(config: Sections) -> list[str]:
+    """The same as overrides on a command line, in Hydra's grammar."""
+    return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
+
+
+def _hydra(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(_hydra, value)) + "]"
+    if not isinstance(value, str):
+        return repr(value)
+    if value.replace("_", "").isalnum() and not value[0].isdigit() and value not in ("null", "true", "false"):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
