@@ -238,7 +238,9 @@ class Wanted:
 
     def of_plan(self, plan: Plan) -> str:
         """The target's name."""
-        return self.target or plan.best.target.backend
+        from symconfig.render import own_target
+
+        return self.target or own_target(plan)
 
     def check(self) -> None:
         """Whether there are such targets, launchers and templates. Asked before the search, not after it.

@@ -32,6 +32,13 @@ def every_launcher() -> dict[str, Source]:
     return discovered(package, data_dir("templates") / "launchers")
 
 
+def own_target(plan: Plan) -> str:
+    """The target of the framework that the plan was made for. Megatron's adapters are Megatron-Bridge's."""
+    if plan.model.adapter is not None and plan.best.target.backend == "megatron":
+        return "bridge"
+    return plan.best.target.backend
+
+
 def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates: Path | None = None) -> Files:
     """The files of `target` and of every launcher in `launch` (with its settings: `render.settings`), plan.json among
     them.

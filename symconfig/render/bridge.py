@@ -11,6 +11,7 @@ from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
     fine_tuned,
+    peft,
     provider,
     sections,
     version,
@@ -26,7 +27,7 @@ DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapt
 _ACTIVATIONS = {
     "silu": ("torch.nn.functional", "silu"), "gelu": ("torch.nn.functional", "gelu"),
     "gelu_tanh": ("torch.nn.functional", "gelu"), "relu": ("torch.nn.functional", "relu"),
-    "clamped_swiglu": ("megatron.core.activations", "quick_gelu"),
+    "clamped_swiglu": ("megatron.core.fusions.fused_bias_geglu", "quick_gelu"),
 }  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "activation_module": _ACTIVATIONS[model.hidden_act][0], "activation": _ACTIVATIONS[model.hidden_act][1],
         "block_spec": model.experts is not None or model.latent is not None,
         "recipe": RECIPES[plan.best.options.precision], "fine_tuned": fine_tuned(plan),
-        "adapter_class": targets.kind if targets else None, "pretrained": PRETRAINED,
+        "adapter_class": targets.kind if targets else None, "peft": peft(plan), "pretrained": PRETRAINED,
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 

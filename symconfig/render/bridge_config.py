@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from symconfig import bridge_adapters
@@ -10,8 +11,8 @@ from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan
-from symconfig.render import flags, megatron
-from symconfig.render.bridge_fields import LISTS, OF_YARN, PATHS, SAID_OTHERWISE
+from symconfig.render import bridge_rope, flags, megatron
+from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
 from symconfig.targets import BRIDGE_MEGATRON
 
 Sections = dict[str, dict[str, Any]]
@@ -21,7 +22,7 @@ RECIPES = {
     "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
-ORDER = ("model", "train", "optimizer", "scheduler", "ddp", "dist", "mixed_precision", "peft", "tokenizer", "rng",
+ORDER = ("model", "train", "optimizer", "scheduler", "ddp", "dist", "mixed_precision", "tokenizer", "rng",
          "logger", "checkpoint")
 _READ = {"int": int, "float": float}
 PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job names none
@@ -37,13 +38,9 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
     """(module, class) of the model's configuration."""
     if model.latent is not None:
         return "megatron.bridge.models.mla_provider", "MLAModelProvider"
-    if _yarn(model):
+    if bridge_rope.is_yarn(model):
         return "megatron.bridge.models.gpt_oss.gpt_oss_provider", "GPTOSSProvider"
     return "megatron.bridge.models.gpt_provider", "GPTModelProvider"
-
-
-def _yarn(model: ModelDescriptor) -> bool:
-    return model.latent is None and model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn"
 
 
 def sections(plan: Plan) -> Sections:
@@ -51,7 +48,7 @@ def sections(plan: Plan) -> Sections:
     found: dict[str, Any] = {}
     problems = list(_refused(plan))
     try:
-        options = [option for group in megatron.groups_at(plan, version(plan)) for option in group.options]
+        options = [option for group in megatron.groups_at(_plain(plan), version(plan)) for option in group.options]
     except InfeasibleError as error:
         raise InfeasibleError((*error.problems, *problems)) from None
     table = flags.flags(version(plan)).flags
@@ -60,14 +57,20 @@ def sections(plan: Plan) -> Sections:
         flag, words = table[name], [value] if joined else list(option[1:])
         if flag.dest in SAID_OTHERWISE:
             continue
-        dest = OF_YARN.get(flag.dest, flag.dest) if _yarn(plan.model) else flag.dest
-        paths = PATHS.get(dest) or ((f"model.{dest}",) if dest in OF_YARN or dest in OF_YARN.values() else ())
-        if not paths:
+        if flag.dest not in PATHS:
             problems.append(Problem("Megatron-Bridge has no field for it", field=name, got=" ".join(words) or None))
-        found |= dict.fromkeys(paths, _value(flag, words))
+            continue
+        found |= dict.fromkeys(PATHS[flag.dest], _value(flag, words))
     if problems:
         raise InfeasibleError(problems)
-    return _by_section({**_defaults(plan), **found, **_always(plan), **_peft(plan)})
+    return _by_section({**_defaults(plan), **found, **_always(plan)})
+
+
+def _plain(plan: Plan) -> Plan:
+    """The plan without what Bridge is told in other words than Megatron-LM's."""
+    if bridge_rope.scaling(plan.model) is None:
+        return plan
+    return replace(plan, model=plan.model.model_copy(update={"rope_scaling": None}))
 
 
 def _value(flag: flags.Flag, words: list[str]) -> Any:
@@ -124,6 +127,7 @@ def _always(plan: Plan) -> dict[str, Any]:
     if model.sliding_window is not None and any(model.sliding_layers):
         found["model.window_size"] = [model.sliding_window - 1, 0]
         found["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]
+    found |= {f"model.{name}": value for name, value in bridge_rope.fields(model).items()}
     if fine_tuned(plan):
         found["checkpoint.pretrained_checkpoint"] = PRETRAINED
         if best.parallel.cp > 1:  # some ranks may have no token of a loss (training/config.py, validate)
@@ -136,16 +140,14 @@ def fine_tuned(plan: Plan) -> bool:
     return plan.model.adapter is not None or plan.job.task == "sft"
 
 
-def _peft(plan: Plan) -> dict[str, Any]:
-    """LoRA, or CanonicalLoRA where a fused layer's parts have adapters of their own."""
+def peft(plan: Plan) -> dict[str, Any]:
+    """Arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for none
+    (training/utils/omegaconf_utils.py, _is_omegaconf_problematic)."""
     adapter, targets = plan.model.adapter, bridge_adapters.targets(plan.model)
     if adapter is None or targets is None:
         return {}
-    return {
-        "peft.target_modules": list(targets.modules), "peft.dim": adapter.r,
-        "peft.alpha": int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha,
-        "peft.dropout": adapter.lora_dropout,
-    }
+    alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
+    return {"target_modules": list(targets.modules), "dim": adapter.r, "alpha": alpha, "dropout": adapter.lora_dropout}
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
@@ -156,9 +158,7 @@ def _refused(plan: Plan) -> Iterator[Problem]:
     if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
         yield Problem("Megatron-Bridge makes a table of positions as long as the sequence", field="seq_length",
                       got=str(best.batch.seq_length), need=str(model.max_position_embeddings))
-    if _yarn(model) and model.hidden_act != "clamped_swiglu":
-        yield Problem("Megatron-Bridge has YaRN's numbers for latent attention and gpt-oss only",
-                      field="rope_scaling.rope_type", got="yarn")
+    yield from bridge_rope.refused(model)
     if plan.best.target.backend != megatron.NAME:
         yield Problem("the plan was made for DeepSpeed, whose ZeRO and parallelism Megatron-Bridge does not have",
                       field="backend", got=plan.best.target.backend, hint="symconfig plan --backend megatron")

@@ -10,8 +10,8 @@ from __future__ import annotations
 # Section -> options whose field there has the option's own name.
 SECTIONS: dict[str, str] = {
     "model": """transformer_impl num_layers hidden_size ffn_hidden_size kv_channels num_attention_heads num_query_groups
-        qk_layernorm q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim position_embedding_type
-        rotary_base rotary_percent rope_type normalization add_bias_linear add_qkv_bias softmax_type glu_linear_offset
+        qk_layernorm multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim
+        position_embedding_type rotary_base rotary_percent rope_type normalization add_bias_linear add_qkv_bias softmax_type glu_linear_offset
         activation_func_clamp_value attention_dropout hidden_dropout init_method_std make_vocab_size_divisible_by
         mtp_num_layers mtp_loss_scaling_factor apply_rope_fusion bias_dropout_fusion gradient_accumulation_fusion
         init_model_with_meta_device moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_shared_expert_gate
@@ -23,8 +23,8 @@ SECTIONS: dict[str, str] = {
         expert_tensor_parallel_size sequence_parallel tp_comm_overlap pipeline_model_parallel_layout
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm
         microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers recompute_modules
-        fine_grained_activation_offloading offload_modules yarn_original_max_position_embeddings yarn_beta_fast
-        yarn_beta_slow yarn_correction_range_round_to_int""",
+        fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale mscale_all_dim
+        layernorm_epsilon layernorm_zero_centered_gamma""",
     "train": "micro_batch_size global_batch_size train_iters eval_iters eval_interval",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
@@ -39,11 +39,10 @@ SECTIONS: dict[str, str] = {
 
 # Options whose field has another name, or that are said in several places.
 RENAMED: dict[str, tuple[str, ...]] = {
-    "norm_epsilon": ("model.layernorm_epsilon",),
+    "norm_epsilon": ("model.layernorm_epsilon",),  # this and the next until core_v0.15
     "apply_layernorm_1p": ("model.layernorm_zero_centered_gamma",),
     "num_experts": ("model.num_moe_experts",),
     "seq_length": ("model.seq_length",),  # train.py gives the data set the model's
-    "use_rope_scaling": ("model.rope_scaling",),
     "num_virtual_stages_per_pipeline_rank": ("model.virtual_pipeline_model_parallel_size",),
     "decoder_first_pipeline_num_layers": ("model.num_layers_in_first_pipeline_stage",),
     "decoder_last_pipeline_num_layers": ("model.num_layers_in_last_pipeline_stage",),
@@ -58,7 +57,6 @@ RENAMED: dict[str, tuple[str, ...]] = {
 # Options that no field needs, and why.
 SAID_OTHERWISE: dict[str, str] = {
     "group_query_attention": "num_query_groups says it",
-    "multi_latent_attention": "the provider's class says it",
     "max_position_embeddings": "tables of positions are as long as the sequence",
     "padded_vocab_size": "model.vocab_size is the padded one",
     "untie_embeddings_and_output_weights": "share_embeddings_and_output_weights, always written",
@@ -75,17 +73,12 @@ SAID_OTHERWISE: dict[str, str] = {
     "mock_data": "the class of the data set says it",
     "data_path": "the data set is made in train.py",
     "split": "the data set is made in train.py",
+    "attention_backend": "an enumeration, set in train.py",
     "create_attention_mask_in_dataloader": "the data set leaves the mask out by itself",
 }
 
 # Fields that are lists; other options of several values are given one here.
 LISTS = frozenset({"recompute_modules", "offload_modules"})
-# YaRN outside latent attention is GPTOSSProvider's, under names of its own.
-OF_YARN = {
-    "rotary_scaling_factor": "yarn_rotary_scaling_factor", "mscale": "yarn_mscale",
-    "mscale_all_dim": "yarn_mscale_all_dim",
-}  # fmt: skip
-
 PATHS: dict[str, tuple[str, ...]] = {
     name: (f"{section}.{name}",) for section, names in SECTIONS.items() for name in names.split()
 } | RENAMED

@@ -53,6 +53,7 @@ SPREAD = (
     Spread("qwen3-32b", "qwen3-32b", "h100", 32, 256, _megatron(tp=4, pp=1, recompute="full")),
     Spread("llama3.1-8b-ring", "llama3.1-8b", "h100", 16, 64, {"seq_length": 16384, **_megatron(
         tp=2, cp=2, pp=2, vpp=1, cp_comm="p2p")}),
+    Spread("llama2-13b-host", "llama2-13b", "a100-80gb", 16, 256, _megatron(optimizer_offload="1.0")),
     # Experts, latent attention, sliding windows.
     Spread("mixtral-8x7b", "mixtral-8x7b", "h100", 64, 512, _megatron(ep=8)),
     Spread("qwen3-30b-a3b", "qwen3-30b-a3b", "h100", 32, 256, _megatron(ep=8)),
@@ -77,5 +78,7 @@ SPREAD = (
     Spread("qwen2.5-7b-lora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}),
     Spread("llama2-70b-lora", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192}),
     Spread("qwen-7b-lora", "qwen-7b-lora", "a100-80gb", 4, 32, {"seq_length": 2048}),
+    Spread("qwen2.5-7b-lora-megatron", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048, **_megatron(tp=2)}),
+    Spread("llama2-70b-lora-megatron", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192, **_megatron()}),
     Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
 )

@@ -1,0 +1,61 @@
+"""Scaled rotary positions outside latent attention, for which Megatron-Bridge has fields that Megatron-LM has no options
+for (megatron-bridge 0.3.1: models/gpt_provider.py, models/gpt_oss/gpt_oss_provider.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.descriptor.model import ModelDescriptor, RopeScaling
+from symconfig.errors import Problem
+from symconfig.render.megatron_model import LLAMA3_HIGH, LLAMA3_LENGTH, LLAMA3_LOW
+
+
+def scaling(model: ModelDescriptor) -> RopeScaling | None:
+    """The scaling that is said here; that of latent attention is said by Megatron-LM's options."""
+    return None if model.latent is not None else model.rope_scaling
+
+
+def is_yarn(model: ModelDescriptor) -> bool:
+    """Whether it needs GPTOSSProvider, whose YaRN has numbers of its own."""
+    found = scaling(model)
+    return found is not None and found.rope_type == "yarn"
+
+
+def fields(model: ModelDescriptor) -> dict[str, Any]:
+    """Fields of the section `model`. Unset numbers of YaRN are Hugging Face's (`_compute_yarn_parameters`)."""
+    found = scaling(model)
+    if found is None:
+        return {}
+    if found.rope_type == "llama3":
+        return {"rope_scaling": True, "rope_scaling_factor": found.factor}
+    if found.rope_type == "linear":
+        return {"seq_len_interpolation_factor": found.factor}
+    return {
+        "position_embedding_type": "yarn",
+        "yarn_rotary_scaling_factor": found.factor,
+        "yarn_original_max_position_embeddings": found.original_max_position_embeddings or 4096,
+        "yarn_beta_fast": found.beta_fast or 32.0,
+        "yarn_beta_slow": found.beta_slow or 1.0,
+        "yarn_mscale": found.mscale,
+        "yarn_mscale_all_dim": found.mscale_all_dim,
+        "yarn_correction_range_round_to_int": found.truncate is not False,
+    }
+
+
+def refused(model: ModelDescriptor) -> Iterator[Problem]:
+    """What it has no field for."""
+    found = scaling(model)
+    if found is None:
+        return
+    if found.rope_type not in ("llama3", "linear", "yarn"):
+        yield Problem("Megatron-Bridge has no such scaling", field="rope_scaling.rope_type", got=found.rope_type)
+    if found.rope_type == "yarn" and model.hidden_act != "clamped_swiglu":
+        yield Problem("Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only",
+                      field="rope_scaling.rope_type", got="yarn")
+    if found.rope_type == "llama3":
+        for name, fixed in (("low_freq_factor", LLAMA3_LOW), ("high_freq_factor", LLAMA3_HIGH),
+                            ("original_max_position_embeddings", LLAMA3_LENGTH)):
+            if (got := getattr(found, name)) != fixed:
+                yield Problem(f"Megatron's Llama 3 scaling always uses {fixed:g}", field=f"rope_scaling.{name}",
+                              got=str(got))

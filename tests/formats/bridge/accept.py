@@ -1,0 +1,209 @@
+"""Megatron-Bridge's own classes read what is written for it: overrides.yaml, overrides.txt and train.py.
+
+train.py builds its ConfigContainer, merges the YAML through Bridge's process_config_with_overrides, and the command
+line's overrides over a second one, which must be the same. Then Bridge's runtime_config_update applies the mixed
+precision and runs ConfigContainer.validate(), with TransformerConfig.__post_init__ of megatron-core below it. Stood in
+for: Transformer Engine, Triton, wandb and TensorBoard, which are imported and not used here; the world's size, and a
+GPU's compute capability.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+from accepting import Values, answer, dry_run
+
+_ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard")
+_PRECISIONS = {"delayed": "fp8", "mxfp8": "mxfp8"}
+
+
+class _Inert(types.ModuleType):
+    """A module of which every name with a capital is a class, and every other a module again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value: Any = _Inert(f"{self.__name__}.{name}")
+        if name[0].isupper():
+            value = type(name, (torch.nn.Module,), {})
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) else self
+
+
+class _Finder:
+    """Finds an inert module for what is not installed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name.split(".")[0] not in _ABSENT:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Inert(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def stand_in() -> None:
+    """megatron-core is imported first, and so knows that there is no Transformer Engine; Bridge takes it for granted."""
+    importlib.import_module("megatron.core.models.gpt")
+    sys.meta_path.append(_Finder())  # type: ignore[arg-type]
+    importlib.import_module("megatron.bridge.training.config")
+    # From here on megatron-core's checks of options ask for a version and a GPU that could run them.
+    core: Any = importlib.import_module("megatron.core.utils")
+    core._te_version = core.PkgVersion("2.12.0")
+    rope: Any = importlib.import_module("megatron.core.models.common.embeddings.rope_utils")
+    rope.fused_apply_rotary_pos_emb = rope.fused_apply_rotary_pos_emb_thd = _Inert("transformer_engine.rope")
+    capability = (10, 0)
+    torch.cuda.get_device_capability = lambda *args: capability
+    torch.cuda.get_device_properties = lambda *args: types.SimpleNamespace(major=10, minor=0, name="NVIDIA B200")
+
+
+def accept(folder: Path) -> Values:
+    program = _train(folder)
+    command = dry_run(folder)
+    written = command[command.index(next(word for word in command if word.endswith("train.py"))) + 1 :]
+    by_file = _configuration(program, written)
+    by_words = _configuration(program, [*_without_config(written), *shlex.split((folder / "overrides.txt").read_text())])
+    world = _world(command)
+    told = json.loads((folder / "plan.json").read_text())
+    utils: Any = importlib.import_module("megatron.bridge.training.config")
+    utils.get_world_size_safe = lambda: world
+    os.environ["NVTE_CPU_OFFLOAD_V1"] = "1"  # launch.sh sets it where it is wanted
+    for config in (by_file, by_words):
+        utils.runtime_config_update(config)
+    if _plain(by_file) != _plain(by_words):
+        raise ValueError("overrides.txt says something else than overrides.yaml")
+    return _values(by_file, told)
+
+
+def _train(folder: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("train_of_the_plan", folder / "train.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _configuration(program: Any, words: list[str]) -> Any:
+    return program.configuration(program.arguments_of(words))
+
+
+def _without_config(words: list[str]) -> list[str]:
+    at = words.index("--config")
+    return [*words[:at], *words[at + 2 :]]
+
+
+def _world(command: list[str]) -> int:
+    return int(command[command.index("--nnodes") + 1]) * int(command[command.index("--nproc-per-node") + 1])
+
+
+def _plain(config: Any) -> str:
+    """Every field, as text."""
+    omegaconf: Any = importlib.import_module("megatron.bridge.training.utils.omegaconf_utils")
+    return str(omegaconf.create_omegaconf_dict_config(config)[0])
+
+
+def _values(config: Any, told: dict[str, Any]) -> Values:
+    """What Bridge understood, in the words of a plan."""
+    model, train, ddp, optimizer = config.model, config.train, config.ddp, config.optimizer
+    tp, pp, cp = (getattr(model, f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+    dp = config.data_parallel_size
+    values: Values = {
+        "tp": tp, "pp": pp, "cp": cp, "dp": dp, "world": tp * pp * cp * dp, "ep": model.expert_model_parallel_size,
+        "micro": train.micro_batch_size, "global": train.global_batch_size,
+        "num_microbatches": train.global_batch_size // (train.micro_batch_size * dp),
+        "seq_length": model.seq_length, "sequence_parallel": model.sequence_parallel,
+        "precision": _precision(model), "grad_bytes": 4 if ddp.grad_reduce_in_fp32 else 2,
+        "recompute": model.recompute_granularity or "none", "recompute_method": model.recompute_method,
+        "recompute_num_layers": model.recompute_num_layers,
+        "optimizer_offload": optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0.0,
+        "activation_offload": model.fine_grained_activation_offloading,
+        "zero_stage": _zero(ddp), "overlap_grad_reduce": ddp.overlap_grad_reduce,
+        "overlap_param_gather": ddp.overlap_param_gather,
+        "account_for_embedding": model.account_for_embedding_in_pipeline_split,
+        "account_for_loss": model.account_for_loss_in_pipeline_split,
+        "first_stage_layers": model.num_layers_in_first_pipeline_stage,
+        "last_stage_layers": model.num_layers_in_last_pipeline_stage,
+        "num_hidden_layers": model.num_layers, "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "lr": optimizer.lr, "min_lr": optimizer.min_lr, "train_iters": train.train_iters,
+        "weight_decay": optimizer.weight_decay, "adam_beta1": optimizer.adam_beta1, "clip_grad": optimizer.clip_grad,
+        "lr_warmup_iters": config.scheduler.lr_warmup_iters, "seed": config.rng.seed,
+    }
+    if model.multi_latent_attention is False:
+        values["num_key_value_heads"] = model.num_query_groups
+    if model.recompute_granularity == "selective":
+        values["recompute_modules"] = list(model.recompute_modules)
+    if cp > 1:
+        values["cp_comm"] = model.cp_comm_type
+    if pp > 1:
+        values["layers_by_stage"] = _layers(model)
+        values["vpp"] = model.virtual_pipeline_model_parallel_size or 1
+    if model.num_moe_experts:
+        values |= {"num_experts": model.num_moe_experts, "num_experts_per_tok": model.moe_router_topk,
+                   "etp": model.expert_tensor_parallel_size, "moe_dispatcher": model.moe_token_dispatcher_type,
+                   "overlap_moe_a2a": model.overlap_moe_expert_parallel_comm}
+    if config.peft is not None:
+        peft = config.peft
+        values |= {"lora_r": peft.dim, "lora_alpha": peft.alpha, "lora_dropout": peft.dropout,
+                   "lora_targets": sorted(_hugging_face(peft, told["inputs"]["model"]["model_type"]))}
+    return values
+
+
+def _precision(model: Any) -> str:
+    if model.fp8:
+        return _PRECISIONS[model.fp8_recipe]
+    return "nvfp4" if model.fp4 else "fp16" if model.fp16 else "bf16"
+
+
+def _zero(ddp: Any) -> int:
+    if ddp.use_megatron_fsdp:
+        return {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}[ddp.data_parallel_sharding_strategy]
+    return int(ddp.use_distributed_optimizer)
+
+
+def _layers(model: Any) -> list[int]:
+    """Transformer layers of each stage, as megatron-core counts them."""
+    block: Any = importlib.import_module("megatron.core.transformer.transformer_block")
+    state: Any = importlib.import_module("megatron.core.parallel_state")
+    state.set_pipeline_model_parallel_world_size(model.pipeline_model_parallel_size)
+    chunks, found = model.virtual_pipeline_model_parallel_size, []
+    for stage in range(model.pipeline_model_parallel_size):
+        state.set_pipeline_model_parallel_rank(stage)
+        found.append(sum(block.get_num_layers_to_build(model, vp_stage=chunk, pp_rank=stage)
+                         for chunk in (range(chunks) if chunks else [None])))
+    return found
+
+
+def _hugging_face(peft: Any, model_type: str) -> list[str]:
+    """The names that PEFT has for what these modules are."""
+    parts = {"linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj", "linear_proj": "o_proj",
+             "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj", "linear_fc2": "down_proj",
+             "linear_qkv": "qkv_proj", "linear_fc1": "gate_up_proj"}
+    mapped = getattr(peft, "canonical_mapping", None)
+    if type(peft).__name__ == "CanonicalLoRA" and not mapped:
+        raise ValueError("CanonicalLoRA has no modules")
+    return [parts[name] for name in peft.target_modules]
+
+
+if __name__ == "__main__":
+    stand_in()
+    answer(accept)
