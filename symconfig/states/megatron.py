@@ -97,9 +97,10 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
                sum(size for _, size in buffer.owned))
         for buffer in laid
     )
-    # The distributed optimizer keeps weights in a buffer that is cut as the gradients' is.
-    elements = sum(buffer.elements for buffer in buffers) if sharded else sum(
-        parameter.elements for chunk in chunks for parameter in chunk.parameters)
+    # The distributed optimizer keeps weights that it updates in a buffer that is cut as the gradients' is.
+    elements = sum(parameter.elements for chunk in chunks for parameter in chunk.parameters
+                   if not (sharded and parameter.trainable))
+    elements += sum(buffer.elements for buffer in buffers) if sharded else 0
     owned = sum(buffer.owned for buffer in buffers)
     away = sum(_away(plan, laid, expert) for expert in (False, True))
     state = MAIN_BYTES + MOMENTS_BYTES

@@ -39,6 +39,8 @@ class Registration:
 _BEFORE = ("word_embedding", "position_embedding", "mtp_embedding_norm", "mtp_hidden_norm", "mtp_proj")
 _BEHIND = ("mtp_final_norm", "final_norm", "lm_head")
 AROUND = frozenset((*_BEFORE, *_BEHIND))  # operators that are part of no transformer layer
+# Adapters of a fused layer's parts; its other ones are gate_proj and up_proj (peft/canonical_lora.py).
+_PARTS = ("q_proj", "k_proj", "v_proj")
 
 
 def _order(attention: tuple[str, ...], experts: Order) -> Order:
@@ -48,7 +50,7 @@ def _order(attention: tuple[str, ...], experts: Order) -> Order:
     return (
         *each(*_BEFORE),
         *each(*attention),
-        *each("mlp_norm", "up_proj", "gate_up_proj", "down_proj", "router"),
+        *each("mlp_norm", "up_proj", "gate_up_proj", "gate_proj", "down_proj", "router"),
         *experts,
         *each("shared_gate", "shared_up_proj", "shared_gate_up_proj", "shared_down_proj"),
         *each(*_BEHIND),
@@ -61,13 +63,13 @@ _GROUPED: Order = (("expert_up_proj",), ("expert_gate_up_proj",), ("expert_down_
 
 REGISTRATIONS: dict[TransformerImpl, Registration] = {
     "local": Registration((
-        _order(("input_norm", "sinks", "o_proj", "qkv_proj", "q_norm", "k_norm"), _ONE_BY_ONE),
+        _order(("input_norm", "sinks", "o_proj", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _ONE_BY_ONE),
         _order(("input_norm", "o_proj", "q_down_proj", "q_up_proj", "kv_down_proj", "kv_up_proj", "q_low_norm",
                 "kv_low_norm"), _ONE_BY_ONE),
     )),
     # A norm is part of the product behind it (TELayerNormColumnParallelLinear), but for that before latent attention.
     "transformer_engine": Registration((
-        _order(("sinks", "o_proj", "input_norm", "qkv_proj", "q_norm", "k_norm"), _GROUPED),
+        _order(("sinks", "o_proj", "input_norm", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _GROUPED),
         _order(("input_norm", "o_proj", "q_down_proj", "q_low_norm", "q_up_proj", "kv_down_proj", "kv_low_norm",
                 "kv_up_proj"), _GROUPED),
     )),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import json
 import os
 import shlex
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 from accepting import Values, answer, dry_run
+from built import trained_by_stage
 
 _ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard")
 _PRECISIONS = {"delayed": "fp8", "mxfp8": "mxfp8"}
@@ -83,7 +83,6 @@ def accept(folder: Path) -> Values:
     by_file = _configuration(program, written)
     by_words = _configuration(program, [*_without_config(written), *shlex.split((folder / "overrides.txt").read_text())])
     world = _world(command)
-    told = json.loads((folder / "plan.json").read_text())
     utils: Any = importlib.import_module("megatron.bridge.training.config")
     utils.get_world_size_safe = lambda: world
     os.environ["NVTE_CPU_OFFLOAD_V1"] = "1"  # launch.sh sets it where it is wanted
@@ -91,7 +90,7 @@ def accept(folder: Path) -> Values:
         utils.runtime_config_update(config)
     if _plain(by_file) != _plain(by_words):
         raise ValueError("overrides.txt says something else than overrides.yaml")
-    return _values(by_file, told)
+    return _values(by_file)
 
 
 def _train(folder: Path) -> Any:
@@ -121,7 +120,7 @@ def _plain(config: Any) -> str:
     return str(omegaconf.create_omegaconf_dict_config(config)[0])
 
 
-def _values(config: Any, told: dict[str, Any]) -> Values:
+def _values(config: Any) -> Values:
     """What Bridge understood, in the words of a plan."""
     model, train, ddp, optimizer = config.model, config.train, config.ddp, config.optimizer
     tp, pp, cp = (getattr(model, f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
@@ -164,7 +163,8 @@ def _values(config: Any, told: dict[str, Any]) -> Values:
     if config.peft is not None:
         peft = config.peft
         values |= {"lora_r": peft.dim, "lora_alpha": peft.alpha, "lora_dropout": peft.dropout,
-                   "lora_targets": sorted(_hugging_face(peft, told["inputs"]["model"]["model_type"]))}
+                   "lora_targets": sorted(_hugging_face(peft)),
+                   "trained_by_stage": trained_by_stage(config, tp * pp * cp * dp)}
     return values
 
 
@@ -193,14 +193,11 @@ def _layers(model: Any) -> list[int]:
     return found
 
 
-def _hugging_face(peft: Any, model_type: str) -> list[str]:
+def _hugging_face(peft: Any) -> list[str]:
     """The names that PEFT has for what these modules are."""
     parts = {"linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj", "linear_proj": "o_proj",
              "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj", "linear_fc2": "down_proj",
              "linear_qkv": "qkv_proj", "linear_fc1": "gate_up_proj"}
-    mapped = getattr(peft, "canonical_mapping", None)
-    if type(peft).__name__ == "CanonicalLoRA" and not mapped:
-        raise ValueError("CanonicalLoRA has no modules")
     return [parts[name] for name in peft.target_modules]
 
 
