@@ -93,11 +93,14 @@ def test_nothing_fits_names_the_constraint_and_what_would_fit(run: Run, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_an_adapter_has_no_megatron(run: Run) -> None:
-    outcome = run("plan", "--model", "llama2-70b-lora", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8",
-                  "--backend", "megatron")
-    assert outcome.code == 1
-    assert "deepspeed" in outcome.err.lower()
+def test_an_adapter_with_megatron_is_written_for_megatron_bridge(run: Run, tmp_path: Path) -> None:
+    asked = ("--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8")
+    outcome = run("plan", *asked, "--backend", "megatron", "--pin", "tp=2", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "CanonicalLoRA" in (tmp_path / "out" / "train.py").read_text()
+    other = run("render", tmp_path / "out", "--target", "megatron", "--out", tmp_path / "other")
+    assert other.code == 1
+    assert "--target bridge" in other.err
 
 
 def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ class Operator:
     together: loops that are split together or not at all: each group holds whole pieces of the others.
     reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
     linear: the sum of its results for parts of its inputs is its result for their sum.
-    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its input's
-        gradient by itself where the input is whole.
+    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
+        input's gradient by itself where the input is whole.
     part: the module it is written in, as people name it.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig import bridge_adapters
+from symconfig.descriptor import bridge_adapters
 from symconfig.plan import Plan
 from symconfig.render import environment, megatron, summary
 from symconfig.render.bridge_config import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from symconfig import bridge_adapters
 from symconfig.cost.framework import MEGATRON
+from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan

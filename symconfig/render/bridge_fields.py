@@ -11,9 +11,9 @@ from __future__ import annotations
 SECTIONS: dict[str, str] = {
     "model": """transformer_impl num_layers hidden_size ffn_hidden_size kv_channels num_attention_heads num_query_groups
         qk_layernorm multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim
-        position_embedding_type rotary_base rotary_percent rope_type normalization add_bias_linear add_qkv_bias softmax_type glu_linear_offset
-        activation_func_clamp_value attention_dropout hidden_dropout init_method_std make_vocab_size_divisible_by
-        mtp_num_layers mtp_loss_scaling_factor apply_rope_fusion bias_dropout_fusion gradient_accumulation_fusion
+        position_embedding_type rotary_base rotary_percent rope_type normalization add_bias_linear add_qkv_bias
+        softmax_type glu_linear_offset activation_func_clamp_value attention_dropout hidden_dropout init_method_std
+        make_vocab_size_divisible_by mtp_num_layers mtp_loss_scaling_factor apply_rope_fusion bias_dropout_fusion gradient_accumulation_fusion
         init_model_with_meta_device moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_shared_expert_gate
         moe_router_topk moe_router_score_function moe_router_dtype moe_router_pre_softmax moe_router_num_groups
         moe_router_group_topk moe_router_topk_scaling_factor moe_router_enable_expert_bias moe_router_bias_update_rate

@@ -1,5 +1,5 @@
-"""Scaled rotary positions outside latent attention, for which Megatron-Bridge has fields that Megatron-LM has no options
-for (megatron-bridge 0.3.1: models/gpt_provider.py, models/gpt_oss/gpt_oss_provider.py)."""
+"""Scaled rotary positions outside latent attention, which Megatron-Bridge has fields for, and Megatron-LM no options
+(megatron-bridge 0.3.1: models/gpt_provider.py, models/gpt_oss/gpt_oss_provider.py)."""
 
 from __future__ import annotations
 

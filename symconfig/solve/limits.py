@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig import bridge_adapters
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import Offload, Points
+from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph.operator import DISCARDING, LAYER
 from symconfig.solve.stages.problem import Layouts
@@ -182,15 +182,22 @@ _MEGATRON: tuple[Refusal, ...] = (
     ),
 )
 
-# Adapters are Megatron-Bridge's (peft/utils.py, ParallelLinearAdapter), whose linear layers are split as Megatron's.
+
+def _rank_over_tp(model: ModelDescriptor, points: Degrees) -> Any:
+    """Megatron-Bridge splits the rank itself beside column-parallel layers (peft/utils.py, ParallelLinearAdapter)."""
+    found = bridge_adapters.targets(model)
+    if found is None or model.adapter is None or not found.by_columns:
+        return np.zeros_like(points.tp, dtype=bool)
+    return model.adapter.r % points.tp != 0
+
+
 _MEGATRON_ADAPTERS: tuple[Refusal, ...] = (
+    ("adapter rank", "the adapter's rank must divide over tp beside column-parallel layers", _rank_over_tp),
     (
-        "adapter rank",
-        "the adapter's rank must divide over tp beside column-parallel layers",
-        lambda m, p: bridge_adapters.targets(m).by_columns & (m.adapter.r % p.tp != 0),
+        "adapter columns",
+        "hidden_size must divide over tp beside row-parallel layers with adapters",
+        lambda m, p: m.hidden_size % p.tp != 0,
     ),
-    ("adapter columns", "hidden_size must divide over tp beside row-parallel layers with adapters",
-     lambda m, p: m.hidden_size % p.tp != 0),
 )
 
 # Asked for every interleaving of the points that one chunk a stage leaves; the others do not depend on it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from symconfig import bridge_adapters
 from symconfig.cost.framework import Framework
+from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor

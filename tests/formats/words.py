@@ -11,6 +11,7 @@ from symconfig.graph.count import parameters
 from symconfig.plan import Plan
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.summary import nodes
+from symconfig.states.megatron import rank_states
 
 # Kinds of a stage's parts that are no transformer layers.
 _NO_LAYERS = ("embedding", "head", "mtp")
@@ -45,6 +46,7 @@ def words(plan: Plan) -> dict[str, Any]:
         "lora_dropout": adapter.lora_dropout if adapter else None,
         "lora_targets": sorted(target_modules(model)) if adapter else None,  # as Transformers' classes name them
         "parameters": parameters(model).total,
+        "trained_by_stage": _trained_by_stage(plan),
         "num_hidden_layers": model.num_hidden_layers, "hidden_size": model.hidden_size,
         "intermediate_size": model.intermediate_size, "num_attention_heads": model.num_attention_heads,
         "num_key_value_heads": model.num_key_value_heads, "vocab_size": model.vocab_size,
@@ -52,6 +54,16 @@ def words(plan: Plan) -> dict[str, Any]:
         "num_experts_per_tok": model.experts.num_experts_per_tok if model.experts else None,
         **training.model_dump(mode="json"),
     }
+
+
+def _trained_by_stage(plan: Plan) -> list[int] | None:
+    """Elements of adapters on the first rank of each pipeline stage, of Megatron's plans with adapters."""
+    parallel = plan.best.parallel
+    if plan.model.adapter is None or plan.best.target.backend != "megatron":
+        return None
+    ranks = [rank_states(plan, stage * parallel.world_size // parallel.pp) for stage in range(parallel.pp)]
+    return [sum(item.elements for chunk in rank.chunks for item in chunk.parameters if item.trainable)
+            for rank in ranks]
 
 
 def differences(plan: Plan, values: Mapping[str, Any]) -> list[str]:

@@ -82,8 +82,11 @@ def test_more_than_the_cluster_has_and_half_a_node_are_wrong_input() -> None:
         search(MODEL, small, job(16, 16))
 
 
-def test_adapters_have_no_megatron() -> None:
-    assert refusal(tiny("llama2-13b-lora"), sample_cluster(), job(8, 8)).hint == "--backend deepspeed"
+def test_adapters_that_megatron_bridge_cannot_train_are_named() -> None:
+    """The sample model's adapters are on q and v alone: CanonicalLoRA calls one for each of q, k and v."""
+    problem = refusal(tiny("llama2-13b-lora"), sample_cluster(), job(8, 8))
+    assert problem.hint == "--backend deepspeed"
+    assert "q, k and v" in problem.what
 
 
 @pytest.mark.parametrize(("gib", "seq_length"), [(2.0, 2048), (0.6, 4096), (0.35, 4096), (0.3, 8192)])

@@ -39,10 +39,6 @@ def _batch(x: Tensor) -> tuple[str, ...]:
     return (d.EXPERTS,) if d.EXPERTS in x.dims else ()
 
 
-def _deltas(outputs: Sequence[Use]) -> list[Use]:
-    return [Use(Tensor(f"{use.tensor.name}.delta", use.tensor.dims), use.names) for use in outputs]
-
-
 def _plain(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
@@ -50,7 +46,7 @@ def _plain(
     x = _dropped(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])
-    ups = _deltas(outputs)
+    ups = [Use(Tensor(f"{use.tensor.name}.delta", use.tensor.dims), use.names) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (*batch, d.RANK, *width)), (d.RANK,), ups)
     return [up.tensor for up in ups]
 
@@ -101,7 +97,7 @@ def _widened(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs
 
 
 def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
-    """A kernel of its own multiplies by alpha / r; where a fused layer's parts have adapters apart, another joins them."""
+    """A kernel of its own multiplies by alpha / r."""
     delta = Tensor(f"{use.tensor.name}.delta", use.tensor.dims)
     return ctx.build.elementwise(f"{use.tensor.name}.lora_scale", [up], delta, linear=True)
 

@@ -62,7 +62,7 @@ class _Finder:
 
 
 def stand_in() -> None:
-    """megatron-core is imported first, and so knows that there is no Transformer Engine; Bridge takes it for granted."""
+    """megatron-core is imported first, and knows that there is no Transformer Engine; Bridge takes it for granted."""
     importlib.import_module("megatron.core.models.gpt")
     sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     importlib.import_module("megatron.bridge.training.config")
@@ -81,7 +81,8 @@ def accept(folder: Path) -> Values:
     command = dry_run(folder)
     written = command[command.index(next(word for word in command if word.endswith("train.py"))) + 1 :]
     by_file = _configuration(program, written)
-    by_words = _configuration(program, [*_without_config(written), *shlex.split((folder / "overrides.txt").read_text())])
+    overrides = shlex.split((folder / "overrides.txt").read_text())
+    by_words = _configuration(program, [*_without_config(written), *overrides])
     world = _world(command)
     utils: Any = importlib.import_module("megatron.bridge.training.config")
     utils.get_world_size_safe = lambda: world
@@ -95,7 +96,8 @@ def accept(folder: Path) -> Values:
 
 def _train(folder: Path) -> Any:
     spec = importlib.util.spec_from_file_location("train_of_the_plan", folder / "train.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -186,10 +188,12 @@ def _layers(model: Any) -> list[int]:
     state: Any = importlib.import_module("megatron.core.parallel_state")
     state.set_pipeline_model_parallel_world_size(model.pipeline_model_parallel_size)
     chunks, found = model.virtual_pipeline_model_parallel_size, []
+    state.set_virtual_pipeline_model_parallel_world_size(chunks)
     for stage in range(model.pipeline_model_parallel_size):
         state.set_pipeline_model_parallel_rank(stage)
         found.append(sum(block.get_num_layers_to_build(model, vp_stage=chunk, pp_rank=stage)
                          for chunk in (range(chunks) if chunks else [None])))
+    state.destroy_model_parallel()
     return found
 
 

@@ -1,0 +1,169 @@
+"""Target bridge: every option of Megatron-LM's has its field in Megatron-Bridge, or a reason; what adapters become."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig.descriptor import bridge_adapters
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.errors import InfeasibleError
+from symconfig.plan import Recompute
+from symconfig.render import bridge, bridge_config, own_target, render
+from symconfig.render.files import write
+from symconfig.verify.shell import dry_run
+from tests.render.test_megatron_run import PLANS
+from tests.sample_plans import sample_model, sample_plan
+
+BRIDGES = ("core_v0.15.0", "core_v0.16.1")
+WHOLE = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def with_adapter(*targets: str, name: str = "llama2-13b", **adapter: Any) -> Any:
+    return sample_model(name, adapter={"r": 16, "lora_alpha": 32.0, "target_modules": list(targets), **adapter})
+
+
+def said(plan: Any) -> list[str]:
+    try:
+        bridge_config.sections(plan)
+    except InfeasibleError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize("version", BRIDGES)
+@pytest.mark.parametrize("name", PLANS)
+def test_every_option_that_a_plan_may_have_has_a_field_or_a_reason(name: str, version: str) -> None:
+    model, cluster, fields, _ = PLANS[name]
+    assert not [text for text in said(sample_plan(model, cluster, version=version, **fields)) if "no field" in text]
+
+
+@pytest.mark.parametrize("name", [name for name in zoo_models() if load_model(name).adapter is None])
+def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None:
+    model = load_model(name)
+    plan = sample_plan(model, "h100", version=BRIDGES[-1], tp=1, dp=8, pp=1, seq_length=model.max_position_embeddings)
+    reasons = said(plan)
+    assert not [text for text in reasons if "no field" in text]
+    if reasons:  # then no Megatron-LM could be told either, or positions are scaled in a way that Bridge lacks
+        assert all("Megatron" in text for text in reasons)
+        return
+    config = bridge_config.sections(plan)["model"]
+    assert config["num_layers"] == model.num_hidden_layers
+    assert config["vocab_size"] >= model.vocab_size
+    assert config["share_embeddings_and_output_weights"] is model.tie_word_embeddings
+
+
+def test_degrees_batch_and_states_are_the_plans() -> None:
+    plan = sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1], optimizer_offload=0.25)
+    config = bridge_config.sections(plan)
+    model = config["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"], model["context_parallel_size"],
+            model["virtual_pipeline_model_parallel_size"]) == (8, 4, 2, 5)
+    assert config["train"]["global_batch_size"] == plan.best.batch.global_
+    assert config["ddp"]["use_distributed_optimizer"] is config["optimizer"]["use_distributed_optimizer"] is True
+    assert config["optimizer"]["optimizer_offload_fraction"] == 0.25
+    assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
+
+
+def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
+    """Llama 3's factor is 1 by default in GPTModelProvider, and its cross entropy another kernel."""
+    config = bridge_config.sections(sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1]))["model"]
+    assert (config["rope_scaling"], config["rope_scaling_factor"]) == (True, 8.0)
+    assert config["cross_entropy_loss_fusion"] is False
+    assert config["bias_activation_fusion"] is True
+
+
+def test_yarn_is_gpt_oss_own() -> None:
+    plan = sample_plan("gpt-oss-120b", "h100", version=BRIDGES[-1])
+    config = bridge_config.sections(plan)["model"]
+    assert bridge_config.provider(plan.model)[1] == "GPTOSSProvider"
+    assert (config["position_embedding_type"], config["yarn_rotary_scaling_factor"]) == ("yarn", 32.0)
+    assert config["window_attn_skip_freq"] == [int(window) for window in plan.model.sliding_layers]
+
+
+@pytest.mark.parametrize(
+    ("targets", "kind", "modules"),
+    [
+        (WHOLE, "CanonicalLoRA", ("linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate",
+                                  "linear_fc1_up", "linear_fc2")),
+        (["qkv_proj", "o_proj"], "LoRA", ("linear_qkv", "linear_proj")),
+        (["gate_up_proj", "down_proj"], "LoRA", ("linear_fc1", "linear_fc2")),
+        (["o_proj"], "LoRA", ("linear_proj",)),
+    ],
+)
+def test_adapters_get_bridges_names(targets: list[str], kind: str, modules: tuple[str, ...]) -> None:
+    found = bridge_adapters.targets(with_adapter(*targets))
+    assert found == bridge_adapters.Targets(kind, modules)  # type: ignore[arg-type]
+    assert not list(bridge_adapters.refusals(with_adapter(*targets)))
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (with_adapter("q_proj", "v_proj"), ["adapter of some parts"]),
+        (with_adapter("gate_proj"), ["adapter of some parts"]),
+        (with_adapter("qkv_proj", "gate_proj", "up_proj"), ["adapter of both kinds"]),
+        (with_adapter("o_proj", method="qlora"), ["adapter in 4 bits"]),
+        (with_adapter("o_proj", "down_proj", name="qwen3-30b-a3b"), ["adapter of experts"]),
+        (with_adapter("o_proj", name="deepseek-v3"), ["adapter of latent attention"]),
+        (with_adapter("q_proj", "down_proj", name="deepseek-v3", method="qlora"),
+         ["adapter in 4 bits", "adapter of latent attention", "adapter of experts", "adapter of some parts"]),
+    ],
+)
+def test_adapters_that_bridge_cannot_train_are_refused_by_all_reasons(model: Any, names: list[str]) -> None:
+    assert [name.replace("adapters", "adapter") for name, _ in bridge_adapters.refusals(model)] == names
+
+
+def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> None:
+    plan = sample_plan(with_adapter(*WHOLE, lora_dropout=0.1), version=BRIDGES[-1])
+    files = render(plan, "bridge")
+    assert own_target(plan) == "bridge"
+    call = next(node for node in ast.walk(ast.parse(files["train.py"]))
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "CanonicalLoRA")
+    given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    assert given == {"target_modules": ["linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate",
+                                        "linear_fc1_up", "linear_fc2"], "dim": 16, "alpha": 32, "dropout": 0.1}
+    assert "peft" not in yaml.safe_load(files["overrides.yaml"])
+    assert "finetune(config, forward_step)" in files["train.py"]
+
+
+@pytest.mark.parametrize("name", ["llama2-13b", "deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "gpt3-175b"])
+def test_yaml_overrides_and_launcher_say_the_same(name: str, tmp_path: Path) -> None:
+    plan = sample_plan(name, "h100", version=BRIDGES[-1], recompute=Recompute("selective", ("core_attn",)))
+    folder = tmp_path / "out"
+    write(render(plan, "bridge"), folder)
+    ast.parse((folder / "train.py").read_text())
+    config = yaml.safe_load((folder / "overrides.yaml").read_text())
+    assert config == bridge_config.sections(plan)
+    words = shlex.split((folder / "overrides.txt").read_text())
+    assert [word.partition("=")[0] for word in words] == [f"{a}.{b}" for a, fields in config.items() for b in fields]
+    assert "model.recompute_modules=[core_attn]" in words
+    done = dry_run(folder, "launch.sh", 20.0)
+    assert done.status == 0
+    assert str(folder / "train.py") in done.words
+    assert str(folder / "overrides.yaml") in done.words
+
+
+def test_texts_are_quoted_as_hydra_reads_them() -> None:
+    said = bridge_config.words({"a": {"layout": "Et*3|(tt|)*2L", "name": "it's", "flag": True, "none": None,
+                                      "list": ["core_attn", 1], "small": 1e-05, "word": "adam", "number": "3"}})
+    assert said == ["a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null",
+                    "a.list=[core_attn,1]", "a.small=1e-05", "a.word=adam", "a.number='3'"]
+
+
+def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
+    plan = sample_plan("llama2-13b", version="core_v0.19.0")
+    assert bridge_config.version(plan) == "core_v0.16.1"
+    assert any("core_v0.19.0" in note for note in bridge.variables(plan)["notes"])  # type: ignore[attr-defined]
+    same = sample_plan("llama2-13b", version="core_v0.15.0")
+    assert bridge_config.version(same) == "core_v0.15.0"
+    assert not bridge.variables(same)["notes"]
+
+
+def test_a_plan_for_deepspeed_is_refused_with_the_way_out() -> None:
+    assert any("--backend megatron" in text for text in said(sample_plan("llama2-13b", backend="deepspeed")))
