@@ -70,5 +70,5 @@ def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
                "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so")
     if any(chosen & whole and not whole <= chosen for whole in _WHOLE):
         yield ("adapters of some parts",
-               "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: of q, k and v, or of gate "
-               "and up")
+               "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: of q, k and v, or of "
+               "gate and up")

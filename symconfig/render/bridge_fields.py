@@ -9,22 +9,24 @@ from __future__ import annotations
 
 # Section -> options whose field there has the option's own name.
 SECTIONS: dict[str, str] = {
-    "model": """transformer_impl num_layers hidden_size ffn_hidden_size kv_channels num_attention_heads num_query_groups
-        qk_layernorm multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim
-        position_embedding_type rotary_base rotary_percent rope_type normalization add_bias_linear add_qkv_bias
-        softmax_type glu_linear_offset activation_func_clamp_value attention_dropout hidden_dropout init_method_std
-        make_vocab_size_divisible_by mtp_num_layers mtp_loss_scaling_factor apply_rope_fusion bias_dropout_fusion gradient_accumulation_fusion
-        init_model_with_meta_device moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_shared_expert_gate
-        moe_router_topk moe_router_score_function moe_router_dtype moe_router_pre_softmax moe_router_num_groups
-        moe_router_group_topk moe_router_topk_scaling_factor moe_router_enable_expert_bias moe_router_bias_update_rate
-        moe_router_load_balancing_type moe_aux_loss_coeff moe_token_dispatcher_type moe_flex_dispatcher_backend
-        moe_enable_deepep moe_grouped_gemm overlap_moe_expert_parallel_comm tensor_model_parallel_size
+    "model": """transformer_impl num_layers hidden_size ffn_hidden_size kv_channels num_attention_heads
+        num_query_groups qk_layernorm multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim
+        qk_pos_emb_head_dim v_head_dim position_embedding_type rotary_base rotary_percent rope_type
+        normalization add_bias_linear add_qkv_bias softmax_type glu_linear_offset activation_func_clamp_value
+        attention_dropout hidden_dropout init_method_std make_vocab_size_divisible_by mtp_num_layers
+        mtp_loss_scaling_factor apply_rope_fusion bias_dropout_fusion gradient_accumulation_fusion
+        init_model_with_meta_device moe_ffn_hidden_size moe_shared_expert_intermediate_size
+        moe_shared_expert_gate moe_router_topk moe_router_score_function moe_router_dtype
+        moe_router_pre_softmax moe_router_num_groups moe_router_group_topk moe_router_topk_scaling_factor
+        moe_router_enable_expert_bias moe_router_bias_update_rate moe_router_load_balancing_type
+        moe_aux_loss_coeff moe_token_dispatcher_type moe_flex_dispatcher_backend moe_enable_deepep
+        moe_grouped_gemm overlap_moe_expert_parallel_comm tensor_model_parallel_size
         pipeline_model_parallel_size context_parallel_size cp_comm_type expert_model_parallel_size
         expert_tensor_parallel_size sequence_parallel tp_comm_overlap pipeline_model_parallel_layout
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm
-        microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers recompute_modules
-        fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale mscale_all_dim
-        layernorm_epsilon layernorm_zero_centered_gamma""",
+        microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers
+        recompute_modules fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale
+        mscale_all_dim layernorm_epsilon layernorm_zero_centered_gamma""",
     "train": "micro_batch_size global_batch_size train_iters eval_iters eval_interval",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
