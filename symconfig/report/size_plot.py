@@ -45,7 +45,7 @@ def plot(found: Size, path: Path) -> None:
         axis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="major", labelsize=8)
     axes.grid(which="major", color="0.92", linewidth=0.6, zorder=0)
-    axes.set_title(f"{asked.model.name}, {asked.tokens:.3g} tokens: numbers of GPUs", loc="left", fontsize=11)
+    axes.set_title(f"{asked.model.name}, {asked.tokens:,} tokens: numbers of GPUs", loc="left", fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, fontsize=9, frameon=False)
     save(figure, path)
 

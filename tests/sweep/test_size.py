@@ -160,3 +160,15 @@ def test_a_picture(run: Run, given: list[Task], tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         assert run("size", *ASKED, "--deadline", "3d", "--plot", tmp_path / name).code == 0
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_real_plans_are_those_of_the_command_that_is_named() -> None:
+    batch = {"global_batch_size": 64, "seq_length": 2048}
+    found = symconfig.size("qwen2.5-7b-lora", "2h", "100M", ["h100"], most_gpus=8, **batch)
+    (h100,) = found.clusters
+    assert h100.smallest is not None
+    plan = symconfig.plan("qwen2.5-7b-lora", "h100", h100.smallest.gpus, 64, 2048)
+    assert h100.smallest.values["step_s"] == plan.best.predicted.step_s
+    assert h100.smallest.run_s == found.question.steps * plan.best.predicted.step_s
+    fewer = [one for one in h100.tried if one.gpus < h100.smallest.gpus]
+    assert all(one.run_s > 7200 for one in fewer)
