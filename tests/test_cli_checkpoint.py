@@ -51,6 +51,16 @@ def test_another_model_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "num_hidden_layers 32 -> 40" in capsys.readouterr().out
 
 
+def test_weights_of_a_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    for layers, code, said in ((40, 0, "AutoBridge.import_ckpt"), (32, 1, "num_hidden_layers 32 -> 40")):
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": layers}))
+        assert cli.main(["checkpoint", str(folder), "--plan", plan(tmp_path, tp=2)]) == code
+        assert said in capsys.readouterr().out
+
+
 def test_all_that_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checkpoint", str(tmp_path), "--old", str(tmp_path / "plan.json")]) == 2
     told = capsys.readouterr().err

@@ -170,6 +170,16 @@ def _framework(old: Plan, new: Plan) -> str:
     return _other("framework", old.best.target.backend, new.best.target.backend)
 
 
+@fact("into-megatron", "the new run is Megatron-LM's")
+def _into_megatron(old: Plan, new: Plan) -> str:
+    return "Megatron-LM" if new.best.target.backend == "megatron" else ""
+
+
+@fact("into-deepspeed", "the new run is DeepSpeed's")
+def _into_deepspeed(old: Plan, new: Plan) -> str:
+    return "DeepSpeed" if new.best.target.backend == "deepspeed" else ""
+
+
 @fact("older-release", "the new run has an older release of the framework")
 def _older(old: Plan, new: Plan) -> str:
     releases = [plan.best.target.version for plan in (old, new)]

@@ -12,10 +12,11 @@ from symconfig.plan import Parallel, Plan
 from symconfig.targets import DEEPSPEED_RELEASE
 
 Stage: TypeAlias = Literal[0, 1, 2, 3]
-# Of a model's fields, the names in Megatron-LM's arguments.
-SIZES = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_size", "intermediate_size": "ffn_hidden_size",
-         "num_attention_heads": "num_attention_heads", "num_key_value_heads": "num_query_groups",
-         "num_nextn_predict_layers": "mtp_num_layers"}
+# A model's fields, and their names in Megatron-LM's arguments or in config.json.
+SIZES = (("num_hidden_layers", "num_layers"), ("hidden_size", "hidden_size"), ("intermediate_size", "ffn_hidden_size"),
+         ("num_attention_heads", "num_attention_heads"), ("num_key_value_heads", "num_query_groups"),
+         ("num_nextn_predict_layers", "mtp_num_layers"), ("num_hidden_layers", "num_hidden_layers"),
+         ("vocab_size", "vocab_size"))
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
@@ -41,8 +42,7 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
 def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
     """With the sizes that the folder says: a checkpoint of another model is found out."""
     says = checkpoint.says
-    update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES.items()
-                                 if isinstance(says.get(theirs), int)}
+    update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES if isinstance(says.get(theirs), int)}
     if like.num_key_value_heads == like.num_attention_heads or like.latent is not None:
         update.pop("num_key_value_heads", None)  # Megatron-LM's are 1 where no groups were asked for
     if like.intermediate_size == 0:
