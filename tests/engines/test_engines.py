@@ -135,3 +135,26 @@ def test_a_dask_cluster_that_runs_already_is_used(tmp_path: Path, monkeypatch: p
         rows = list(run(tasks(5), Wanted("dask", address=cluster.scheduler_address)))
         assert len(rows) == 5
         assert cluster.scheduler.workers
+
+
+def test_a_ray_cluster_that_loses_a_machine_in_mid_sweep_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    answering(monkeypatch, "ray", tmp_path, slow_s=0.3)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        other = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        work = tasks(20)
+        rows = run(work, Wanted("ray", address=cluster.address))
+        found = [next(rows) for _ in range(6)]
+        cluster.remove_node(other, allow_graceful=False)
+        found += rows
+        assert sorted(row.id for row in found) == sorted(task.id for task in work)
+        assert {row.status for row in found} == {Status.PLANNED}
+        assert len({mark.read_text(encoding="utf-8").split()[0] for mark in tmp_path.iterdir()}) >= 2
+    finally:
+        cluster.shutdown()
