@@ -7,6 +7,7 @@ A framework's module lies in this folder, has a name without an underscore, and 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from symconfig import plan_shape
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Plan, Target
+from symconfig.render import manifest, own_target
 from symconfig.render.flags import resolve
 from symconfig.targets import DEEPSPEED_RELEASE
 
@@ -127,11 +129,37 @@ def verify(
         raise InputError(Problem("runs the modules of Megatron-LM only", file=str(folder), field="--trace",
                                  got=f"files for {plan.best.target.backend}",
                                  hint="symconfig render DIR/plan.json --target megatron --out NEW"))
+    other = _other_format(folder)
+    if other and (build or trace):
+        raise InputError(Problem("builds ranks of Megatron-LM's and DeepSpeed's own files only", file=str(folder),
+                                 field="--trace" if trace else "--build", got=f"files for {other}",
+                                 hint=_rendered_anew(plan)))
     found = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():
-        if module.applies(plan):
+        if other and name in _FILES and module.applies(plan):
+            found.append(Check(f"{name}'s own checks", "skipped", f"these are files for {other}, which its real parser "
+                               "reads in make verify-formats", 0.0))
+        elif module.applies(plan):
             found.extend(_guarded(name, module, folder, plan, options))
     return found
+
+
+def _rendered_anew(plan: Plan) -> str | None:
+    """How to get such files of this plan; Megatron-LM has none for adapters."""
+    own = own_target(plan)
+    return f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None
+
+
+def _other_format(folder: Path) -> str | None:
+    """The target of the folder's manifest, where its files are of neither framework's own format."""
+    if any((folder / name).exists() for name in _FILES.values()):
+        return None
+    try:
+        data = json.loads((folder / manifest.NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    target = data.get("target") if isinstance(data, dict) else None
+    return target if isinstance(target, str) and target not in _FILES else None
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:

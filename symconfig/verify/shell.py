@@ -50,7 +50,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
             yield watch.check(f"{name} is there", "failed", f"{folder / name} is missing")
     yield shellcheck(folder, present, options.timeout_s)
     for name in present:
-        yield _dry_run_check(folder, name, plan, options.timeout_s)
+        yield _dry_run_check(folder, name, options.timeout_s)
 
 
 def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
@@ -121,7 +121,9 @@ def _ansi_c(match: re.Match[bytes]) -> bytes:
     return bytes([int(hexadecimal, 16)]) if hexadecimal else _LETTERS.get(letter, letter)
 
 
-def _dry_run_check(folder: Path, name: str, plan: Plan, timeout_s: float) -> Check:
+def _dry_run_check(folder: Path, name: str, timeout_s: float) -> Check:
+    from symconfig.verify.megatron_arguments import FILE
+
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"
     ran = dry_run(folder, name, timeout_s)
@@ -129,7 +131,7 @@ def _dry_run_check(folder: Path, name: str, plan: Plan, timeout_s: float) -> Che
         return watch.check(title, "failed", f"ended with status {ran.status}: {ran.said or 'it said nothing'}")
     if not ran.words:
         return watch.check(title, "failed", "printed no command")
-    if name == "launch.sh" and plan.best.target.backend == "megatron":
+    if name == "launch.sh" and (folder / FILE).is_file():
         return _same_arguments(folder, ran, watch, title)
     return watch.check(title, "passed", f"prints a command of {len(ran.words)} words")
 
