@@ -79,8 +79,11 @@ def parse(text: str, file: str, accept_edits: bool = False) -> Plan:
     document = Document(_data(text, file), file)
     _check_schema(document)
     reader = _Reader(document)
-    plan = reader.plan()
-    edited = [] if accept_edits else list(_edited(document))
+    try:
+        plan = reader.plan()
+        edited = [] if accept_edits else list(_edited(document))
+    except RecursionError:
+        raise InputError(Problem("is nested deeper than any plan", file=file)) from None
     if plan is not None and not edited:
         return plan
     raise InputError(list(_with_places([*reader.problems, *edited], text, file)))

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from symconfig import __version__, plan_file
 from symconfig.errors import InputError
@@ -40,19 +42,23 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> str:
     return json.dumps(data)
 
 
+VALUES = (None, "x", [], {}, float("nan"), True, -1.5)
+
+
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
-@pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), True, -1.5], ids=repr)
-def test_any_one_value_of_another_type_is_read_or_refused(backend: str, value: Any) -> None:
+@pytest.mark.parametrize("place", range(len(VALUES)), ids=map(repr, VALUES))
+def test_any_one_value_of_another_type_is_read_or_refused(backend: str, place: int) -> None:
+    """Every third field with each value: together, all of them several times."""
     data = sample_plan("llama2-13b", backend=backend).to_dict()
+    paths = [path for path in leaves(data) if path and path[0] != "digests"
+             and not (path[0] == "alternatives" and len(path) > 3)]  # each is as the best is
     refused = 0
-    for path in leaves(data):
-        if not path or path[0] == "digests" or (path[0] == "alternatives" and len(path) > 3):  # each is as the best is
-            continue
+    for path in paths[place % 3 :: 3]:
         try:
-            Plan.from_json(changed(data, path, value), accept_edits=True).to_json()
+            Plan.from_json(changed(data, path, VALUES[place]), accept_edits=True).to_json()
         except InputError:
             refused += 1
-    assert refused > 50
+    assert refused > len(paths) / 10
 
 
 def test_what_is_read_back_is_the_same(run: Run, tmp_path: Path) -> None:
@@ -94,6 +100,37 @@ def test_an_edited_part_is_named_with_its_place_and_the_way_on(name: str, run: R
     line = int(ended.err.split(f"{file}:")[1].split(":")[0])
     assert f'"{path[1] if path[0] == "inputs" else said.split(":")[0]}"' in file.read_text().splitlines()[line - 1]
     Plan.load(file, accept_edits=True)
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return {**value, "more": 1} if isinstance(value, dict) else [*value, 1] if isinstance(value, list) else f"{value}x"
+
+
+DATA = json.loads(sample_plan("deepseek-v3", "h100").to_json())
+SIGNED = [path for path in leaves(DATA) if path and path[0] not in ("schema", "symconfig", "digests", "search")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SIGNED))
+def test_nothing_can_be_changed_unnoticed(path: tuple[Any, ...]) -> None:
+    value = DATA
+    for key in path:
+        value = value[key]
+    with pytest.raises(InputError):
+        Plan.from_json(changed(DATA, path, other(value)))
+
+
+@pytest.mark.parametrize("depth", [90, 300, 600, 980, 5000])
+@pytest.mark.parametrize("accept_edits", [False, True])
+def test_a_plan_that_nests_deeper_than_any_is_refused(depth: int, accept_edits: bool) -> None:
+    text = sample_plan().to_json().replace('"binding": "', f'"binding": {"[" * depth}{"]" * depth}, "x": "', 1)
+    with pytest.raises(InputError):
+        Plan.from_json(text, accept_edits=accept_edits)
 
 
 def test_all_edits_and_all_wrong_fields_are_said_at_once(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from symconfig.errors import Problem
-from symconfig.render.environment import Variable, applying
+from symconfig.render.environment import Row, applying
 from symconfig.rules.facts import MegatronFacts, NotKnown
 from symconfig.rules.megatron_grid import CP, TP
 from symconfig.rules.megatron_switches import REDUCE
@@ -52,7 +52,7 @@ def _clause(reason: str) -> str:
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
 
 
-def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Variable, str | None]]:
+def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
     """What must (or should) be set for these options, and what is."""
     if facts.architecture is None:
         raise NotKnown
