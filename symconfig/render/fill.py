@@ -130,8 +130,19 @@ def environment(*folders: Path) -> Sandbox:
     return Sandbox(*folders)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines stays in lines, where YAML can say it so."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def as_yaml(value: object, indent: int = 0) -> str:
     """A value as YAML, without the last line end; a mapping or a list in block style, so many blanks deep."""
-    text = yaml.safe_dump(value, default_flow_style=False, sort_keys=False, width=10**6)
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**6)
     text = text.removesuffix("\n").removesuffix("\n...")
-    return text.replace("\n", "\n" + " " * indent)
+    return re.sub(r"\n(?!\n)", "\n" + " " * indent, text)

@@ -140,6 +140,7 @@ def test_nodes_too_many_end_well_and_too_few_with_a_sentence(
 def test_slurm_is_asked_for_a_range_and_starts_all_that_it_gave(folder: Path, tmp_path: Path) -> None:
     text = (folder / "sbatch.sh").read_text()
     assert "#SBATCH --nodes=1-4\n" in text
+    assert "#SBATCH --ntasks" not in text  # Slurm would then give the fewest nodes
     assert "#SBATCH --partition=big\n" in text
     for name, does in {"scontrol": 'echo node-a; echo node-b', "srun": 'echo "$MASTER_ADDR" "$NNODES" "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
