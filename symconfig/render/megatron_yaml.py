@@ -102,7 +102,9 @@ def _validated(plan: Plan, args: Values) -> None:
     if "async_strategy" in args and not args["async_save"]:
         args["async_strategy"] = "mcore"
     if parallel.vpp > 1:
+        # The loader reads the one that says layers, and none of the others.
         args["num_layers_per_virtual_pipeline_stage"] = model.num_hidden_layers // (parallel.pp * parallel.vpp)
+        args["num_virtual_stages_per_pipeline_rank"] = None
     else:
         args["align_param_gather"] = False
 

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from symconfig.audit.sides import side
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
+from symconfig.launch.read import read
 from symconfig.plan import Plan, Recompute
+from symconfig.recover.asked import Asked
 from symconfig.render import environment, flags, megatron, megatron_fields, render
 from symconfig.render.files import write
 from symconfig.render.megatron_args import Group
@@ -29,6 +32,7 @@ ELSEWHERE = {
     "cp_comm_type": "a list of one there; TransformerConfig gets the same",
     "num_query_groups": "read only with group_query_attention",
     "num_layers_per_virtual_pipeline_stage": "how the loader is told of virtual stages",
+    "num_virtual_stages_per_pipeline_rank": "the other way, which it does not know",
     "yaml_cfg": "the file", "language_model": "a section", "model_parallel": "a section",
     "use_custom_fsdp": "a former name, which nothing reads",
     # Of the server for inference: two options share a destination, whose default is that of the one added first.
@@ -36,7 +40,7 @@ ELSEWHERE = {
 }
 # What the file says otherwise than argparse leaves it, since validate_args would still change it.
 VALIDATED = {"moe_layer_freq", "window_attn_skip_freq", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
-             "cp_comm_type", "num_query_groups"}
+             "cp_comm_type", "num_query_groups", "num_virtual_stages_per_pipeline_rank"}
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "interleaved": ("llama3.1-70b", {"precision": "fp8"}),
     "experts": ("mixtral-8x7b", {"recompute": Recompute("selective", ("core_attn", "moe_act"))}),
@@ -110,6 +114,19 @@ def test_it_reads_back_as_the_plan(name: str) -> None:
     chosen = {table.flags[option[0]].dest for group in groups for option in group.options}
     chosen -= {"num_virtual_stages_per_pipeline_rank"} if plan.best.parallel.vpp > 1 else set()
     assert {dest: back[dest] for dest in chosen} == {dest: told[dest] for dest in chosen}
+
+
+@pytest.mark.parametrize("model", ["llama3.1-70b", "mixtral-8x7b"])
+def test_all_spellings_of_a_plan_are_audited_as_the_same_run(model: str, tmp_path: Path) -> None:
+    plan = sample_plan(model)
+    runs = []
+    for target, file in (("megatron", "launch.sh"), (NAME, "megatron.yaml"), ("model-args", "model_config.yaml")):
+        write(render(plan, target), tmp_path / target)
+        found = side(read(str(tmp_path / target / file)), Asked(None, plan.best.parallel.world_size, None, None, None))
+        runs.append(found.run(plan.cluster))
+    assert runs[0].configuration == runs[1].configuration == runs[2].configuration
+    assert runs[0].options == runs[1].options == runs[2].options
+    assert runs[0].described.model == runs[1].described.model == runs[2].described.model
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,16 @@ def _tokenizer(entry: Entry, near: Near) -> Iterator[Meaning]:
         yield "tokenizer_type", AS_WRITTEN
 
 
+def _weight_shards(of: str) -> Callable[[Entry, Near], Iterator[Meaning]]:
+    """As many shards of the weights as the degree itself has: nothing is split further."""
+
+    def meaning(entry: Entry, near: Near) -> Iterator[Meaning]:
+        if entry.value != near(of):
+            yield entry.path[-1], AS_WRITTEN
+
+    return meaning
+
+
 _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "loss": "L"}
 
 
@@ -223,4 +233,6 @@ SPECIAL: dict[str, Callable[[Entry, Near], Iterator[Meaning]]] = {
     "bias_activation_fusion": _fused_activation,
     "cpu_offloading_num_layers": _offloaded_layers,
     "pipeline_model_parallel_layout": _layout,
+    "tensor_parallel_num_weight_shards": _weight_shards("tensor_model_parallel_size"),
+    "expert_tensor_parallel_num_weight_shards": _weight_shards("expert_tensor_parallel_size"),
 }
