@@ -14,7 +14,7 @@ from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
 from symconfig.render.torchtitan_limits import Flavor, refuse
-from symconfig.render.trainer import json_file
+from symconfig.render.trainer import STABLE_SHARE, json_file
 from symconfig.resources import data_dir
 
 NAME = "torchtitan"
@@ -25,7 +25,6 @@ CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 OTHER = ("The plan was made for the other framework. torchtitan keeps weights and gradients in fp32 and shards them "
          "over the data ranks (FSDP2): times and bytes are only a first guess of what it takes")
 _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
-_STABLE_SHARE = 10
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -131,7 +130,7 @@ def _schedule(plan: Plan) -> dict[str, Any]:
     if training.lr_decay_iters is not None:
         found["total_steps"] = training.lr_decay_iters
     if style == "WSD":
-        found["decay_ratio"] = 1 / _STABLE_SHARE
+        found["decay_ratio"] = 1 / STABLE_SHARE
     return {**found, "decay_type": "cosine" if style == "cosine" else "linear",
             "min_lr_factor": training.min_lr / training.lr}
 

@@ -21,7 +21,7 @@ from symconfig.render.summary import Row
 
 Json = dict[str, Any]
 
-_STABLE_SHARE = 10  # Megatron-LM demands how long WSD decays; a tenth of the run is common
+STABLE_SHARE = 10  # Megatron-LM demands how long WSD decays; a tenth of the run is common
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
@@ -97,7 +97,7 @@ def schedule(plan: Plan) -> Json:
         return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
     if style == "linear":
         return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
-    decay = max(1, (training.lr_decay_iters or training.train_iters) // _STABLE_SHARE)
+    decay = max(1, (training.lr_decay_iters or training.train_iters) // STABLE_SHARE)
     return {**found, "lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {
         "num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": floor / training.lr}}
 
