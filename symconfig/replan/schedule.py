@@ -164,8 +164,11 @@ class _Kept:
 
     def _tokens(self) -> Iterator[str]:
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
-        before, after = (self.before.train_iters - self.step) * old, self.after.train_iters * new
-        after -= self.step * new if self.backend == "megatron" else self._seen
+        before, after = self.before.train_iters * old, self.after.train_iters * new
+        if self.backend == "megatron":
+            before, after = before - self.step * old, after - self.step * new
+        else:
+            before, after = before - self._seen, after - self._seen
         more = f", {count(after - before)} more, since steps are whole" if after > before else ""
         of = "what is left of the run" if self.step else "the run"
         yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
