@@ -11,7 +11,6 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.plan import Plan, Recompute
-from symconfig.render import megatron as render
 from symconfig.render import render as render_for
 from symconfig.render.files import write
 from symconfig.verify import checks, megatron_source
@@ -21,7 +20,7 @@ from tests.sample_plans import sample_plan
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for file in render.render(sample_plan()):
+    for file in render_for(sample_plan(), "megatron"):
         (tmp_path / file.path).write_text(file.text, encoding="utf-8")
     return tmp_path
 

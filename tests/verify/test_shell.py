@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.render import megatron as render
+from symconfig.render import render
 from symconfig.verify import shell
 from symconfig.verify.checks import Options
 from tests.sample_plans import sample_plan
@@ -22,7 +22,7 @@ def script(folder: Path, text: str, name: str = "launch.sh") -> Path:
 
 def test_what_is_rendered_passes(tmp_path: Path) -> None:
     plan = sample_plan()
-    for file in render.render(plan):
+    for file in render(plan, "megatron"):
         (tmp_path / file.path).write_text(file.text, encoding="utf-8")
     found = list(shell.checks(tmp_path, plan, Options()))
     assert [check.status for check in found] == ["passed"] * 3, found
