@@ -1,4 +1,4 @@
-"""Folders of formats that neither framework reads itself: their scripts are checked, and nothing is claimed of the rest."""
+"""Folders of formats that neither framework reads itself: scripts are checked, and nothing is claimed of the rest."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def test_scripts_are_checked_and_the_frameworks_part_is_skipped(folder: Path) ->
 
 @pytest.mark.parametrize("asked", ["build", "trace"])
 def test_ranks_of_such_a_folder_are_not_built(folder: Path, asked: str) -> None:
-    with pytest.raises(InputError, match="files for bridge.*--target megatron"):
+    with pytest.raises(InputError, match=r"files for bridge.*--target megatron"):
         verify(folder, **{asked: True})  # type: ignore[arg-type]

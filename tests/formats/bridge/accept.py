@@ -2,7 +2,8 @@
 
 train.py builds its ConfigContainer, merges the YAML through Bridge's process_config_with_overrides, and the command
 line's overrides over a second one, which must be the same. Then Bridge's runtime_config_update applies the mixed
-precision and runs ConfigContainer.validate(), with TransformerConfig.__post_init__ of megatron-core below it. Stood in
+precision and runs ConfigContainer.validate(), with TransformerConfig.__post_init__ of megatron-core below it. Of a plan
+with adapters ranks are built and counted (built.py), and the adapters' collectives (collectives.py). Stood in
 for: Transformer Engine, Triton, wandb and TensorBoard, which are imported and not used here; the world's size, and a
 GPU's compute capability.
 """
@@ -18,6 +19,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import collectives
 import torch
 from accepting import Values, answer, dry_run
 from built import trained_by_stage
@@ -163,6 +165,7 @@ def _values(config: Any) -> Values:
                    "etp": model.expert_tensor_parallel_size, "moe_dispatcher": model.moe_token_dispatcher_type,
                    "overlap_moe_a2a": model.overlap_moe_expert_parallel_comm}
     if config.peft is not None:
+        collectives.check()
         peft = config.peft
         values |= {"lora_r": peft.dim, "lora_alpha": peft.alpha, "lora_dropout": peft.dropout,
                    "lora_targets": sorted(_hugging_face(peft)),
