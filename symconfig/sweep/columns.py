@@ -27,30 +27,37 @@ class Column:
     of: Callable[[Plan], Value] | None = None
 
 
-def _asked(name: str, kind: Kind, unit: str, says: str) -> Column:
-    return Column(name, kind, unit, says)
-
-
 def _interval(plan: Plan, name: str, end: int) -> float | None:
     found = plan.best.predicted.interval.get(name)
     return None if found is None else found[end]
 
 
+def _sha256(plan: Plan) -> str:
+    from hashlib import sha256
+
+    return sha256(plan.to_json().encode()).hexdigest()
+
+
+def gpu_hours(tokens_per_s_per_gpu: float) -> float:
+    """For a billion tokens."""
+    return TOKENS / tokens_per_s_per_gpu / HOUR_S
+
+
 INPUTS = (
-    _asked("id", "text", "", "digest of what is asked: the job's fields, and the model and the cluster as described"),
-    _asked("model", "text", "", "zoo name or path, as asked"),
-    _asked("cluster", "text", "", "zoo name or path, as asked"),
-    _asked("gpus", "whole", "GPUs", "all of them used; where auto was asked, what was found"),
-    _asked("global_batch_size", "whole", "sequences", "of an optimizer step"),
+    Column("id", "text", "", "digest of what is asked: the job's fields, and the model and the cluster as described"),
+    Column("model", "text", "", "zoo name or path, as asked"),
+    Column("cluster", "text", "", "zoo name or path, as asked"),
+    Column("gpus", "whole", "GPUs", "all of them used; where auto was asked, what was found"),
+    Column("global_batch_size", "whole", "sequences", "of an optimizer step"),
     Column("seq_length", "whole", "tokens", "of a sequence", lambda p: p.best.batch.seq_length),
     Column("backend", "text", "", "megatron or deepspeed", lambda p: p.best.target.backend),
     Column("framework_version", "text", "", "of the backend", lambda p: p.best.target.version),
     Column("task", "text", "", "pretrain, sft or lora", lambda p: p.job.task),
     Column("precision", "text", "", "that the plan has; asked is in `fields`", lambda p: p.best.options.precision),
-    _asked("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
-    _asked("status", "text", "", "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
+    Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
+    Column("status", "text", "", "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
            "lost: its worker died, again and again"),
-    _asked("reason", "text", "", "why there is no plan"),
+    Column("reason", "text", "", "why there is no plan"),
 )
 DEGREES = (
     Column("tp", "whole", "", "tensor-parallel degree", lambda p: p.best.parallel.tp),
@@ -109,7 +116,7 @@ SEARCHED = (
     Column("gap", "number", "share", "of the step by which a candidate that was left out could be faster",
            lambda p: p.search.gap),
     Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job",
-           lambda p: _sha256(p)),
+           _sha256),
 )
 COSTS = (
     Column("gpu_hours", "number", "GPU-hours", "for a billion tokens of steady steps",
@@ -117,11 +124,6 @@ COSTS = (
     Column("cost", "number", "as in `prices`", "of a billion tokens; empty without a price of the cluster"),
 )
 COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
-
-
-def gpu_hours(tokens_per_s_per_gpu: float) -> float:
-    """For a billion tokens."""
-    return TOKENS / tokens_per_s_per_gpu / HOUR_S
 
 
 def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
@@ -139,9 +141,3 @@ def planned(plan: Plan) -> dict[str, Value]:
     """The columns that a plan fills."""
     return {"gpus": plan.best.parallel.world_size,
             **{column.name: column.of(plan) for column in COLUMNS if column.of is not None}}
-
-
-def _sha256(plan: Plan) -> str:
-    from hashlib import sha256
-
-    return sha256(plan.to_json().encode()).hexdigest()

@@ -44,7 +44,7 @@ def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row
             yield answer(task)
 
     module = ModuleType("instant")
-    module.__dict__.update(NAME="instant", DOES="at once", check=lambda wanted: None, run=run)
+    module.__dict__.update(NAME="instant", check=lambda wanted: None, run=run)
     monkeypatch.setattr(engines, "engines", lambda: {"instant": module})
     return given
 

@@ -45,7 +45,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
             yield answer(task)
 
     module = ModuleType("local")
-    module.__dict__.update(NAME="local", DOES="at once", check=lambda wanted: None, run=run)
+    module.__dict__.update(NAME="local", check=lambda wanted: None, run=run)
     monkeypatch.setattr(engines, "engines", lambda: {"local": module})
     return found
 

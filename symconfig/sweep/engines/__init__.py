@@ -1,4 +1,4 @@
-"""What runs the tasks of a sweep. An engine is one module here: `NAME`, `DOES` and `run(tasks, wanted)`.
+"""What runs the tasks of a sweep. An engine is one module here: `NAME`, `check(wanted)` and `run(tasks, wanted)`.
 
 `run` yields the row of every task as it is done, in any order. A worker that dies takes nothing with it: its task is
 tried again, at most `TRIES` times in all, and then yielded as lost. Closing the iterator stops the work.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 NAME = "dask"
 CONNECT_S = 10.0
-DOES = "the Dask scheduler at --address, or one of this machine's cores"
 
 
 def check(wanted: Wanted) -> None:

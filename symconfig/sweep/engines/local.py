@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from symconfig.sweep.engines import Wanted
 
 NAME = "local"
-DOES = "one process on each core of this machine"
 # Plans are weighed in small arrays: several threads a process only get in each other's way.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 WORKER = ("-P", "-m", "symconfig.sweep.worker")  # what Python is told to run

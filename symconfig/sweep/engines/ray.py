@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 NAME = "ray"
 CONNECT_S = 10.0
-DOES = "the Ray cluster at --address, or one of this machine's cores"
 
 
 def check(wanted: Wanted) -> None:
