@@ -135,7 +135,8 @@ def _command(found: Replan) -> Iterator[str]:
 
 def _files(found: Replan) -> str:
     if found.files is None:
-        return "All files are other ones."
+        other = found.old.best.target.backend != found.new.best.target.backend
+        return "All files are other ones." if other else "Which files change depends on the target (--target)."
     if not found.files:
         return "No file of the old plan changes but plan.json."
     return f"Files that change besides plan.json: {', '.join(found.files)}."
