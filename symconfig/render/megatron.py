@@ -46,7 +46,8 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     """The same, as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:
         raise InfeasibleError(Problem("Megatron-LM has no LoRA or other adapters", field="adapter",
-                                      got=plan.model.adapter.method, hint="--target bridge, or --backend deepspeed"))
+                                      got=plan.model.adapter.method,
+                                      hint="--target bridge or ms-swift, or --backend deepspeed"))
     return groups_at(plan, version(plan))
 
 

@@ -165,6 +165,9 @@ def _notes(plan: Plan) -> Iterator[str]:
     lora = plan.model.adapter
     yield ("Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
            "step computes what was planned")
+    if lora is not None:
+        yield ("What is expected of a step is that of Megatron-Bridge's adapters, which are split a little differently "
+               "from mcore-bridge's")
     if lora is not None and any(len(set(parts) & set(lora.target_modules)) > 1 for parts in FUSED.values()):
         yield ("One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
                f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each")
