@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition rules verify-all verify-real verify-formats verify-engines megatron-source templates launchers readme sessions clean
+.PHONY: help demo test lint bench accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -29,6 +29,7 @@ help:
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
+	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
@@ -114,6 +115,9 @@ partition: $(VENV)/.dev
 
 rules: $(VENV)/.base
 	$(BIN)/python docs/rules.py
+
+checkpoints: $(VENV)/.base
+	$(BIN)/python docs/checkpoints.py
 
 templates: $(VENV)/.base
 	$(BIN)/python docs/templates.py

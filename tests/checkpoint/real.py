@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -32,12 +33,18 @@ def main(names: list[str]) -> int:
     for done in _done(asked):
         said = done.said
         failed += bool(done.wrong)
-        kept[done.name] = {"kind": said.kind, "verdict": said.verdict, "refused": done.plain, "wrong": list(done.wrong)}
+        kept[done.name] = {"kind": said.kind, "verdict": said.verdict, "refused": plain(done.plain), "wrong": list(done.wrong)}
         print(f"{time.monotonic() - start:4.0f} s  {done.name}: {said.verdict}", *done.wrong, sep="\n    ", flush=True)
         ordered = {name: kept[name] for name in every if name in kept}
         SEEN.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(asked) - failed} of {len(asked)} cases as said.")
     return int(failed > 0)
+
+
+def plain(text: str) -> str:
+    """The last error that it tells of, without this machine's folders."""
+    last = [match.start() for match in re.finditer(r"\b\w+(?:Error|Exception): ", text)][-1:]
+    return re.sub(r"/\S*/saved/", "CHECKPOINT/", text[last[0] if last else 0 :])[:400]
 
 
 def _done(asked: Mapping[str, Case]) -> Iterator[Done]:
