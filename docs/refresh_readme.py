@@ -1,6 +1,7 @@
 """Puts real output into README.md: `python docs/refresh_readme.py`, after a change of the cost model.
 
-A block below `<!-- output of: COMMAND -->` is replaced by what the command prints, one below
+A block below `<!-- output of: COMMAND -->` is replaced by what the command prints (of `COMMAND then COMMAND` the last),
+one below
 `<!-- file: NAME, from FIRST to LAST -->` by the lines between of a file that the commands wrote. A picture that is
 announced by `<!-- picture: FILE, by: COMMAND then COMMAND -->` is drawn again; its commands write a file of that name.
 """
@@ -40,7 +41,10 @@ def run(command: str, folder: Path) -> str:
 
 def output(match: re.Match[str], folder: Path) -> str:
     """The block with what its command prints now."""
-    return match[1] + run(match["command"], folder) + match[4]
+    *before, shown = match["command"].split(" then ")
+    for command in before:
+        run(command, folder)
+    return match[1] + run(shown, folder) + match[4]
 
 
 def lines(match: re.Match[str], folder: Path) -> str:
