@@ -1,8 +1,10 @@
-"""The options of `symconfig replan` and `symconfig diff` that no other command has: imported at every start."""
+"""The options of `symconfig replan` and `symconfig diff`. Imported with every command line."""
 
 from __future__ import annotations
 
 import argparse
+
+from symconfig.cli_plan_options import add_answer, add_job
 
 
 def add_replan(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,8 @@ def add_replan(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint says, or 0)")
     run.add_argument("--schedule", metavar="S",
                      help="keep (default): the same tokens and learning rate of each; as-is: the same iterations")
+    add_job(parser)
+    add_answer(parser)
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:

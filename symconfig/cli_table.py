@@ -1,0 +1,70 @@
+"""Every command: what it is called and does, its options, and the function that runs it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from symconfig import cli_audit_options as audit
+from symconfig import cli_measured_options as measured
+from symconfig import cli_partition_options as partition
+from symconfig import cli_plan_options as plan
+from symconfig import cli_replan_options as replan
+from symconfig import cli_sweep_options as sweep
+
+
+def _none(parser: argparse.ArgumentParser) -> None:
+    """No options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """run: module and function, imported when the command is called. options: puts them into its parser."""
+
+    name: str
+    does: str
+    run: str
+    options: Callable[[argparse.ArgumentParser], None] = _none
+
+
+COMMANDS = (
+    Command("plan", "find the fastest configuration that fits, and write its files",
+            "cli_commands:plan", plan.add_plan),
+    Command("replan", "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads",
+            "cli_replan:replan", replan.add_replan),
+    Command("diff", "in what two plans differ", "cli_diff:diff", replan.add_diff),
+    Command("fallback",
+            "plan beforehand for a cluster that loses nodes, with a launch script that takes the plan that fits",
+            "cli_fallback:fallback", plan.add_fallback),
+    Command("audit", "read an existing launch script or config: what it will do, what is wrong, what would be better",
+            "cli_audit:audit", audit.add_audit),
+    Command("adapt", "put a plan's values into an existing launch script or config",
+            "cli_adapt:adapt", audit.add_adapt),
+    Command("partition", "find a split for every operator and tensor of any graph",
+            "cli_partition:partition", partition.add_options),
+    Command("render", "write the files of a plan for a target", "cli_commands:render", plan.add_render),
+    Command("args", "print the words of a plan's program, for $(...) in a script of your own",
+            "cli_args:args", plan.add_args),
+    Command("check", "whether the files of a plan were edited or are stale, for CI: exit 1 when they are",
+            "cli_check:check", plan.add_check),
+    Command("formats", "what a plan can be written as, what can start it, and which of it can carry a certain plan",
+            "cli_formats:formats", plan.add_formats),
+    Command("checkpoint", "what kind of checkpoint a folder holds, and whether a plan's run can go on from it",
+            "cli_checkpoint:checkpoint", plan.add_checkpoint),
+    Command("verify", "hold rendered files against the real frameworks", "cli_commands:verify", measured.add_verify),
+    Command("measure", "run one rank of a plan, or a GPU's kernels, on one GPU and time it",
+            "cli_measure:measure", measured.add_measure),
+    Command("explain", "the formulas of a plan, what binds, the runner-up, how every tensor is split",
+            "cli_commands:explain", plan.add_explain),
+    Command("timeline", "draw the schedule of a plan, stage by stage, with its memory",
+            "cli_timeline:timeline", plan.add_timeline),
+    Command("validate", "predictions against measured runs", "cli_commands:validate", measured.add_validate),
+    Command("calibrate", "fit the constants of a GPU type to measured runs",
+            "cli_commands:calibrate", measured.add_calibrate),
+    Command("sweep", "plan many combinations of a job's fields, into one table", "cli_sweep:sweep", sweep.add_sweep),
+    Command("size", "how many GPUs of which cluster meet a deadline, at what cost", "cli_size:size", sweep.add_size),
+    Command("import", "turn a Hugging Face config.json into a descriptor",
+            "cli_commands:import_config", measured.add_import),
+    Command("doctor", "versions, data folders, and what can be verified on this machine", "cli_commands:doctor"),
+)
