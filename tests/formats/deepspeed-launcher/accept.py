@@ -50,14 +50,13 @@ def _remote(running: Stage, folder: Path) -> tuple[list[str], list[str]]:
 
 
 def accept(folder: Path) -> Values:
-    with stage("deepspeed") as running:
+    with stage("deepspeed", "python3") as running:
         hosts, command = _remote(running, folder)
-    (world,) = re.findall(r"--world_info=(\S+)", " ".join(command))
-    slots = json.loads(base64.urlsafe_b64decode(world))
-    assert list(slots) == hosts
-    (gpus,) = {len(each) for each in slots.values()}
-    last = len(hosts) - 1
-    with stage("python3") as running:
+        (world,) = re.findall(r"--world_info=(\S+)", " ".join(command))
+        slots = json.loads(base64.urlsafe_b64decode(world))
+        assert list(slots) == hosts
+        (gpus,) = {len(each) for each in slots.values()}
+        last = len(hosts) - 1
         if hosts == ["localhost"]:
             running.run(command, folder, PER_RANK="1")
         else:  # the words are joined by blanks and read by a shell there
