@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from symconfig.cli import print_json
 from symconfig.cli_shared import note, say
 from symconfig.errors import InputError, Problem
+
+_OPTIONS = {"lose_nodes": "--lose-nodes"}
 
 
 def fallback(arguments: argparse.Namespace) -> int:
@@ -33,8 +36,12 @@ def fallback(arguments: argparse.Namespace) -> int:
     plan = found.collect(partial(Plan.load, Path(arguments.plan)))
     if found.all or lost is None or asked is None or plan is None:
         raise InputError(found.all)
-    with Progress(sys.stderr) as progress:
-        result = solve(plan, lost, top=TOP, progress=progress)
+    try:
+        with Progress(sys.stderr) as progress:
+            result = solve(plan, lost, top=TOP, progress=progress)
+    except InputError as error:
+        raise InputError([replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))
+                          for problem in error.problems]) from None
     written = write(result, out, asked, force=arguments.force) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())

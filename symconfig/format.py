@@ -38,6 +38,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def things(number: float, noun: str) -> str:
+    """`1 node`, `2 nodes`"""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def words(key: str) -> str:
     """A key of `predicted.memory` or `predicted.time` as words."""
     return key.replace("_", " ")

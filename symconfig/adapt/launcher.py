@@ -9,6 +9,7 @@ from symconfig.adapt.counts import counted
 from symconfig.adapt.draft import Draft
 from symconfig.adapt.outcome import Change, Unplaced
 from symconfig.adapt.progress import Progress
+from symconfig.format import things
 from symconfig.launch.reading import Word
 from symconfig.launch.text import Edit, Place
 from symconfig.plan import Plan
@@ -21,8 +22,9 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
-            return progress.noted(f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here {world.nodes} nodes of "
-                                  f"{world.gpus_per_node} are started, between which other links lie.")
+            return progress.noted(f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
+                                  f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
+                                  "between which other links lie.")
         return progress
     stops = guard.checks(progress.draft)
     progress = counted(progress, nodes)

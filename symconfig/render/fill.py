@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -74,7 +75,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise InputError(problem) from None
         except TemplateError as error:
             found = _UNDEFINED.fullmatch(str(error))
-            hint = nearest(found[1], values) if found else None
+            hint = _meant(found[1], values) if found else None
             said = shorten(str(error), 200).rstrip(".")
             raise InputError(self._placed(name, error, f"cannot be filled: {said}", hint)) from None
         except _OF_EXPRESSIONS as error:
@@ -96,6 +97,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _file(self, name: str) -> str:
         """Where the template of this name lies."""
         return next((str(path) for folder in self._folders() if (path := Path(folder) / name).is_file()), name)
+
+
+def _meant(name: str, values: Mapping[str, object]) -> str | None:
+    """What to write where there is no such name. One that is given, and yet undefined, is in a template that was
+    imported: Jinja lets those see nothing of it unless asked to."""
+    return "{% import … with context %}" if name in values else nearest(name, values)
 
 
 class Undefined(StrictUndefined):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, either, percent, seconds, things
 from symconfig.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.replan.fallback import Fallback, Smaller
@@ -20,7 +20,7 @@ SCHEMA = "symconfig.fallback/1"
 def blocks(found: Fallback) -> list[Block]:
     """Everything that is shown of it, in order."""
     plan, nodes = found.plan, found.nodes
-    head = (f"{plan.model.name} on {count(nodes.count)} nodes of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
+    head = (f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
             f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences")
     rows = [_row(found, nodes.count, plan.best, "", "")]
     rows += [_row(found, each.nodes, each.plan.best, _lost(found.share(each)), each.loads.verdict.value)
@@ -50,18 +50,23 @@ def _lost(share: float | None) -> str:
 
 def _unfit(found: Fallback) -> list[str]:
     """Why there is no plan for a number of nodes."""
-    return [f"No plan for {count(each.nodes)} nodes ({count(each.gpus)} GPUs):\n"
+    return [f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
             + "\n".join(f"- {problem}" for problem in each.problems) for each in found.smaller if each.plan is None]
 
 
 def _steps(found: Fallback) -> list[str]:
     """What a checkpoint of the whole cluster needs before the smaller ones go on from it."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[tuple[str, ...], list[int]] = {}
     for each in found.smaller:
         if each.loads is not None and each.loads.how:
-            alike.setdefault(tuple(steps(each.loads.how)), []).append(count(each.nodes))
-    return ["\n".join((f"To go on from the checkpoint with {' or '.join(nodes)} nodes:", *said))
+            alike.setdefault(tuple(steps(each.loads.how)), []).append(each.nodes)
+    return ["\n".join((f"To go on from the checkpoint on {_either(nodes)}:", *said))
             for said, nodes in alike.items()]
+
+
+def _either(nodes: list[int]) -> str:
+    """`3, 2 or 1 node`: the noun goes with the last number."""
+    return f"{either(nodes)} {'node' if nodes[-1] == 1 else 'nodes'}"
 
 
 def to_dict(found: Fallback) -> dict[str, Any]:

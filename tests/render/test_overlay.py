@@ -81,6 +81,15 @@ def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> N
         render(sample_plan(), "megatron", templates=tmp_path / "none")
 
 
+def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path: Path) -> None:
+    text = "{% import 'megatron/launch.sh.j2' as theirs WITH %}"
+    mine = put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "")})
+    with pytest.raises(InputError, match=r"'model' is undefined\. Try: \{% import … with context %\}"):
+        render(sample_plan(), "megatron", templates=mine)
+    put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "with context")})
+    render(sample_plan(), "megatron", templates=mine)
+
+
 @pytest.mark.parametrize(("text", "line", "said"), [
     ("a\n{{ grous }}", 2, "cannot be filled: 'grous' is undefined. Try: groups."),
     ("{{ best.parallell.tp }}", 1, "has no attribute 'parallell'; there is 'parallel'."),

@@ -66,6 +66,7 @@ def test_where_nothing_fits_the_reason_is_said(result: FallbackResult) -> None:
     from symconfig.report.fallback import blocks
 
     shown = plain(blocks(result.fallback))
+    assert "1 nodes" not in shown
     assert "No plan for 3 nodes (24 GPUs):\n- " in shown
     three = result.to_dict()["smaller"][0]
     assert (three["folder"], three["share_of_proportional"], three["loadable"]) == (None, None, None)
@@ -99,6 +100,7 @@ def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResu
 @pytest.mark.parametrize(("env", "nodes"), [
     ({}, 4), ({"NNODES": "4"}, 4), ({"NNODES": "3"}, 2), ({"NNODES": "2"}, 2), ({"NNODES": "1"}, 1),
     ({"NNODES": "9"}, 4), ({"NNODES": "08"}, 4), ({"SLURM_JOB_NUM_NODES": "3"}, 2), ({"PET_NNODES": "1"}, 1),
+    ({"PET_NNODES": "2:2"}, 2),
     ({"NNODES": "1", "SLURM_JOB_NUM_NODES": "4", "PET_NNODES": "4"}, 1),
 ])
 def test_the_script_takes_the_largest_plan_for_what_it_finds(folder: Path, env: dict[str, str], nodes: int) -> None:
@@ -126,7 +128,8 @@ def test_a_hostfile_says_how_many_nodes_there_are(folder: Path, tmp_path: Path) 
     ({"NNODES": "3", "NODE_RANK": "2"}, 0, "node 2 has nothing to do: of 3 nodes the plan takes 2"),
     ({"SLURM_JOB_NUM_NODES": "5", "SLURM_NODEID": "4"}, 0, "node 4 has nothing to do: of 5 nodes the plan takes 4"),
     ({"NNODES": "0"}, 2, "there are plans for 4 2 1 nodes, found 0"),
-    ({"PET_NNODES": "2:4"}, 2, "must be a whole number, got '2:4'"),
+    ({"PET_NNODES": "2:4"}, 2, "'2:4' does not say how many nodes there are"),
+    ({"NNODES": "two"}, 2, "must be a whole number, got 'two'"),
     ({"NODE_RANK": "a[$(touch PWNED)]"}, 2, "rank must be a whole number"),
     ({"NNODES": "3", "NODE_RANK": "1"}, 2, "MASTER_ADDR must name the first of the 2 nodes"),
 ])
@@ -161,6 +164,8 @@ def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(
     assert json.loads((out / "fallback.json").read_text()) == said
     assert main(["fallback", str(tmp_path), "--lose-nodes", "1"]) == 1
     assert "No plan for 3 nodes" in capsys.readouterr().out
+    assert main(["fallback", str(tmp_path), "--lose-nodes", "4"]) == 2
+    assert "--lose-nodes: cannot lose so many nodes" in capsys.readouterr().err
     wrong = ["fallback", str(tmp_path / "none"), "--lose-nodes", "4..1", "--out", str(out), "--launcher", "slurmy"]
     assert main(wrong) == 2
     told = capsys.readouterr().err
