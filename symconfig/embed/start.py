@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from symconfig.api import PlanResult
+from symconfig.checkpoint import Loadable, loadable
 from symconfig.embed.again import solved_again
 from symconfig.embed.mismatch import Framework, MismatchError, mismatches
 from symconfig.embed.surroundings import Surroundings, look, rank
@@ -70,4 +71,13 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
             duration(time.perf_counter() - start), after.parallel.world_size, after.target.backend,
             after.target.version, short(after), duration(after.predicted.step_s), before.parallel.world_size,
             short(before), duration(before.predicted.step_s))
+        loads = loadable(plan, fresh)
+        _log.warning("a checkpoint of that plan (%s) loads: %s%s; symconfig replan PLAN.json --gpus %d says why, and "
+                     "which plan loads it with less ado", loads.kind, loads.verdict, _with(loads),
+                     after.parallel.world_size)
     return fresh
+
+
+def _with(loads: Loadable) -> str:
+    words = " ".join(loads.options("new"))
+    return f", with {words}" if words else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isclose
 
-from symconfig.checkpoint import Checkpoint, Loadable, Verdict, loadable, of_folder
+from symconfig.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -18,13 +18,13 @@ from symconfig.replan import keep
 from symconfig.replan.asked import inputs
 from symconfig.replan.changes import changed
 from symconfig.replan.differences import differences
-from symconfig.replan.replan import Drift, Kept, Near, Replan
+from symconfig.replan.near import nearest
+from symconfig.replan.replan import Drift, Kept, Replan
 from symconfig.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.candidate import degrees, predicted
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore, retraced
 
-NEAR = 0.01  # a step that is this much longer is worth a checkpoint that stays where it is
 Progress = Callable[[str, float], None]
 
 
@@ -56,7 +56,9 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
         new = _keeping(again, pins, free, progress)
         kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
     loads = _loadable(old, new, again.checkpoint)
-    near = None if kept is not None or loads.verdict is Verdict.AS_IS else _near(old, new, again, loads, progress)
+    near = None if kept is not None else nearest(
+        old, new, loads, lambda pins: _solved(replace(again, top=1), pins, progress),
+        lambda plan: _loadable(old, plan, again.checkpoint))
     return Replan(old, new, differences(inputs(old), inputs(free)), _drift(old), changed(old, new), kept, near,
                   schedule, loads, _files(old, new))
 
@@ -97,23 +99,6 @@ def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progre
         hint = (f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a "
                 "step")
         raise InfeasibleError(Problem(what, field="keep", got=",".join(again.keep), hint=hint)) from None
-
-
-def _near(old: Plan, new: Plan, again: Again, loads: Loadable, progress: Progress | None) -> Near | None:
-    """A plan that divides the weights as the old one does, loads its checkpoint with less ado, and is hardly slower.
-
-    loads: what becomes of that checkpoint in the new plan.
-    """
-    pins = keep.layout_pins(old.best, new.best)
-    if not pins or again.model != old.model or old.best.target.backend != new.best.target.backend:
-        return None
-    try:
-        near = _solved(replace(again, top=1), pins, progress)
-    except (InputError, InfeasibleError):
-        return None
-    slower = near.best.predicted.step_s / new.best.predicted.step_s - 1
-    verdict = _loadable(old, near, again.checkpoint).verdict
-    return Near(pins, near, slower, verdict) if slower <= NEAR and verdict.rank < loads.verdict.rank else None
 
 
 def _drift(old: Plan) -> Drift | None:

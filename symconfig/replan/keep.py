@@ -62,9 +62,9 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def layout_pins(old: Candidate, new: Candidate) -> dict[str, str]:
-    """The old layout of the weights, of the degrees that any of the two uses; nothing where both have the same."""
-    before, after = pins(old, LAYOUT), pins(new, LAYOUT)
+def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
+    """The old values of these choices, but for degrees that neither uses; nothing where both have the same."""
+    before, after = pins(old, among), pins(new, among)
     return {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} \
         if before != after else {}
 

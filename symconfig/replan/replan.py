@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from symconfig.checkpoint import Loadable, Verdict
+from symconfig.checkpoint import Loadable
 from symconfig.plan import Plan
 from symconfig.replan.changes import Changes
 from symconfig.replan.differences import Difference
+from symconfig.replan.near import Near
 from symconfig.replan.schedule import Schedule
 
 
@@ -23,19 +24,6 @@ class Kept:
     def share(self) -> float:
         """Of the free plan's step."""
         return self.costs_s / self.free.best.predicted.step_s
-
-
-@dataclass(frozen=True, slots=True)
-class Near:
-    """A plan that divides the weights as the old one does. slower: its step over the new plan's, less one.
-
-    verdict: of the old plan's checkpoint in it.
-    """
-
-    pins: dict[str, str]
-    plan: Plan
-    slower: float
-    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from symconfig.checkpoint import Verdict
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, seconds, words
 from symconfig.replan.differences import Difference
-from symconfig.replan.replan import Kept, Near, Replan
+from symconfig.replan.near import Near
+from symconfig.replan.replan import Kept, Replan
 from symconfig.replan.schedule import Schedule
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
@@ -21,12 +22,15 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(found: Replan) -> list[Block]:
     """Everything that is shown, in order."""
-    shown: list[Block] = [table.headline(found.new), *_inputs(found)]
+    shown: list[Block] = [table.headline(found.new)]
+    if found.near is not None and found.near.free:  # before all else: it has its checkpoint for nothing
+        shown.append(_near(found.near, found.checkpoint.verdict))
+    shown += _inputs(found)
     if found.kept is not None:
         shown += _kept(found.new, found.kept)
     shown += [_candidates(found), *_changes(found)]
-    if found.near is not None:
-        shown.append(_near(found.near))
+    if found.near is not None and not found.near.free:
+        shown.append(_near(found.near, found.checkpoint.verdict))
     shown += _schedule(found.schedule)
     shown += [f"The old plan's checkpoint ({found.checkpoint.kind})", *verdict(found.checkpoint), *_command(found)]
     shown.append(_files(found))
@@ -103,10 +107,13 @@ def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tupl
     return grid.headers, grid.rows, grid.left
 
 
-def _near(near: Near) -> str:
+def _near(near: Near, new: Verdict) -> str:
+    """new: what becomes of the checkpoint without it."""
     pins = ", ".join(f"{name}={text}" for name, text in near.pins.items())
-    return (f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) takes {percent(near.slower)} "
-            f"longer, {seconds(near.plan.best.predicted.step_s)} s a step, and loads the checkpoint: {near.verdict}.")
+    step = f"{seconds(near.plan.best.predicted.step_s)} s a step"
+    takes = f"costs nothing ({step})" if near.free else f"takes {percent(near.slower)} longer, {step},"
+    return (f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) {takes} and loads the checkpoint: "
+            f"{near.verdict}, where this one loads it: {new}.")
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:

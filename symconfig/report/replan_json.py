@@ -27,7 +27,7 @@ def to_dict(found: Replan) -> dict[str, Any]:
         "kept": None if kept is None else {"pins": kept.pins, "free": kept.free.best.to_dict(),
                                            "costs_s": kept.costs_s, "share": kept.share},
         "near": None if near is None else {"pins": near.pins, "best": near.plan.best.to_dict(), "slower": near.slower,
-                                           "verdict": near.verdict},
+                                           "free": near.free, "verdict": near.verdict},
         "schedule": _schedule(found.schedule),
         "checkpoint": found.checkpoint.to_dict(),
         "files": None if found.files is None else list(found.files),

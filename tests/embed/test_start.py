@@ -203,6 +203,7 @@ def test_replan_solves_for_the_ranks_and_the_release_that_are_here(
     assert (solved[0].gpus, solved[0].megatron_version) == (32, "core_v0.18")
     assert solved[0].training == plan.job.training
     assert "solved again" in caplog.text
+    assert "a checkpoint of that plan (torch_dist" in caplog.text
     assert "for 32 ranks and megatron core_v0.18" in caplog.text
 
 

@@ -19,6 +19,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Plan, Recompute
 from symconfig.replan.asked import revised
 from symconfig.replan.keep import binding, pins
+from symconfig.report.replan import blocks
 from tests.checkpoint.folders import torch_dist
 from tests.replan.support import plan
 
@@ -120,7 +121,7 @@ def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
 @pytest.mark.parametrize(("near", "offered"), [(0.01, False), (0.02, True)])
 def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
         near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr("symconfig.replan.again.NEAR", near)
+    monkeypatch.setattr("symconfig.replan.near.NEAR", near)
     found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
     assert found.checkpoint.verdict is Verdict.CONVERTED
     assert (found.near is not None) is offered
@@ -128,6 +129,21 @@ def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more
         assert found.near.pins == {"pp": "2", "vpp": "16"}
         assert found.near.verdict is Verdict.AS_IS
         assert 0.01 < found.near.slower < 0.02
+
+
+def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_else() -> None:
+    """On one replica sharding its state changes nothing, and without it the state has other names."""
+    found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, top=1).found
+    assert found.new.best.options.zero_stage == 0
+    assert found.checkpoint.verdict is Verdict.WEIGHTS
+    assert found.near is not None
+    assert (found.near.pins, found.near.free, found.near.verdict) == ({"zero": "1"}, True, Verdict.CONVERTED)
+    assert "--keep zero (zero=1) costs nothing" in str(blocks(found)[1])
+
+
+def test_nothing_near_takes_back_what_is_pinned() -> None:
+    found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, pins={"zero": 0}, top=1).found
+    assert found.near is None or "zero" not in found.near.pins
 
 
 def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
