@@ -40,7 +40,8 @@ class Near:
 
 
 def nearest(
-    old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan], loadable: Callable[[Plan], Loadable]
+    old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
+    loadable: Callable[[Plan], Loadable],
 ) -> Near | None:  # fmt: skip
     """Of the plans that keep something of the old one and are hardly slower than the new one, that whose checkpoint is
     loaded with the least ado; of several, the fastest, and of those that which keeps the least.
