@@ -5,6 +5,7 @@ A fact is a function of the old and the new plan that says in words what it foun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from symconfig.states.buffers import bucket_size
 from symconfig.states.megatron import rank_states
 
 Finding = Callable[[Plan, Plan], str]
+_RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,9 @@ def _older(old: Plan, new: Plan) -> str:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".") if part.isdigit())
+    """Without what a source build has behind them (0.16.2+b344c04d)."""
+    said = _RELEASE.match(release)
+    return tuple(int(part) for part in said[0].split(".")) if said else ()
 
 
 @fact("padding", "Megatron pads the vocabulary to another size, a multiple of 128 x tp")

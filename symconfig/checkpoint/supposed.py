@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 from symconfig.checkpoint.folder import Checkpoint
 from symconfig.checkpoint.kinds import between
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plan import Parallel, Plan
+from symconfig.plan import Parallel, Plan, Target
 from symconfig.targets import DEEPSPEED_RELEASE
 
 Stage: TypeAlias = Literal[0, 1, 2, 3]
@@ -34,7 +34,7 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     for name, key in (("global_", "global_batch_size"), ("seq_length", "seq_length")):
         if isinstance(said := checkpoint.says.get(key), int):
             batch = replace(batch, **{name: said})
-    target = replace(target, version=_release(checkpoint, target.version))
+    target = replace(target, version=_release(checkpoint, target))
     run = replace(best, target=target, options=options, batch=batch, parallel=_parallel(checkpoint, best.parallel))
     return replace(like, model=_model(checkpoint, like.model), best=run)
 
@@ -76,8 +76,11 @@ def _stage(checkpoint: Checkpoint, like: Plan) -> Stage:
     return 0 if sharded is False else stage
 
 
-def _release(checkpoint: Checkpoint, like: str) -> str:
-    """The given one where it can have written the checkpoint, else the nearest that can."""
-    if between(like, checkpoint.since, checkpoint.until):
-        return like
-    return checkpoint.until or checkpoint.since or like
+def _release(checkpoint: Checkpoint, like: Target) -> str:
+    """The given one where it can have written the checkpoint, else the nearest that can.
+
+    Megatron-LM's formats bound their releases; DeepSpeed writes its own, which need be none that is known here.
+    """
+    if like.backend == "megatron" and between(like.version, checkpoint.since, checkpoint.until):
+        return like.version
+    return checkpoint.until or checkpoint.since or like.version

@@ -73,13 +73,15 @@ def by_rank(root: Path, tp: int, pp: int, ep: int = 1, iteration: int = 200) -> 
     return root
 
 
-def deepspeed(root: Path, dp: int = 4, tp: int = 1, stage: int = 2, tag: str = "step-30") -> Path:
-    """A root of DeepSpeed's."""
+def deepspeed(
+    root: Path, dp: int = 4, tp: int = 1, stage: int = 2, tag: str = "step-30", **changes: Any
+) -> Path:
+    """A root of DeepSpeed's. changes: to what its model states say of the run."""
     data = root / tag
     data.mkdir(parents=True)
     (root / "latest").write_text(tag)
     state = {"dp_world_size": dp, "mp_world_size": tp, "global_steps": 30, "ds_version": "0.19.8",
-             "ds_config": {"zero_optimization": {"stage": stage}, "train_batch_size": 64}}
+             "ds_config": {"zero_optimization": {"stage": stage}, "train_batch_size": 64}, **changes}
     for rank in range(tp):
         (data / f"mp_rank_{rank:02d}_model_states.pt").write_bytes(archive(state))
         for replica in range(dp):
