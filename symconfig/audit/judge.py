@@ -15,8 +15,8 @@ from symconfig.plan import Plan, Search
 from symconfig.recover.run import Run
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
-from symconfig.solve.limits import SHARED, Degrees
 from symconfig.solve.predict import as_found
+from symconfig.solve.refusals import SHARED, Degrees
 
 
 @dataclass(frozen=True, slots=True)

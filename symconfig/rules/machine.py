@@ -10,7 +10,7 @@ from symconfig.rules.facts import MegatronFacts, NotKnown
 from symconfig.rules.megatron_experts import EIGHT
 from symconfig.rules.megatron_grid import CP
 from symconfig.rules.rule import Rules
-from symconfig.solve.limits import NO_FLASH
+from symconfig.solve.refusals import NO_FLASH
 
 # Transformer Engine, fp8.py: FP8 from compute capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 has FP8.
 FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.cost.framework import FRAMEWORKS, Framework, TransformerImpl, megatron
 from symconfig.graph.blocks.common import Kernel
-from symconfig.solve.limits import NO_FLASH
+from symconfig.solve.refusals import NO_FLASH
 
 
 def habits(

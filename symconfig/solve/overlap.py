@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.cost.framework import beside_another
-from symconfig.solve.limits import Limits, Refusal
+from symconfig.solve.limits import Limits
+from symconfig.solve.refusals import Refusal
 from symconfig.solve.space import Request
 from symconfig.targets import megatron_release
 

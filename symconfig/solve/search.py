@@ -14,9 +14,9 @@ from symconfig.plan import Plan, Search
 from symconfig.solve import candidate, pinned
 from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
-from symconfig.solve.limits import NO_FLASH
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import Proof
+from symconfig.solve.refusals import NO_FLASH
 from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.settle import stage_gap
 

@@ -17,8 +17,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.limits import Degrees, Limits, Refusal
+from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
+from symconfig.solve.refusals import Degrees, Refusal
 
 Grid = NDArray[np.int64]  # [5, points]: tp, cp, ep, etp, micro-batch
 

@@ -64,6 +64,7 @@ def _refusals(
 ) -> list[tuple[str, NDArray[np.bool_]]]:
     """Of degrees with the same scheme: reasons, and which they refuse."""
     from symconfig.solve import limits
+    from symconfig.solve.refusals import Degrees as Points
 
     common = limits.COMMON[framework.value]
     tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
@@ -71,7 +72,7 @@ def _refusals(
     refusals: tuple[Any, ...] = common.refusals
     if step.model is not None:
         refusals = limits.limits(framework.value, step.megatron_version, step.model, step.architecture).refusals
-    points = limits.Degrees(
+    points = Points(
         tp, 1, cp, ep, etp, dp, np.maximum(batch // dp, 1), np.full_like(tp, step.turns), step.seq_length, switched,
         comm if comm == "a2a" else "p2p", step.precision,
     )  # fmt: skip
