@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from sys import float_info
 from typing import Any, Literal
 
 from symconfig.plan import Plan
@@ -14,17 +15,32 @@ Kind = Literal["text", "whole", "number", "yes/no"]
 Value = str | int | float | bool | None
 TOKENS = 1e9  # costs are given for so many
 HOUR_S = 3600.0
+WHOLE_END = 2**63  # a table keeps whole numbers in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """unit: empty where there is none. of: from a plan; None: known without one, or made of the others."""
+    """unit: empty where there is none. of: from a plan; None: known without one, or made of the others. optional: not
+    every plan has it."""
 
     name: str
     kind: Kind
     unit: str
     says: str
     of: Callable[[Plan], Value] | None = None
+    optional: bool = False
+
+    def holds(self, value: object) -> bool:
+        """Whether a plan can have it here."""
+        if value is None:
+            return self.optional
+        if self.kind == "text":
+            return isinstance(value, str) and value.isprintable()
+        if self.kind == "yes/no" or isinstance(value, bool):
+            return self.kind == "yes/no" and isinstance(value, bool)
+        if self.kind == "whole":
+            return isinstance(value, int) and abs(value) < WHOLE_END
+        return isinstance(value, int | float) and abs(value) <= float_info.max
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
@@ -77,10 +93,11 @@ OPTIONS = (
     Column("recompute_modules", "text", "", "if selective, joined by +",
            lambda p: "+".join(p.best.options.recompute.modules)),
     Column("recompute_layers", "whole", "layers", "first ones of every virtual stage, if not all",
-           lambda p: p.best.options.recompute.num_layers),
+           lambda p: p.best.options.recompute.num_layers, optional=True),
     Column("cp_comm", "text", "", "how context parallelism communicates",
-           lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None),
-    Column("moe_dispatcher", "text", "", "how tokens reach their experts", lambda p: p.best.options.moe_dispatcher),
+           lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None, optional=True),
+    Column("moe_dispatcher", "text", "", "how tokens reach their experts", lambda p: p.best.options.moe_dispatcher,
+           optional=True),
     Column("optimizer_offload", "number", "share", "of the optimizer state in host memory",
            lambda p: p.best.options.optimizer_offload),
     Column("activation_offload", "yes/no", "", "activations in host memory",
@@ -92,8 +109,8 @@ OPTIONS = (
 PREDICTED = (
     Column("step_s", "number", "s", "a steady optimizer step", lambda p: p.best.predicted.step_s),
     Column("step_low_s", "number", "s", "nine of ten comparable runs lie between this",
-           lambda p: _interval(p, "step_s", 0)),
-    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1)),
+           lambda p: _interval(p, "step_s", 0), optional=True),
+    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1), optional=True),
     Column("tokens_per_s", "number", "tokens/s", "of all GPUs",
            lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size),
     Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", lambda p: p.best.predicted.tokens_per_s_per_gpu),
@@ -107,7 +124,7 @@ PREDICTED = (
     Column("device_bytes", "number", "bytes", "with context and libraries; this decides whether it fits",
            lambda p: p.best.predicted.device_bytes),
     Column("device_high_bytes", "number", "bytes", "upper end of its interval",
-           lambda p: _interval(p, "device_bytes", 1)),
+           lambda p: _interval(p, "device_bytes", 1), optional=True),
     Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
     Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", lambda p: p.best.predicted.host_bytes),
 )
@@ -137,7 +154,15 @@ def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
     return {**known, "fields": json.dumps(others, sort_keys=True) if others else ""}
 
 
+_FILLED = {column.name: column for column in COLUMNS if column.of is not None or column.name == "gpus"}
+
+
 def planned(plan: Plan) -> dict[str, Value]:
     """The columns that a plan fills."""
     return {"gpus": plan.best.parallel.world_size,
             **{column.name: column.of(plan) for column in COLUMNS if column.of is not None}}
+
+
+def could_be_planned(values: Mapping[str, object]) -> bool:
+    """Whether they are the columns that a plan fills, each of its kind."""
+    return values.keys() == _FILLED.keys() and all(column.holds(values[name]) for name, column in _FILLED.items())

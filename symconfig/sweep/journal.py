@@ -1,8 +1,8 @@
 """What is done of a sweep, on disk as soon as it is done: one row a line, each flushed to the disk before the next.
 
-A sweep that was killed goes on from here; a line that was not written whole is dropped. The file stays beside the
-table, so that a sweep with more combinations plans only what is new. Rows of another planner, or of combinations that
-are no longer asked for, stay in it and are not used.
+A sweep that was killed goes on from here; a line that was not written whole, or is no row of the table, is dropped. The
+file stays beside the table, so that a sweep with more combinations plans only what is new. Rows of another planner, or
+of combinations that are no longer asked for, stay in it and are not used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from symconfig.errors import InputError, Problem
-from symconfig.sweep.task import Row
+from symconfig.sweep.columns import could_be_planned
+from symconfig.sweep.task import Row, Status
 
 SCHEMA = "symconfig.sweep_journal/1"
 SUFFIX = ".journal"
@@ -23,7 +24,7 @@ Key = tuple[str, str]  # id of the point, and which planner
 
 
 class Journal:
-    """rows: what was done before, the last one of each id and planner. dropped: lines that could not be read."""
+    """rows: what was done before, the last one of each id and planner. dropped: lines that are none."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
@@ -75,10 +76,14 @@ class Journal:
 
 
 def _row(line: bytes) -> Row | None:
+    """None: it is none. The file may have been edited, and its values go into the table as a plan's own."""
     try:
-        return Row.from_dict(json.loads(line))
+        row = Row.from_dict(json.loads(line))
+        row.reason.encode()  # half a surrogate pair cannot be written into a table
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
+    whole = could_be_planned(row.values) if row.status is Status.PLANNED else not row.values
+    return row if whole else None
 
 
 def path_of(out: Path) -> Path:

@@ -33,7 +33,7 @@ Progress = Callable[[Told], None]
 @dataclass(frozen=True, slots=True)
 class Swept:
     """rows: of the points that have one, in their order. known: rows that were in the journal; dropped: its lines that
-    were not whole. interrupted: not every point has a row."""
+    are no rows. interrupted: not every point has a row."""
 
     points: tuple[Point, ...]
     rows: Mapping[str, Row]
@@ -57,7 +57,7 @@ class Swept:
         record = {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
         price = price_of(point, self.prices)
         hours = record.get("gpu_hours")
-        return {**record, "cost": price * hours if price is not None and isinstance(hours, float) else None}
+        return {**record, "cost": price * hours if price is not None and isinstance(hours, int | float) else None}
 
 
 def price_of(point: Point, prices: Mapping[str, float]) -> float | None:

@@ -12,6 +12,7 @@ import pytest
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.sweep import engines
 from symconfig.sweep.asked import Asked, asked
+from symconfig.sweep.columns import COLUMNS
 from symconfig.sweep.planner import planner
 from symconfig.sweep.task import Row, Status, Task
 
@@ -22,8 +23,11 @@ sweep:
   gpus: [8, {from: 16, to: 64, times: 2}]
   global_batch_size: [64, 128]
 """
-PLANNED: dict[str, Any] = {"gpus": 8, "step_s": 2.0, "mfu": 0.5, "tokens_per_s": 1e4, "gpu_hours": 10.0,
-                           "seq_length": 2048, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 8}
+_OF_KIND: dict[str, Any] = {"text": "x", "whole": 1, "number": 1.0, "yes/no": False}
+PLANNED: dict[str, Any] = {
+    **{column.name: _OF_KIND[column.kind] for column in COLUMNS if column.of is not None},
+    "gpus": 8, "step_s": 2.0, "mfu": 0.5, "tokens_per_s": 1e4, "gpu_hours": 10.0, "seq_length": 2048, "dp": 8,
+}  # what the columns hold of a plan
 
 
 def read(text: str) -> Asked:

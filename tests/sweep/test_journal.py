@@ -10,8 +10,9 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.sweep.journal import SCHEMA, journal
 from symconfig.sweep.task import Row, Status
+from tests.sweep.support import PLANNED
 
-ROWS = [Row(f"{number:016x}", Status.PLANNED, "1+a", "", {"step_s": 1.5 + number, "gpus": 8}) for number in range(3)]
+ROWS = [Row(f"{number:016x}", Status.PLANNED, "1+a", "", {**PLANNED, "step_s": 1.5 + number}) for number in range(3)]
 
 
 def written(path: Path) -> Path:
@@ -53,6 +54,30 @@ def test_a_line_that_is_no_row_is_dropped_and_the_others_are_not(tmp_path: Path)
     for wrong in ("\n", "{}\n", "[1]\n", lines[2].replace("planned", "plannd"), lines[2][:40] + "\n"):
         path.write_text("".join([*lines[:2], wrong, lines[3]]), encoding="utf-8")
         assert read(path) == ([ROWS[0], ROWS[2]], 1)
+
+
+@pytest.mark.parametrize(("status", "values"), [
+    ("planned", {}),
+    ("infeasible", PLANNED),
+    ("planned", {**PLANNED, "more": 1}),
+    *(("planned", {**PLANNED, name: value}) for name, value in (
+        ("step_s", "abc"), ("step_s", None), ("step_s", True), ("step_s", float("nan")), ("step_s", 10**400),
+        ("tp", 1.5), ("tp", None), ("tp", 2**70), ("tp", True), ("sequence_parallel", 1), ("recompute", 1),
+        ("recompute", "\ud800"), ("cp_comm", 1), ("mfu", [0.5]))),
+])
+def test_a_row_that_no_plan_can_have_made_is_dropped(tmp_path: Path, status: str, values: dict[str, object]) -> None:
+    path = written(tmp_path / "x.journal")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[2] = json.dumps({**json.loads(lines[2]), "status": status, "values": values}) + "\n"
+    path.write_text("".join(lines), encoding="utf-8")
+    assert read(path) == ([ROWS[0], ROWS[2]], 1)
+
+
+def test_what_a_plan_need_not_have_may_be_missing(tmp_path: Path) -> None:
+    row = Row(ROWS[0].id, Status.PLANNED, "1+a", "", {**PLANNED, "cp_comm": None, "step_high_s": None, "step_s": 2})
+    with journal(tmp_path / "x.journal") as kept:
+        kept.add(row)
+    assert read(tmp_path / "x.journal") == ([row], 0)
 
 
 def test_rows_of_another_planner_stay_apart(tmp_path: Path) -> None:
