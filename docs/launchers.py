@@ -25,6 +25,9 @@ launcher:
 
     --launcher pytorchjob:env.MEGATRON_PATH=/opt/megatron-lm,env.NCCL_DEBUG=INFO
 
+What the launcher itself tells launch.sh (`NNODES`, `GPUS_PER_NODE`, `NODE_RANK`, `MASTER_ADDR`, `PER_RANK`, `RANK`,
+`LOCAL_RANK`, `WORLD_SIZE`) is refused there; `MASTER_PORT` may be set.
+
 The whole text stands in `manifest.json`, and so `symconfig check` renders the same again.
 
 ## What launch.sh is given
@@ -59,8 +62,8 @@ NOTES = {
         "the folder has to be mounted there."
     ),
     "torchrun": (
-        "`./rendezvous.sh HOST` on every node, with the same HOST. `launch.sh` alone is torchrun, too, with "
-        "ranks that you give."
+        "`./rendezvous.sh HOST` on every node, with the same HOST; `HOST:PORT` and `[IPv6]:PORT` name a port, too. "
+        "`launch.sh` alone is torchrun, too, with ranks that you give."
     ),
     "deepspeed": (
         'Put your hosts into `hostfile`, then `./deepspeed.sh` on one of them. Words with `$`, `"`, `` ` `` '

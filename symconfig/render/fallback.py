@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from symconfig.plan import Plan
 from symconfig.render import sources, summary
 from symconfig.render.files import File, Files
 from symconfig.render.fill import environment
 from symconfig.render.settings import split
+from symconfig.render.target import Source
 from symconfig.resources import data_dir
 
 
@@ -19,14 +21,18 @@ def folder(nodes: int) -> str:
 
 def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str]) -> list[File]:
     """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first."""
-    (most, plan), counts = plans[0], [count for count, _ in plans]
+    plan, counts = plans[0][1], [count for count, _ in plans]
     template = environment(data_dir("templates") / "fallback")
     launch = template.filled("launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts})
     made = [File("launch.sh", launch, True)]
     for asked in launchers:
-        name, given = split(asked)
-        if name == "slurm":
-            ranged = asked if "nodes" in given else f"{asked}{',' if given else ':'}nodes={counts[-1]}-{most}"
-            (source,) = sources(None, [ranged], None)
-            made += source.files(plan, Files(tuple(made)))
+        if split(asked)[0] == "slurm":
+            (source,) = sources(None, [asked], None)
+            made += _of_a_range(source, counts[-1]).files(plan, Files(tuple(made)))
     return made
+
+
+def _of_a_range(slurm: Source, least: int) -> Source:
+    """The launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
+    inner = slurm.variables
+    return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})

@@ -19,7 +19,7 @@ from symconfig.render import every_launcher, render
 from symconfig.render.fill import as_yaml
 from symconfig.render.launchers.pods import label
 from symconfig.render.launchers.skypilot import named
-from symconfig.render.settings import split
+from symconfig.render.settings import TOLD, split
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan
@@ -115,11 +115,13 @@ def test_settings_are_told_apart(asked: str, found: dict[str, str]) -> None:
     (["slurm", "slurm:time=1"], "is asked for twice"),
     (["slurm:big"], "is no setting (got 'big', need name=value)"),
     (["slurm:time=1,time=2"], "is set twice"),
-    (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need nodes, container-image, partition,"),
+    (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need container-image, partition,"),
     (["slurm:partition=a b"], "slurm:partition: wrong value (got 'a b'"),
     (["slurm:partition=a\n#SBATCH --wrap"], "slurm:partition: wrong value"),
     (["pytorchjob:namespace=Team"], "pytorchjob:namespace: wrong value (got 'Team', need at most 53 of a-z"),
     (["pytorchjob:shm=much"], "a size such as 64Gi"),
+    (["slurm:nodes=7-9"], "slurm:nodes: is not a setting of this launcher"),
+    (["slurm:time=abc"], "slurm:time: wrong value (got 'abc', need a time as sbatch has it"),
     (["ray:env.2=1"], "is no name of a variable"),
     (["ray:env.A=1\n2"], "one printable line"),
 ])
@@ -127,6 +129,19 @@ def test_wrong_settings_are_told_with_what_there_is(asked: list[str], said: str)
     with pytest.raises(InputError) as caught:
         render(_plan(), "megatron", asked)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_launcher_tells_launch_sh_is_no_setting(name: str) -> None:
+    for variable in TOLD:
+        with pytest.raises(InputError, match=f"env.{variable}: is what the launcher itself tells launch.sh"):
+            render(_plan(), "megatron", [f"{name}:env.{variable}=7"])
+    assert render(_plan(), "megatron", [f"{name}:env.MASTER_PORT=7"])
+
+
+@pytest.mark.parametrize("time", ["90", "90:30", "1:00:00", "2-12", "2-12:30", "2-00:00:00", "UNLIMITED"])
+def test_every_form_of_a_time_is_taken(time: str) -> None:
+    assert f"#SBATCH --time={time}\n" in render(_plan(), "megatron", [f"slurm:time={time}"])["sbatch.sh"]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -243,7 +258,9 @@ def test_rendezvous_gives_torchrun_the_place_to_meet(tmp_path: Path) -> None:
     assert shown == ["torchrun", "--nnodes", "8", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint",
                      "n7:29500", "--rdzv-id", "mine", "--max-restarts", "2", "--no-python", "bash",
                      f"{tmp_path}/launch.sh", "--x", "a b"]
-    assert "n7:1" in dry_run(files, tmp_path, "rendezvous.sh", "n7:1")
+    for host, endpoint in {"n7:1": "n7:1", "fd00::7": "[fd00::7]:29500", "::1": "[::1]:29500",
+                           "[fd00::7]": "[fd00::7]:29500", "[fd00::7]:1": "[fd00::7]:1"}.items():
+        assert endpoint in dry_run(files, tmp_path, "rendezvous.sh", host)
     for wrong in ((), ("--x",)):
         done = bash(tmp_path / "rendezvous.sh", *wrong, cwd=tmp_path)
         assert (done.returncode, b"which node do all meet at" in done.stderr) == (2, True)

@@ -7,17 +7,23 @@ from symconfig.render.files import Files
 from symconfig.render.settings import Chosen, Setting
 
 OPTIONS = ("partition", "account", "qos", "time", "constraint", "reservation")
+# sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, or days- and then hours:minutes:seconds, of which
+# the last may be left out; or a word.
+_TIME = {"pattern": r"([0-9]{1,6}-)?[0-9]{1,9}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE",
+         "need": "a time as sbatch has it, such as 90, 12:00:00 or 2-00:00:00"}
 
 NAME = "slurm"
 DOES = "sbatch.sh: one task per node, which starts launch.sh"
 SETTINGS = (
-    Setting("nodes", "LEAST-MOST, for a launch.sh that takes what it finds (`symconfig fallback`)", None,
-            r"[1-9][0-9]{0,5}-[1-9][0-9]{0,5}", "two numbers, such as 4-8"),
     Setting("container-image", "srun's --container-image, of Pyxis"),
-    *(Setting(name, f"sbatch's --{name}") for name in OPTIONS),
+    *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),
 )
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """The options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of it."""
-    return {"options": {name: chosen.values[name] for name in OPTIONS if chosen.values[name]}}
+    """The options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of it.
+
+    least: the fewest nodes that launch.sh takes, where that is another number than the plan's; a plan's own takes no
+    other (`render.fallback` has one that does).
+    """
+    return {"options": {name: chosen.values[name] for name in OPTIONS if chosen.values[name]}, "least": None}
