@@ -52,14 +52,12 @@ def answer(one: OfCluster, asked: Question) -> str:
 
 def _not_met(one: OfCluster, asked: Question) -> str:
     fastest = one.fastest
-    if not one.tried:
-        return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: {count(one.least)} would be needed even at "
-                "their peak")
     if fastest is None:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
         return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
-    return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: the fastest is {_days(fastest.run_s)} days on "
-            f"{count(fastest.gpus)} GPUs")
+    at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
+    return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: {at_peak}the fastest is "
+            f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs")
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -163,6 +161,7 @@ def _cluster(one: OfCluster, asked: Question) -> dict[str, Any]:
         "cluster": one.name, "least_gpus_at_peak": one.least,
         "smallest_gpus": one.smallest.gpus if one.smallest else None,
         "surest_gpus": one.surest.gpus if one.surest else None,
+        "fastest_gpus": one.fastest.gpus if one.fastest else None,
         "tried": [_tried(tried, asked, tried.gpus in frontiers) for tried in one.tried],
     }
 

@@ -49,3 +49,10 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
     smallest = min((size for size, rate in rates.items() if size * rate >= needed), default=float("inf"))
     hopeful = [size for size in sizes if size < smallest and size not in rates and size * best * HOPE >= needed]
     return tuple(hopeful[:AT_ONCE])  # the smallest first: where one is in time, larger ones do not matter
+
+
+def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
+    """What to try next where all are too slow: the largest rungs, until one has a plan; its time is the best there is
+    to name."""
+    left = [size for size in reversed(ladder(sizes)) if size not in rates]
+    return () if any(rates.values()) else tuple(left[:AT_ONCE])

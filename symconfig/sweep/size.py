@@ -13,7 +13,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.measured.flops import COUNTING, flops_per_token
 from symconfig.sweep import engines
 from symconfig.sweep.columns import HOUR_S, Value
-from symconfig.sweep.counts import following, lattice
+from symconfig.sweep.counts import descending, following, lattice
 from symconfig.sweep.points import Ids, Point
 from symconfig.sweep.task import Row, Status, Task
 
@@ -125,13 +125,16 @@ class _Search:
         self.name = name
         self.cluster = cluster
         self.least = _least(question, cluster)
-        self.sizes = lattice(cluster, self.least, question.most_gpus)
+        self.every = lattice(cluster, 1, question.most_gpus)
+        self.sizes = tuple(size for size in self.every if size >= self.least)
         self.tried: dict[int, Tried] = {}
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """For the predicted time, and for the slow end of what is likely."""
+        """For the predicted time, and for the slow end of what is likely. Where none can be in time: the fastest."""
         q = self.question
+        if not self.sizes:
+            return [self._point(size) for size in descending(self.every, self._rates(False))]
         needed = q.step_tokens * q.steps / q.deadline_s / q.goodput
         both = [following(self.sizes, self._rates(slow), needed) for slow in (False, True)]
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import pytest
 
 import symconfig
 from symconfig.sweep import engines
+from symconfig.sweep.counts import descending
 from symconfig.sweep.planner import planner
 from symconfig.sweep.size import Size, frontier
 from symconfig.sweep.task import Row, Status, Task
@@ -119,7 +121,25 @@ def test_what_cannot_be_met_names_the_fastest_and_is_exit_1(run: Run, given: lis
     assert outcome.code == 1
     assert f"h100: cannot be met with at most 64 GPUs: the fastest is {days(64):.2f} days on 64 GPUs" in outcome.out
     assert "a100-80gb: cannot be met with at most 64 GPUs" in outcome.out
-    assert run("size", *ASKED, "--deadline", "1h", "--gpus-max", "8", "--json").json()["clusters"][0]["tried"] == []
+
+
+def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run: Run, given: list[Task]) -> None:
+    words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
+    outcome = run(*words, "64")
+    assert outcome.code == 1
+    assert re.search(rf"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest "
+                     rf"is {days(64):.2f} days on 64 GPUs", outcome.out)
+    h100 = run(*words, "64", "--json").json()["clusters"][0]
+    assert h100["least_gpus_at_peak"] > 64
+    assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
+
+
+def test_where_the_largest_has_no_plan_smaller_ones_are_tried() -> None:
+    sizes = (1, 2, 4, 8, 16, 24)
+    assert descending(sizes, {}) == (24, 16, 8, 4)
+    assert descending(sizes, {24: 0.0, 16: 0.0, 8: 0.0, 4: 0.0}) == (2, 1)
+    assert descending(sizes, {24: 0.0, 16: 9.0, 8: 9.5, 4: 9.8}) == ()
+    assert descending((1,), {1: 0.0}) == ()
 
 
 def test_a_batch_in_tokens(given: list[Task]) -> None:
