@@ -31,10 +31,12 @@ _RANGE = re.compile(r"(\d{1,15})?\.\.(\d{1,15})?")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One field of the job and its values, as plain data; a dotted name is a field of a section."""
+    """One field of the job and its values, as plain data; a dotted name is a field of a section. entries: of each
+    value, which entry of the file's list gave it."""
 
     name: str
     values: tuple[Any, ...]
+    entries: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class _Reading:
 
     def asked(self) -> Asked:
         self._names()
-        axes = [Axis(name, tuple(self._values(name, values))) for name, values in self.file.sweep.items()]
+        axes = [self._axis(name, values) for name, values in self.file.sweep.items()]
         if not self.problems:
             for axis in axes:
                 self._try(axis, axes)
@@ -111,7 +113,7 @@ class _Reading:
         for name in self.file.prices:
             if name not in clusters and name not in {known.name for known in clusters.values()}:
                 need = "one of " + ", ".join(clusters) if clusters else None
-                self._wrong("is no cluster of this sweep", ("prices", name), of_key=True, need=need)
+                self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
         if self.problems:
             raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
         return Asked(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
@@ -138,9 +140,16 @@ class _Reading:
                 self._wrong("cannot be swept", path, of_key=True, need=need, hint=hint)
             elif path[0] == "sweep" and get(self.file.job, str(path[-1])) is not None:
                 self._wrong("stands in `job`, too", path, of_key=True, hint="one of them")
+            elif path[0] == "sweep" and (section := str(path[-1]).rpartition(".")[0]) in self.file.sweep:
+                self._wrong(f"`{section}` is swept whole, too", path, of_key=True, hint="one of them")
 
-    def _values(self, name: str, values: list[Any]) -> Iterator[Any]:
-        """In their order, a series in the place of its mapping; a value that stands there twice counts once."""
+    def _axis(self, name: str, values: list[Any]) -> Axis:
+        found = list(self._values(name, values))
+        return Axis(name, tuple(value for _, value in found), tuple(entry for entry, _ in found))
+
+    def _values(self, name: str, values: list[Any]) -> Iterator[tuple[int, Any]]:
+        """In their order with their entry, a series in the place of its mapping; a value that stands there twice counts
+        once."""
         seen = set()
         for number, value in enumerate(values):
             several = [value]
@@ -149,7 +158,7 @@ class _Reading:
             for one in several:
                 if (key := json.dumps(one, sort_keys=True)) not in seen:
                     seen.add(key)
-                    yield one
+                    yield number, one
 
     def _series(self, path: KeyPath, value: Fields) -> list[Any]:
         def place(problem: Problem) -> Problem:
@@ -169,23 +178,21 @@ class _Reading:
 
     def _try(self, axis: Axis, axes: list[Axis]) -> None:
         """Each of its values in a job with the others' first ones."""
-        for value in axis.values:
+        for entry, value in zip(axis.entries, axis.values, strict=True):
             job = dict(self.file.job)
             for other in axes:
                 put(job, other.name, value if other is axis else other.values[0])
-            place = partial(self._placed, axis, value)
+            place = partial(self._placed, axis, entry)
             found = self._collect(partial(validate, self._below(("job",), job), Job), place)
             if found is not None:
                 self._collect(partial(parse, found.pins), place)
 
-    def _placed(self, axis: Axis, value: Any, problem: Problem) -> Problem:
-        """A job's problem where the sweep says what it is about: the axis' value, another axis, or the shared job."""
+    def _placed(self, axis: Axis, entry: int, problem: Problem) -> Problem:
+        """A job's problem where the sweep says what it is about: the axis' entry, another axis, or the shared job."""
         about = problem.field or ""
-        for name, values in self.file.sweep.items():
-            if about != name and not about.startswith((f"{name}.", f"{name}[")):
-                continue
-            mine = name == axis.name and value in values
-            return self._at(("sweep", name, values.index(value) if mine else 0), problem)
+        for name in self.file.sweep:
+            if about == name or about.startswith((f"{name}.", f"{name}[")):
+                return self._at(("sweep", name, entry if name == axis.name else 0), problem)
         if problem.line is None or problem.what == "this field is missing":
             need = "in `job` or, as a list, in `sweep`" if problem.what == "this field is missing" else problem.need
             return replace(self._at(("job",), problem), field=about or None, need=need)
@@ -200,9 +207,9 @@ class _Reading:
 
     def _loaded(self, name: str, axes: list[Axis], load: Callable[[str, Path | None], T]) -> dict[str, T]:
         """The descriptors that the sweep names, by name."""
-        of_axis = next((axis.values for axis in axes if axis.name == name), None)
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
-        places += [(value, ("sweep", name, number)) for number, value in enumerate(of_axis or ())]
+        places += [(value, ("sweep", name, entry)) for axis in axes if axis.name == name
+                   for entry, value in zip(axis.entries, axis.values, strict=True)]
         found = {}
         for value, path in places:
             if isinstance(value, str) and value:

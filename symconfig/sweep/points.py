@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plan_file import digest
@@ -43,12 +44,17 @@ class Points:
 
 @dataclass(slots=True)
 class Ids:
-    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
+    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others.
+
+    Of the job as it is planned, so that `tp: 1` and `tp: "1"`, or a default that is written out, are one.
+    """
 
     _digests: dict[int, str] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        asked = {"job": {**job, "training": None}, "model": self._digest(model), "cluster": self._digest(cluster)}
+        """job: valid fields of a JOB.yaml."""
+        fields = Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
+        asked = {"job": {**fields, "training": None}, "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(asked)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:

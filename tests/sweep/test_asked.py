@@ -26,6 +26,15 @@ def test_a_combination_that_is_asked_for_twice_is_planned_once() -> None:
     assert [p.job["gpus"] for p in points(read(text)).points[:8:2]] == [16, 8, 32, 64]
 
 
+@pytest.mark.parametrize("more", [
+    '  pins.tp: [1, "1"]\n', '  pins: [{tp: 1}, {tp: "1"}]\n', "  limits.memory_margin: [null, 0.04]\n",
+    "  backend: [megatron, null]\n",
+])
+def test_what_is_written_in_two_ways_is_planned_once(more: str) -> None:
+    found = points(read(SMALL + more))
+    assert (found.combinations, len(found.points)) == (32, 16)
+
+
 def test_a_series_by_steps() -> None:
     text = SMALL.replace("times: 2}", "step: 24}")
     assert [p.job["gpus"] for p in points(read(text)).points[:8:2]] == [8, 16, 40, 64]
@@ -79,6 +88,13 @@ def test_a_field_put_is_the_field_that_is_got() -> None:
     (("[64, 128]", "[64]\n  pins.tp: [2, x]"), "SWEEP.yaml:6:16: sweep.pins.tp[1]: "),
     (("[64, 128]", "[64]\n  pins: [{tpp: 2}]"), "cannot be pinned"),
     (("[64, 128]", "[64]\n  limits.memory_margin: [2.0]"), "SWEEP.yaml:6:26: sweep.limits.memory_margin[0]: "),
+    (("[64, 128]", "[64]\n  pins.tp: [1]\n  pins: [{tp: 2}]"),
+     "SWEEP.yaml:6:3: sweep.pins.tp: `pins` is swept whole, too. Try: one of them."),
+    (("[64, 128]", "[64]\n  limits: [{}]\n  limits.memory_margin: [0.1]"),
+     "sweep.limits.memory_margin: `limits` is swept whole, too"),
+    (("[64, 128]", "[8, 7, 8.5, 8.0, 7]"), "SWEEP.yaml:5:29: sweep.global_batch_size[2]: "),
+    (("[64, 128]", "[8, 7, 7, 8.0]"), "SWEEP.yaml:5:32: sweep.global_batch_size[3]: "),
+    (("[llama2-7b, qwen", "[llama2-7b, llama2-7b, xqwen"), "SWEEP.yaml:3:33: sweep.model[2]: unknown model"),
     (("[64, 128]", "[64]\n  seq_length: [1024]"), "sweep.seq_length: stands in `job`, too"),
     (("qwen2.5-7b-lora", "qwen2.5-7b-lore"), "SWEEP.yaml:3:22: sweep.model[1]: unknown model"),
     (("cluster: h100", "cluster: h10"), "SWEEP.yaml:1:16: job.cluster: unknown cluster"),
@@ -94,7 +110,7 @@ def test_a_field_put_is_the_field_that_is_got() -> None:
     (("[64, 128]", "[64]\nexclude: [{gpus: 8..x}]"), "exclude[0].gpus: wrong value"),
     (("[64, 128]", "[64]\nexclude: [{}]"), "exclude[0]: wrong length"),
     (("[64, 128]", "[64]\nexclude: [{seq_length: 2048}]"), "the rules leave nothing to plan"),
-    (("[64, 128]", "[64]\nprices: {h200: 2.0}"), "prices.h200: is no cluster of this sweep (need one of h100)"),
+    (("[64, 128]", "[64]\nprices: {h200: 2.0}"), "prices.h200: is none of the clusters that are asked for (need one of h100)"),
     (("[64, 128]", "[64]\nprices: {h100: -1}"), "prices.h100: out of range"),
 ])
 def test_a_file_that_is_wrong_is_told_where(change: tuple[str, str], said: str) -> None:

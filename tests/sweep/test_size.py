@@ -155,7 +155,7 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
     (("--clusters", ","), "--clusters: "),
     (("--price", "h100"), "--price: not of the form CLUSTER=PRICE"),
     (("--price", "h100=-1"), "--price: not of the form CLUSTER=PRICE"),
-    (("--price", "h200=2"), "--price: is no cluster of this"),
+    (("--price", "h200=2"), "--price: is none of the clusters that are asked for (got h200"),
     (("--goodput", "0"), "--goodput: out of range"),
     (("--goodput", "x"), "--goodput: wrong value"),
     (("--gpus-max", "9999999"), "--gpus-max: out of range"),
