@@ -112,12 +112,24 @@ def _rule(rule: Rule) -> Iterator[str]:
         if names:
             yield f"- {what}: {'; '.join(FACTS[name].does for name in names)}"
     for name in rule.how:
-        for row in table().steps[name]:
-            yield f"- {row.run} run: `{row.words}`" if row.run != "between" else f"- between: `{row.words}`"
+        if (conversion := table().conversions.get(name)) is not None:
+            for row in conversion.rows:
+                yield f"- {'old run' if row.run == 'old' else 'between'}: `{_capitals(row.words)}`"
+        else:
+            yield f"- new run: `{_capitals(table().tells[name].words)}`"
+    if made := [table().conversions[name].makes for name in rule.how if name in table().conversions]:
+        place = table().conversions[rule.how[-1]].at
+        yield f"- new run: `{table().loads[made[-1]].words.replace('<<from>>', place)}`"
+    if rule.across:
+        yield "- also between the frameworks"
     if rule.lost:
         yield f"- starts anew: {'; '.join(table().lost[name] for name in rule.lost)}"
     yield f"- source: {rule.source}" + (f"; *seen*: {rule.seen}" if rule.seen else "")
     yield ""
+
+
+def _capitals(words: str) -> str:
+    return words.replace("<<from>>", "CHECKPOINT")
 
 
 def _optimizer(rule: Rule) -> str:

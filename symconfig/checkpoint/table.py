@@ -33,13 +33,37 @@ class Format(Span):
     optimizer: dict[str, Span] = Field(default_factory=dict)
 
 
-class StepRow(Span):
-    """A step of the way. since, until: releases of `run` that are told this; <<new.tp>>: a degree of a plan."""
+class ConversionRow(Span):
+    """A step of a conversion. since, until: releases of the old run that are told this."""
 
-    run: Literal["old", "between", "new"]
+    run: Literal["old", "between"]
+    kind: Literal["options", "command"]
+    words: str
+    does: str
+
+
+class Conversion(Strict):
+    """From one form of a checkpoint to another, which then lies `at` a place."""
+
+    reads: tuple[str, ...]
+    makes: str
+    at: str
+    rows: tuple[ConversionRow, ...]
+
+
+class Load(Strict):
+    """How the new run takes a form."""
+
     kind: Literal["options", "command", "config"]
     words: str
     does: str
+
+
+class Tell(Load):
+    """What else the new run is told where it loads a form of `reads`, unless it is told one of `useless_with`."""
+
+    reads: tuple[str, ...]
+    useless_with: tuple[str, ...] = ()
 
 
 class Rule(Strict):
@@ -47,7 +71,9 @@ class Rule(Strict):
 
     It holds for a checkpoint of one of `formats` (and of `optimizer`, where named) that a release of written_since to
     written_until wrote and one of read_since to read_until reads, when one of `any_of`, each of `all_of` and none of
-    `none_of` is found; {changed} in `says` is what was found of `any_of`. otherwise: what is left without a conversion.
+    `none_of` is found; {changed} in `says` is what was found of `any_of`. Between two frameworks only those hold that
+    are `across` them, or about them. how: names of conversions and of what the new run is told; otherwise: what is left
+    without a conversion.
     seen: the case of tests/checkpoint in which the real framework did so; absent: only read in its source.
     """
 
@@ -61,6 +87,7 @@ class Rule(Strict):
     any_of: tuple[str, ...] = ()
     all_of: tuple[str, ...] = ()
     none_of: tuple[str, ...] = ()
+    across: bool = False
     verdict: Verdict
     otherwise: Verdict | None = None
     says: str
@@ -74,7 +101,9 @@ class Rule(Strict):
 class Table(Strict):
     formats: dict[str, Format]
     lost: dict[str, str]
-    steps: dict[str, tuple[StepRow, ...]]
+    conversions: dict[str, Conversion]
+    loads: dict[str, Load]
+    tells: dict[str, Tell]
     rules: tuple[Rule, ...]
 
 

@@ -107,6 +107,10 @@ def _adapter_removed(old: ModelDescriptor, new: ModelDescriptor) -> str:
     return f"{old.adapter.method} -> no adapter" if old.adapter is not None and new.adapter is None else ""
 
 
+def _adapter_kept(old: ModelDescriptor, new: ModelDescriptor) -> str:
+    return "an adapter in both" if old.adapter is not None and new.adapter is not None else ""
+
+
 def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
     """Another rank, or other modules."""
     if old.adapter is None or new.adapter is None:
@@ -136,6 +140,7 @@ COMPARED = (
     Compared("mtp-fewer", "fewer layers that predict further tokens", _fewer_mtp),
     Compared("adapter-added", "an adapter in the new model only", _adapter_added),
     Compared("adapter-removed", "an adapter in the old model only", _adapter_removed),
+    Compared("adapter-kept", "an adapter in both models", _adapter_kept),
     Compared("adapter-shapes", "an adapter of another rank or on other modules", _adapter_shapes),
     Compared("quantised", "frozen weights in 4 bits in one of the runs only", _quantised),
 )
