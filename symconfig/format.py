@@ -43,6 +43,11 @@ def things(number: float, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
+def several(number: int, noun: str) -> str:
+    """`1 plan`, `1,000 plans`: for nouns that only take an s."""
+    return f"{count(number)} {noun}{'s' * (number != 1)}"
+
+
 def words(key: str) -> str:
     """A key of `predicted.memory` or `predicted.time` as words."""
     return key.replace("_", " ")

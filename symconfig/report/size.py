@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, percent, seconds, several
 from symconfig.report.grid import Block, Grid
 from symconfig.sweep.amounts import DAY_S
 from symconfig.sweep.columns import COLUMNS
@@ -32,9 +32,10 @@ def blocks(found: Size) -> list[Block]:
 
 def headline(asked: Question) -> str:
     """What is to be done by when."""
-    return (f"{asked.model.name}: {count(asked.tokens)} tokens in {_span(asked.deadline_s)}\n"
-            f"global batch {count(asked.job['global_batch_size'])} sequences of {count(asked.job['seq_length'])} "
-            f"tokens, {count(asked.step_tokens)} in all; {count(asked.steps)} steps")
+    return (f"{asked.model.name}: {several(asked.tokens, 'token')} in {_span(asked.deadline_s)}\n"
+            f"global batch {several(asked.job['global_batch_size'], 'sequence')} of "
+            f"{several(asked.job['seq_length'], 'token')}, {count(asked.step_tokens)} in all; "
+            f"{several(asked.steps, 'step')}")
 
 
 def answer(one: OfCluster, asked: Question) -> str:
@@ -66,7 +67,8 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _span(span_s: float) -> str:
     days = span_s / DAY_S
-    return f"{days:g} day{'s' * (days != 1)}" if days >= 1 else f"{days * 24:g} hours"
+    number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
+    return f"{number:g} {unit}{'s' * (number != 1)}"
 
 
 def _days(span_s: float) -> str:
@@ -122,8 +124,8 @@ def footer(found: Size) -> str:
              "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
              "(--goodput 0.9).")
     tried = sum(len(one.tried) for one in found.clusters)
-    lines = [share, f"{count(tried)} numbers of GPUs were planned. One is left out where it would be too slow even "
-             "with a tenth more from each GPU than the best one seen."]
+    lines = [share, f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
+             "where it would be too slow even with a tenth more from each GPU than the best one seen."]
     met = [(one, one.smallest) for one in found.clusters if one.smallest is not None]
     if met:
         one, smallest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, percent, seconds, several
 from symconfig.report.grid import Block, Grid
 from symconfig.sweep.columns import COLUMNS, Value
 from symconfig.sweep.points import Points
@@ -32,24 +32,31 @@ def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
         shown.append(bests(planned))
     if len(planned) < len(records):
         shown.append(reasons(records))
-    done = f"wrote {count(len(records))} rows into {out}"
+    done = f"wrote {several(len(records), 'row')} into {out}"
     left = len(found.points) - len(found.rows)
-    return [*shown, f"{done}; {count(left)} more are left, the same command goes on from there" if left else done]
+    more = f"; {count(left)} more {_be(left, 'is')} left, the same command goes on from there" if left else ""
+    return [*shown, done + more]
 
 
 def headline(found: Swept, asked: Points) -> str:
     """What was asked and what came of it."""
     counts = ", ".join(f"{count(found.counts[status])} {words}" for status, words in _WORDS.items()
                        if found.counts[status])
-    lines = [f"{count(len(found.points))} plans of {count(asked.combinations)} combinations: {counts or 'none yet'}"]
+    lines = [f"{several(len(found.points), 'plan')} of {several(asked.combinations, 'combination')}: "
+             f"{counts or 'none yet'}"]
     if asked.excluded:
-        lines.append(f"{count(asked.excluded)} combinations are excluded by rules")
+        lines.append(f"{several(asked.excluded, 'combination')} {_be(asked.excluded, 'is')} excluded by rules")
     lines += [f"rule {number} of `exclude` matches no combination" for number in asked.idle]
     if found.known:
-        lines.append(f"{count(found.known)} were done before")
+        lines.append(f"{count(found.known)} {_be(found.known, 'was')} done before")
     if found.dropped:
-        lines.append(f"{count(found.dropped)} lines of the journal were not whole, and are planned again")
+        wrong = "was not a whole row" if found.dropped == 1 else "were not whole rows"
+        lines.append(f"{several(found.dropped, 'line')} of the journal {wrong}, planned again if still asked for")
     return "\n".join(lines)
+
+
+def _be(number: int, single: Literal["is", "was"]) -> str:
+    return single if number == 1 else {"is": "are", "was": "were"}[single]
 
 
 def bests(planned: Iterable[Record]) -> Grid:
@@ -58,9 +65,9 @@ def bests(planned: Iterable[Record]) -> Grid:
     for record in planned:
         groups.setdefault((record["model"], record["cluster"]), []).append(record)
     rows = []
-    for (model, cluster), several in groups.items():
-        fastest = max(several, key=lambda record: _number(record, "tokens_per_s"))
-        cheapest = min(several, key=lambda record: _number(record, "gpu_hours"))
+    for (model, cluster), members in groups.items():
+        fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
+        cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
         both = fastest is cheapest
         for name, record in (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]:
             rows.append((str(model), str(cluster), name, *_cells(record)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
+from fractions import Fraction
 
 from symconfig.errors import InputError, Problem
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]?)", re.ASCII)
 DAY_S = _UNITS_S["d"]
 MOST_S = 100 * 365 * DAY_S
@@ -20,19 +20,19 @@ def time_s(field: str, text: str) -> float:
     found = _read(text, _UNITS_S, "d")
     if found is None or not 0 < found <= MOST_S:
         raise InputError(Problem("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w"))
-    return found
+    return float(found)
 
 
 def tokens(field: str, text: str) -> int:
-    """Tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError."""
+    """Tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
     found = _read(text, _COUNTS, "")
-    if found is None or not 1 <= found <= MOST_TOKENS:
-        raise InputError(Problem("wrong value", field=field, got=text, need="a number of tokens as 2T, 500B or 1e12"))
-    return round(found)
+    if found is None or not 1 <= found <= MOST_TOKENS or found.denominator > 1:
+        need = "a whole number of tokens as 2T, 500B or 1e12"
+        raise InputError(Problem("wrong value", field=field, got=text, need=need))
+    return int(found)
 
 
-def _read(text: str, units: dict[str, float], unit: str) -> float | None:
+def _read(text: str, units: dict[str, int], unit: str) -> Fraction | None:
     match = _NUMBER.fullmatch(text.strip())
     factor = units.get(match[2].lower() or unit) if match else None
-    value = float(match[1]) * factor if match and factor is not None else float("nan")
-    return value if isfinite(value) else None
+    return Fraction(match[1]) * factor if match and factor is not None else None  # exact: 1.1T is whole

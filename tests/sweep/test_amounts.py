@@ -16,7 +16,9 @@ def test_times(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("2T", 2 * 10**12), ("500B", 5 * 10**11), ("1.5e12", 1500 * 10**9),
-                                              ("300 m", 3 * 10**8), ("4096", 4096), ("0.3t", 3 * 10**11)])
+                                              ("300 m", 3 * 10**8), ("4096", 4096), ("0.3t", 3 * 10**11),
+                                              ("1.1T", 11 * 10**11), ("1e-3k", 1),
+                                              ("1.000000000001T", 10**12 + 1)])
 def test_tokens(text: str, number: int) -> None:
     assert tokens("tokens", text) == number
 
@@ -27,7 +29,7 @@ def test_what_is_no_time_is_named(text: str) -> None:
         time_s("deadline", text)
 
 
-@pytest.mark.parametrize("text", ["", "T", "0", "-2T", "2Q", "1e30T", "0.1", "two"])
+@pytest.mark.parametrize("text", ["", "T", "0", "-2T", "2Q", "1e30T", "0.1", "two", "1.5", "1.0005k", "1e-999"])
 def test_what_is_no_number_of_tokens_is_named(text: str) -> None:
     with pytest.raises(InputError, match="tokens: wrong value"):
         tokens("tokens", text)

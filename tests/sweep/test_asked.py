@@ -110,7 +110,8 @@ def test_a_field_put_is_the_field_that_is_got() -> None:
     (("[64, 128]", "[64]\nexclude: [{gpus: 8..x}]"), "exclude[0].gpus: wrong value"),
     (("[64, 128]", "[64]\nexclude: [{}]"), "exclude[0]: wrong length"),
     (("[64, 128]", "[64]\nexclude: [{seq_length: 2048}]"), "the rules leave nothing to plan"),
-    (("[64, 128]", "[64]\nprices: {h200: 2.0}"), "prices.h200: is none of the clusters that are asked for (need one of h100)"),
+    (("[64, 128]", "[64]\nprices: {h200: 2.0}"),
+     "prices.h200: is none of the clusters that are asked for (need one of h100)"),
     (("[64, 128]", "[64]\nprices: {h100: -1}"), "prices.h100: out of range"),
 ])
 def test_a_file_that_is_wrong_is_told_where(change: tuple[str, str], said: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from symconfig.sweep import task
 from symconfig.sweep.columns import COLUMNS
 from symconfig.sweep.engines import Wanted, engines
+from symconfig.sweep.journal import path_of
 from symconfig.sweep.planner import planner
 from symconfig.sweep.task import Row, Status, Task
 from tests.cli_support import Run, run
@@ -45,6 +46,35 @@ def test_a_table_with_a_row_for_every_combination(run: Run, tmp_path: Path, monk
     assert [row["model"] for row in table] == ["llama2-7b"] * 8 + ["qwen2.5-7b-lora"] * 8
     assert table[0]["status"] == "planned"
     assert table[0]["step_s"] == "2.0"
+
+
+def test_one_is_told_as_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_engine(monkeypatch, planned)
+    text = "job: {cluster: h100, model: llama2-7b, global_batch_size: 64}\nsweep: {gpus: [8, 16]}\nexclude: [{gpus: 8}]"
+    source, out = file_of(tmp_path, text), tmp_path / "t.csv"
+    first = run("sweep", source, "--out", out, *OPTIONS)
+    assert "1 plan of 2 combinations: 1 planned\n1 combination is excluded by rules" in first.out
+    assert "wrote 1 row into" in first.out
+    journal = path_of(out)
+    journal.write_text(journal.read_text(encoding="utf-8") + "{}\n", encoding="utf-8")
+    again = run("sweep", source, "--out", out, *OPTIONS)
+    assert "1 was done before\n1 line of the journal was not a whole row" in again.out
+
+
+def test_a_row_that_was_edited_is_planned_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = replace_engine(monkeypatch, planned)
+    out = tmp_path / "t.csv"
+    assert run("sweep", file_of(tmp_path), "--out", out, *OPTIONS).code == 0
+    first, content, journal = len(given), out.read_bytes(), path_of(out)
+    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    lines[1]["values"], lines[2]["values"]["step_s"] = {}, "abc"
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    again = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    assert again.code == 0
+    assert "14 were done before\n2 lines of the journal were not whole rows" in again.out
+    assert (len(given), out.read_bytes()) == (first + 2, content)
 
 
 def test_what_is_done_stays_done(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,15 @@ def test_a_table_for_people(run: Run, given: list[Task]) -> None:
     assert "nothing is counted for failures" in outcome.out
 
 
+def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
+    batch = ("--global-batch-size", "1", "--seq-length", "1000")
+    outcome = run("size", *ASKED[:1], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h",
+                  "--gpus-max", "1", *batch)
+    assert "llama2-7b: 1,000 tokens in 1 hour\nglobal batch 1 sequence of 1,000 tokens, 1,000 in all; 1 step\n" in (
+        outcome.out)
+    assert "1 number of GPUs was planned." in outcome.out
+
+
 def test_json_is_the_contract(run: Run, given: list[Task]) -> None:
     data = run("size", *ASKED, "--deadline", "3d", "--json").json()
     assert (data["schema"], data["met"], data["steps"]) == ("symconfig.size/1", True, 23842)
@@ -127,8 +136,9 @@ def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run:
     words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
     outcome = run(*words, "64")
     assert outcome.code == 1
-    assert re.search(rf"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest "
-                     rf"is {days(64):.2f} days on 64 GPUs", outcome.out)
+    said = (r"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest is "
+            rf"{days(64):.2f} days on 64 GPUs")
+    assert re.search(said, outcome.out)
     h100 = run(*words, "64", "--json").json()["clusters"][0]
     assert h100["least_gpus_at_peak"] > 64
     assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
@@ -151,6 +161,7 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("--deadline", "30x"), "--deadline: wrong value (got 30x"),
     (("--tokens", "many"), "--tokens: wrong value"),
+    (("--tokens", "1.5"), "--tokens: wrong value (got 1.5, need a whole number of tokens"),
     (("--clusters", "h10"), "--clusters: unknown cluster (got h10"),
     (("--clusters", ","), "--clusters: "),
     (("--price", "h100"), "--price: not of the form CLUSTER=PRICE"),
