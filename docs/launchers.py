@@ -53,8 +53,16 @@ the nodes themselves, whether the checkpoint of the whole cluster loads there an
 `spare/nodes-N/` is a folder as `symconfig plan --out` writes it. `spare/launch.sh` takes the largest plan for the
 nodes that it finds: `NNODES`, `SLURM_JOB_NUM_NODES`, `PET_NNODES`, or the hosts of a hostfile. Nodes beyond that
 plan end with status 0 and a sentence; fewer than the smallest plan needs is status 2. `spare/sbatch.sh` asks Slurm
-for the range (`--nodes=4-8`). The step that a new run needs to load the checkpoint is told, and not taken: what is
-saved is yours.
+for the range (`--nodes=4-8`). `symconfig check spare` covers all of it.
+
+Whether a smaller run goes on by itself is decided when the large one saves. Megatron-LM's distributed optimizer saves
+its buffers as they lie, which another grid cannot read: where an option changes that, `fallback` names it, what it
+costs and what loads with it, and `spare/launch.sh` and `spare/fallback.json` say the same:
+
+    bash launch.sh --dist-ckpt-optim-fully-reshardable
+
+Where no option helps, that is said. A plan that is as fast as the best (within 0.1 %) and loads more of the checkpoint
+is preferred to it. The step that a new run still needs is told, and not taken: what is saved is yours.
 """
 NOTES = {
     "slurm": (

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import BaseModel
+
 from symconfig.api import Wanted, files
+from symconfig.api_fallback import NAME as FALLBACK
+from symconfig.api_fallback import fallback_files
+from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import Strict
+from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plan import Candidate, Plan
+from symconfig.render import summary
 from symconfig.render.answer import answer
+from symconfig.render.fallback import folder as subfolder
 from symconfig.render.manifest import NAME
 from symconfig.render.summary import duration, short
 from symconfig.replan.check import (
@@ -24,8 +35,36 @@ from symconfig.replan.check import (
     of_templates,
     read_manifest,
 )
+from symconfig.replan.fallback import Fallback, Smaller, loaded
 
 T = TypeVar("T")
+_PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
+
+
+class _Reason(Strict):
+    """A Problem, as fallback.json has it."""
+
+    what: str
+    file: str | None
+    line: int | None
+    column: int | None
+    field: str | None
+    got: str | None
+    need: str | None
+    hint: str | None
+
+
+class _Lost(BaseModel):
+    """Of fallback.json what no plan says."""
+
+    lost: int
+    nodes: int
+    gpus: int
+    problems: tuple[_Reason, ...]
+
+
+class _Said(BaseModel):
+    smaller: tuple[_Lost, ...]
 
 
 def check(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
@@ -42,6 +81,8 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
         raise InputError(Problem(f"there is no {NAME} in this folder, and without it nobody knows what was written",
                                  file=str(folder), hint=f"one of {', '.join(below)}" if below else
                                  "symconfig render DIR/plan.json --out DIR --force"))
+    if manifest is not None and FALLBACK in manifest.files and place.is_dir():
+        return _several(folder, manifest, Path(templates) if templates else None, solve)
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
@@ -76,6 +117,68 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
                       for problem in error.problems]
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*found, *edited, *left_over(folder, manifest)]
+
+
+def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
+    """What `fallback` wrote: the files above, and those of every plan."""
+    notes: list[str] = []
+    plans, findings = _plans(folder, manifest)
+    again = ""
+    now = Texts()
+    needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
+    if not findings and all((folder / path).is_file() for path in needed):
+        try:
+            found = _written(folder, plans)
+            lost = [each.lost for each in found.smaller]
+            again = f"fallback {folder / subfolder(found.nodes.count)} --lose-nodes {min(lost)}..{max(lost)}"
+            now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
+        except SymconfigError as error:
+            findings += [Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
+                         for problem in error.problems]
+    findings += of_templates(manifest, templates)
+    said = {finding.path for finding in findings}
+    findings += [each for each in of_files(folder, manifest, now) if each.path not in said]
+    findings += left_over(folder, manifest)
+    for nodes, plan in plans.items():
+        below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
+        findings += [replace(each, path=f"{subfolder(nodes)}/{each.path}")
+                     for each in (*below, *(_solved(plan) if solve else ()))]
+    findings += _inputs(plans[max(plans)], notes) if plans else ()
+    return Checked(folder, manifest, tuple(findings), tuple(notes), again or "fallback PLAN.json --lose-nodes N")
+
+
+def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
+    """By number of nodes; one that is not there any more is left out, and `of_files` says so."""
+    plans: dict[int, Plan] = {}
+    findings: list[Finding] = []
+    for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
+        if (folder / match[0]).is_file():
+            plans[int(match[1])], edited = _plan(folder / match[0])
+            findings += [replace(each, path=match[0]) for each in edited]
+    return plans, findings
+
+
+def _below(manifest: Manifest, nodes: int) -> Manifest:
+    """What is said of one plan's folder."""
+    start = f"{subfolder(nodes)}/"
+    return manifest.model_copy(update={"files": {path.removeprefix(start): sha256 for path, sha256
+                                                 in manifest.files.items() if path.startswith(start)}})
+
+
+def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
+    """What was written, from the plans and, where there is none, from the reasons that fallback.json has.
+
+    Raises InputError.
+    """
+    said = validate(load_json_strict(folder / FALLBACK), _Said)
+    if not plans or not said.smaller:
+        raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
+    whole = plans[max(plans)]
+    return Fallback(whole, summary.nodes(whole), tuple(
+        Smaller(each.lost, each.nodes, each.gpus, plans.get(each.nodes),
+                loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
+                tuple(Problem(**problem.model_dump()) for problem in each.problems))
+        for each in said.smaller))
 
 
 def _inputs(plan: Plan, notes: list[str]) -> list[Finding]:

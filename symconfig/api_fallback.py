@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symconfig.api import PlanResult, Wanted, check_free, files
 from symconfig.plan import Plan
 from symconfig.render.answer import TOP
 from symconfig.replan.fallback import Fallback
 from symconfig.replan.fallback import fallback as solve
+
+if TYPE_CHECKING:
+    from symconfig.render.files import Files
 
 NAME = "fallback.json"
 
@@ -58,16 +61,26 @@ def fallback(
 
 def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
     """Render all plans into the folder `out`, all files or none; returns their paths."""
+    from symconfig.render.files import write as write_files
+
+    check_free(out, force)
+    return list(write_files(fallback_files(found, wanted), out, force))
+
+
+def fallback_files(found: Fallback, wanted: Wanted) -> Files:
+    """All that `write` writes: the folders of the plans, what picks one of them, and a manifest of all of it."""
     from symconfig.render import LAUNCHERS
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
-    from symconfig.render.files import write as write_files
-    from symconfig.report.fallback import to_dict
+    from symconfig.render.manifest import manifest
+    from symconfig.report.fallback import advice, to_dict
 
-    check_free(out, force)
     launchers = LAUNCHERS if wanted.launchers is None else wanted.launchers
-    made = above(found.runs, launchers)
+    target, framework = wanted.of_plan(found.plan), found.plan.best.target.backend
+    # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
+    made = above(found.runs, launchers, advice(found, "bash launch.sh" if target == framework else ""))
     for count, plan in found.runs:
         made += [replace(item, path=f"{folder(count)}/{item.path}") for item in files(plan, wanted)]
     made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
-    return list(write_files(Files(tuple(made)), out, force))
+    done = Files(tuple(made))
+    return Files((*done, manifest(done, target, launchers, wanted.templates)))

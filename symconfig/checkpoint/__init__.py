@@ -5,9 +5,10 @@ unpickling anything.
 """
 
 from symconfig.checkpoint.folder import Checkpoint
-from symconfig.checkpoint.kinds import kinds
+from symconfig.checkpoint.kinds import Saving, kinds, savings
 from symconfig.checkpoint.loadable import loadable, of_folder
 from symconfig.checkpoint.read import read
 from symconfig.checkpoint.verdict import Loadable, Reason, Step, Verdict
 
-__all__ = ["Checkpoint", "Loadable", "Reason", "Step", "Verdict", "kinds", "loadable", "of_folder", "read"]
+__all__ = ["Checkpoint", "Loadable", "Reason", "Saving", "Step", "Verdict", "kinds", "loadable", "of_folder", "read",
+           "savings"]

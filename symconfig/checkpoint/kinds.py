@@ -27,6 +27,27 @@ class Kind:
         return f"{self.format}:{self.optimizer}" if self.optimizer else self.format
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How a run saves. kind: what it writes; options: what makes it do so; costs: what these are paid with."""
+
+    kind: str
+    options: str = ""
+    costs: str = ""
+    source: str = ""
+
+
+def savings(plan: Plan) -> tuple[Saving, ...]:
+    """How a run of the plan can save: as its rendered files do first, then with options beside theirs."""
+    unasked = written(plan)
+    entry = table().formats[unasked.format]
+    ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
+    release = plan.best.target.version
+    return Saving(str(unasked)), *(
+        Saving(str(Kind(unasked.format, name)), way.options, way.costs, way.source)
+        for name, way in ways.items() if way.options and between(release, way.since, way.until))
+
+
 def written(plan: Plan) -> Kind:
     """What the plan's rendered files write."""
     target = plan.best.target

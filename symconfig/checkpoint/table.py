@@ -24,13 +24,22 @@ class Span(Strict):
     until: str | None = None
 
 
+class Way(Span):
+    """A way to hold the optimizer's state. options: what makes a run save so that would do otherwise; costs: what that
+    is paid with, and where it is read."""
+
+    options: str = ""
+    costs: str = ""
+    source: str = ""
+
+
 class Format(Span):
     """A kind of checkpoint. framework: whose plans can save it; optimizer: ways in which it can hold the optimizer's
     state, where it has several."""
 
     framework: tuple[Backend, ...]
     does: str
-    optimizer: dict[str, Span] = Field(default_factory=dict)
+    optimizer: dict[str, Way] = Field(default_factory=dict)
 
 
 class ConversionRow(Span):

@@ -21,6 +21,11 @@ class Verdict(StrEnum):
     def rank(self) -> int:
         return list(Verdict).index(self)
 
+    @property
+    def unconverted(self) -> bool:
+        """Whether all that a run needs loads without a conversion."""
+        return self.rank <= Verdict.RESHARDED.rank
+
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.AS_IS)

@@ -19,11 +19,13 @@ def folder(nodes: int) -> str:
     return f"nodes-{nodes}"
 
 
-def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str]) -> list[File]:
-    """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first."""
+def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
+    """launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first; advice:
+    sentences on how the run on most nodes has to save, for those who read launch.sh."""
     plan, counts = plans[0][1], [count for count, _ in plans]
     template = environment(data_dir("templates") / "fallback")
-    launch = template.filled("launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts})
+    launch = template.filled("launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts,
+                                             "advice": advice})
     made = [File("launch.sh", launch, True)]
     for asked in launchers:
         if split(asked)[0] == "slurm":

@@ -61,12 +61,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What `symconfig check` found. manifest: None where only a plan was there. notes: what could not be looked at."""
+    """What `symconfig check` found. manifest: None where only a plan was there. notes: what could not be looked at.
+    again: the command that writes all of it again, where that is not `render`'s."""
 
     place: Path
     manifest: Manifest | None
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    again: str = ""
 
     @property
     def passed(self) -> bool:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 
-from symconfig.checkpoint import Loadable, loadable
+from symconfig.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import summary
 from symconfig.render.answer import answer
+from symconfig.replan import keep
 
 Progress = Callable[[str, float], None]
+NOTHING = 0.001  # a step that is so little longer costs nothing that anybody could measure
+# What decides whether a checkpoint loads: held to the old plan's, alone and together.
+_KEPT = (("zero",), keep.LAYOUT, (*keep.LAYOUT, "zero"))
 
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
     """What is left after `lost` nodes: `nodes` of them with `gpus` GPUs in all.
 
-    plan, loads: the best plan there, and whether it can go on from the whole cluster's checkpoint; None where nothing
-    fits, for the reasons in `problems`.
+    plan: the best plan there, or one as fast that goes on from more of the whole cluster's checkpoint; None where
+    nothing fits, for the reasons in `problems`. every: what becomes of that checkpoint, by the ways to save it.
     """
 
     lost: int
     nodes: int
     gpus: int
     plan: Plan | None
-    loads: Loadable | None
+    every: tuple[Loadable, ...]
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def loads(self) -> Loadable | None:
+        """What becomes of the checkpoint that the rendered files write."""
+        return self.every[0] if self.every else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,34 @@ class Fallback:
     plan: Plan
     nodes: summary.Nodes
     smaller: tuple[Smaller, ...]
+
+    @property
+    def advised(self) -> Saving | None:
+        """How the whole cluster's run should save, so that more plans load its checkpoint without a conversion.
+
+        None: as it does unasked.
+        """
+        ways = savings(self.plan)
+        at = min(range(len(ways)), key=lambda way: sum(not each.every[way].verdict.unconverted for each in self.smaller
+                                                       if each.plan is not None))
+        return ways[at] if at else None
+
+    def advisedly(self, each: Smaller) -> Loadable | None:
+        """What becomes of the checkpoint there when it is saved as advised."""
+        if self.advised is None or each.plan is None:
+            return None
+        return each.every[savings(self.plan).index(self.advised)]
+
+    @property
+    def least(self) -> int:
+        """GPUs that a run of the whole cluster's layout needs at least, with as few replicas as it can have."""
+        p = self.plan.best.parallel
+        return p.pp * lcm(p.tp, p.ep * p.etp)
+
+    def kept(self, each: Smaller) -> dict[str, str]:
+        """Choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
+        pins = each.plan.job.pins if each.plan is not None else {}
+        return {name: str(value) for name, value in pins.items() if name not in self.plan.job.pins}
 
     @property
     def runs(self) -> tuple[tuple[int, Plan], ...]:
@@ -77,5 +115,33 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
     try:
         found = answer(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
     except InfeasibleError as error:
-        return Smaller(lost, left, gpus, None, None, error.problems)
-    return Smaller(lost, left, gpus, found, loadable(plan, found))
+        return Smaller(lost, left, gpus, None, (), error.problems)
+    first, best = found, loaded(plan, found)
+    for names in _KEPT if not all(each.verdict.unconverted for each in best) else ():
+        kept = keep.differing(plan.best, first.best, names)
+        other = _kept(first, kept, top) if kept else None
+        if other is None or other.best.predicted.step_s > (1 + NOTHING) * first.best.predicted.step_s:
+            continue
+        loads = loaded(plan, other)
+        if _ranks(loads) < _ranks(best):
+            found, best = other, loads
+    return Smaller(lost, left, gpus, found, best)
+
+
+def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:
+    """What becomes of a checkpoint of the plan in the smaller one, by the ways to save it (`savings`)."""
+    return tuple(loadable(plan, smaller, way.kind) for way in savings(plan))
+
+
+def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
+    """The smaller, the more of it loads: as it can be saved, then as it is unasked."""
+    return min(each.verdict.rank for each in loads), loads[0].verdict.rank
+
+
+def _kept(found: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
+    """The best plan of the same job with these pins; None where nothing fits."""
+    try:
+        return answer(found.model, found.cluster,
+                      found.job.model_copy(update={"pins": {**found.job.pins, **pins}}), top=top)
+    except (InputError, InfeasibleError):
+        return None

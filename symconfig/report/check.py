@@ -9,7 +9,7 @@ from symconfig.format import count
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
-    from symconfig.replan.check import Checked, Finding
+    from symconfig.replan.check import Checked, Finding, Manifest
 
 
 def blocks(checked: Checked) -> list[Block]:
@@ -38,12 +38,18 @@ def _verdict(checked: Checked) -> str:
 
 def _again(checked: Checked) -> str:
     """The command that makes it good."""
+    if checked.again and checked.manifest is not None:
+        return f"symconfig {checked.again}{_asked(checked.manifest)} --out {checked.place} --force"
     folder = checked.place if checked.place.is_dir() else checked.place.parent
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
     if edited or checked.manifest is None or any(f.kind in ("input", "answer") for f in checked.findings):
         return f"symconfig replan {folder}/plan.json{' --accept-edits' if edited else ''} --out NEW"
-    launchers = "".join(f" --launcher {name}" for name in checked.manifest.launchers)
-    return f"symconfig render {folder}/plan.json --target {checked.manifest.target}{launchers} --out {folder} --force"
+    return f"symconfig render {folder}/plan.json{_asked(checked.manifest)} --out {folder} --force"
+
+
+def _asked(manifest: Manifest) -> str:
+    """The options with which the same files are asked for."""
+    return f" --target {manifest.target}" + "".join(f" --launcher {name}" for name in manifest.launchers)
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.checkpoint import Loadable, Step
 from symconfig.errors import Problem
 from symconfig.format import count, either, percent, seconds, things
 from symconfig.plan import Candidate
@@ -22,19 +23,50 @@ def blocks(found: Fallback) -> list[Block]:
     plan, nodes = found.plan, found.nodes
     head = (f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
             f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences")
-    rows = [_row(found, nodes.count, plan.best, "", "")]
-    rows += [_row(found, each.nodes, each.plan.best, _lost(found.share(each)), each.loads.verdict.value)
-             for each in found.smaller if each.plan and each.loads]
-    grid = Grid(("nodes", "GPUs", "tp", "pp", "cp", "ep", "dp", "micro", "recompute", "step s", "tokens/s",
-                 "lost beside the nodes", "the checkpoint loads"), tuple(rows), left=(8, 12))
-    return [head, grid, *_unfit(found), *_steps(found)]
+    rows = [_row(found, nodes.count, plan.best, "", ("", ""))]
+    for each in found.smaller:
+        if each.plan is not None and each.loads is not None:
+            advisedly = found.advisedly(each)
+            rows.append(_row(found, each.nodes, each.plan.best, _lost(found.share(each)),
+                             (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")))
+    heads: tuple[str, ...] = ("nodes", "GPUs", "tp", "pp", "cp", "ep", "dp", "micro", "recompute", "step s", "tokens/s",
+             "lost beside the nodes", "the checkpoint loads")
+    advised = found.advised
+    if advised is not None:
+        heads += (f"saved with {advised.options}",)
+    grid = Grid(heads, tuple(row[:len(heads)] for row in rows), left=(8, 12, 13))
+    return [head, grid, *_unfit(found), *_kept(found), "\n".join(advice(found)), *_steps(found)]
 
 
-def _row(found: Fallback, nodes: int, best: Candidate, lost: str, loads: str) -> tuple[str, ...]:
+def advice(found: Fallback, start: str = "") -> list[str]:
+    """How the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
+
+    start: the command that starts it, where its options may follow.
+    """
+    planned = [each for each in found.smaller if each.plan is not None]
+    if not planned:
+        return []
+    advised = found.advised
+    loads = [(each.nodes, found.advisedly(each) or each.loads) for each in planned]
+    short = [(nodes, load.verdict.value) for nodes, load in loads if load and not load.verdict.unconverted]
+    rest = "; ".join(f"{things(nodes, 'node')}: {verdict}" for nodes, verdict in short)
+    if advised is None:
+        if not short:
+            return ["Every plan here goes on from what the run on all nodes saves, without a conversion."]
+        return [f"No option of the run on all nodes spares the smaller ones what is said of its checkpoint ({rest})."]
+    command = f" with `{start} {advised.options}`" if start else f" with {advised.options}"
+    well = [nodes for nodes, _ in loads if nodes not in dict(short)]
+    whom = f"{_either(well)} can go on" if short else "every plan here goes on"
+    return [f"Start the run on all nodes{command}, from its first save on: then {whom} from its checkpoint without a "
+            f"conversion{f' (not so {rest})' if rest else ''}.",
+            f"What that costs: {advised.costs} [{advised.source}]."]
+
+
+def _row(found: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> tuple[str, ...]:
     p = best.parallel
     return (count(nodes), count(p.world_size), *map(str, (p.tp, p.pp, p.cp, p.ep, p.dp, best.batch.micro)),
             recompute_text(best.options.recompute), seconds(best.predicted.step_s), count(_tokens_per_s(best)), lost,
-            loads)
+            *loads)
 
 
 def _tokens_per_s(best: Candidate) -> float:
@@ -54,14 +86,44 @@ def _unfit(found: Fallback) -> list[str]:
             + "\n".join(f"- {problem}" for problem in each.problems) for each in found.smaller if each.plan is None]
 
 
+def _kept(found: Fallback) -> list[str]:
+    """Where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
+    return [f"On {things(each.nodes, 'node')} the plan keeps "
+            f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
+            "cluster's: as fast as the best without, and more of the checkpoint loads."
+            for each in found.smaller if (kept := found.kept(each))]
+
+
 def _steps(found: Fallback) -> list[str]:
-    """What a checkpoint of the whole cluster needs before the smaller ones go on from it."""
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for each in found.smaller:
-        if each.loads is not None and each.loads.how:
-            alike.setdefault(tuple(steps(each.loads.how)), []).append(each.nodes)
-    return ["\n".join((f"To go on from the checkpoint on {_either(nodes)}:", *said))
-            for said, nodes in alike.items()]
+    """What a checkpoint of the whole cluster needs before the smaller ones go on from it, saved as advised or not."""
+    advised = found.advised
+    plain = _alike([(each, each.loads) for each in found.smaller])
+    if advised is None:
+        return _said(found, plain, "To go on from the checkpoint")
+    other = _alike([(each, found.advisedly(each)) for each in found.smaller])
+    return [*_said(found, other, "To go on from a checkpoint saved so"),
+            *_said(found, plain, "To go on from one saved without that option")]
+
+
+def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
+    """Those that need the same steps."""
+    alike: dict[tuple[Step, ...], list[Smaller]] = {}
+    for each, load in loads:
+        if load is not None and load.how:
+            alike.setdefault(load.how, []).append(each)
+    return alike
+
+
+def _said(found: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
+    said = []
+    for how, those in alike.items():
+        lines = [f"{what} on {_either([each.nodes for each in those])}:", *steps(how)]
+        if any(step.run == "old" for step in how):
+            few = [each.nodes for each in those if each.gpus < found.least]
+            lines.append(f"The old layout needs at least {count(found.least)} GPUs"
+                         + (f": {_either(few)} cannot do that any more." if few else "."))
+        said.append("\n".join(lines))
+    return said
 
 
 def _either(nodes: list[int]) -> str:
@@ -75,6 +137,8 @@ def to_dict(found: Fallback) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "plan": {"nodes": found.nodes.count, "gpus_per_node": found.nodes.gpus, **_figures(found.nodes.count, best)},
+        "saving": asdict(found.advised) if found.advised is not None else None,
+        "advice": advice(found),
         "smaller": [_smaller(found, each) for each in found.smaller],
     }
 
@@ -85,9 +149,12 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
 
 
 def _smaller(found: Fallback, each: Smaller) -> dict[str, Any]:
+    advisedly = found.advisedly(each)
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:
         figures = _figures(each.nodes, each.plan.best)
     return {"nodes": each.nodes, "lost": each.lost, **figures, "share_of_proportional": found.share(each),
+            "kept": found.kept(each),
             "loadable": each.loads.to_dict() if each.loads is not None else None,
+            "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
             "problems": [{name: getattr(problem, name) for name in Problem.__slots__} for problem in each.problems]}
