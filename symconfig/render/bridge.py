@@ -63,4 +63,9 @@ def _notes(plan: Plan, target: str) -> tuple[str, ...]:
     if plan.model.adapter is not None:
         found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one. The frozen "
                      f"weights come from a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})")
+    if fine_tuned(plan):
+        # FinetuningDatasetConfig without packed_sequence_specs (data/samplers.py, data/datasets/sft.py)
+        found.append("Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "
+                     "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
+                     "upper bound of time and memory, and counts more tokens than a step then has")
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -180,4 +181,5 @@ def _hydra(value: Any) -> str:
         return repr(value)
     if value.replace("_", "").isalnum() and not value[0].isdigit() and value not in ("null", "true", "false"):
         return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    # Backslashes are doubled before a quote, and only there (hydra-core 1.3.2, OverrideLexer.g4: QUOTED_VALUE).
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value) + "'"

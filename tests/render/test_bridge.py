@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -17,6 +20,7 @@ from symconfig.plan import Recompute
 from symconfig.render import bridge, bridge_config, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
+from tests.render.bash import dry_run as bash_dry_run
 from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_model, sample_plan
 
@@ -149,11 +153,63 @@ def test_yaml_overrides_and_launcher_say_the_same(name: str, tmp_path: Path) -> 
     assert str(folder / "overrides.yaml") in done.words
 
 
+def program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """train.py as a module, over stand-ins for all that it imports of Bridge, Megatron-Core and torch."""
+    tree = ast.parse((folder / "train.py").read_text())
+    for imported in [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]:
+        parts = (imported.module or "").split(".")
+        for length in range(1, len(parts) + 1):
+            monkeypatch.setitem(sys.modules, ".".join(parts[:length]), MagicMock())
+    utils = sys.modules["megatron.bridge.training.utils.omegaconf_utils"]
+    utils.process_config_with_overrides = lambda config, *_: config  # type: ignore[attr-defined]
+    spec = importlib.util.spec_from_file_location("train_of_a_plan", folder / "train.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_folder_is_fine_tuned_on_and_a_prefix_is_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = sample_plan(with_adapter(*WHOLE), version=BRIDGES[-1])
+    write(render(plan, "bridge"), tmp_path / "out")
+    train, folder = program(tmp_path / "out", monkeypatch), tmp_path / "examples"
+    train.dataset([str(tmp_path / "my_text_document")], "99,1,0")
+    assert (train.GPTDatasetConfig.call_count, train.FinetuningDatasetConfig.call_count) == (1, 0)
+    folder.mkdir()
+    with pytest.raises(SystemExit, match=r"no training\.jsonl in the folder"):
+        train.dataset([str(folder)], "99,1,0")
+    (folder / "training.jsonl").touch()
+    train.dataset([str(folder)], "99,1,0")
+    assert train.FinetuningDatasetConfig.call_args.kwargs["dataset_root"] == str(folder)
+    assert "training.jsonl" in (tmp_path / "out" / "REPORT.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["it's/x", 'a "b" $c', "back\\", "-dash", "a=b,c"])
+def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = render(sample_plan(with_adapter(*WHOLE), version=BRIDGES[-1]), "bridge")
+    words = bash_dry_run(files, tmp_path, "launch.sh", "train.train_iters=3", PRETRAINED_CHECKPOINT=name,
+                         DATA_PATH="data", TOKENIZER_MODEL=name)
+    train = program(tmp_path, monkeypatch)
+    arguments = train.arguments_of(words[words.index(str(tmp_path / "train.py")) + 1:])
+    config = train.configuration(arguments)
+    assert (config.checkpoint.pretrained_checkpoint, config.tokenizer.tokenizer_model) == (name, name)
+    assert (arguments.overrides, arguments.data_path) == (["train.train_iters=3"], ["data"])
+
+
+def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -> None:
+    tuned, plain = (render(sample_plan(model, version=BRIDGES[-1]), "bridge")["REPORT.md"]
+                    for model in (with_adapter(*WHOLE), "llama2-13b"))
+    assert "neither packed nor padded to seq_length" in tuned
+    assert "training.jsonl" not in plain
+
+
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
     said = bridge_config.words({"a": {"layout": "Et*3|(tt|)*2L", "name": "it's", "flag": True, "none": None,
-                                      "list": ["core_attn", 1], "small": 1e-05, "word": "adam", "number": "3"}})
+                                      "list": ["core_attn", 1], "small": 1e-05, "word": "adam", "number": "3",
+                                      "windows": "c:\\x\\"}})
     assert said == ["a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null",
-                    "a.list=[core_attn,1]", "a.small=1e-05", "a.word=adam", "a.number='3'"]
+                    "a.list=[core_attn,1]", "a.small=1e-05", "a.word=adam", "a.number='3'", "a.windows='c:\\x\\\\'"]
 
 
 def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
