@@ -16,8 +16,9 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Plan
-from symconfig.render.answer import TOP
+from symconfig.plan import Plan, edited
+from symconfig.plan_file import ANSWER
+from symconfig.render.answer import TOP, answer
 from symconfig.replan import keep as kept_pins
 from symconfig.replan.again import Again, replanned
 from symconfig.replan.asked import revised
@@ -119,6 +120,7 @@ def again(
     """problems: what the caller has found."""
     found = Problems(problems)
     old = found.collect(lambda: loaded(plan, wanted.accept_edits))
+    changed = _edited(plan) if old is not None and wanted.accept_edits else ()
     kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
     released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
     found.collect(lambda: check_top(wanted.top))
@@ -137,8 +139,11 @@ def again(
                 found.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
     if found.all or job is None or model is None or cluster is None:
         raise InputError(found.all)
-    return ReplanResult(replanned(old, Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved,
-                                             wanted.top), progress))
+    before = old
+    if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
+        before, changed = answer(old.model, old.cluster, old.job, top=1, progress=progress), ()
+    return ReplanResult(replanned(before, Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved,
+                                             wanted.top, changed), progress))
 
 
 def diff(before: Source, after: Source) -> Diff:
@@ -155,6 +160,11 @@ def loaded(plan: Source, accept_edits: bool = False) -> Plan:
     if isinstance(plan, PlanResult):
         return plan.plan
     return plan if isinstance(plan, Plan) else Plan.load(Path(plan), accept_edits)
+
+
+def _edited(plan: Source) -> tuple[str, ...]:
+    """Names of the parts of a file that do not match their digests."""
+    return edited(Path(plan)) if isinstance(plan, str | Path) else ()
 
 
 def _plain(value: Any) -> Any:

@@ -323,6 +323,13 @@ class Plan:
             raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
 
 
+def edited(path: Path) -> tuple[str, ...]:
+    """Names of the parts of a plan's file, or folder's, that do not match their digests; it was loaded before."""
+    from symconfig import plan_file
+
+    return plan_file.edited(_file(path).read_text(encoding="utf-8"))
+
+
 def _file(path: Path) -> Path:
     return path / "plan.json" if path.is_dir() else path
 

@@ -209,6 +209,14 @@ def _searches() -> TypeAdapter[Search]:
     return TypeAdapter(Search)
 
 
+def edited(text: str) -> tuple[str, ...]:
+    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before."""
+    data = json.loads(text)
+    written = data.get("digests")
+    return tuple(name for name, (_, value) in _signed(data).items()
+                 if isinstance(written, dict) and name in written and written[name] != digest(value))
+
+
 def _edited(document: Document) -> Iterator[Problem]:
     """The parts that are not what their digests were taken of, and the digests that are not there."""
     written = document.data.get("digests")

@@ -124,8 +124,21 @@ def test_a_plan_that_was_edited_is_solved_only_when_told(old: Path, tmp_path: Pa
     data["inputs"]["model"]["num_hidden_layers"] = 24
     edited.write_text(json.dumps(data))
     assert run("replan", edited).code == 2
+    shown = run("replan", edited, "--accept-edits").out
+    assert "Edited in the file: model, job." in shown
+    assert "predicts the old plan otherwise" not in shown
     found = run("replan", edited, "--accept-edits", "--json").json()
     assert {each["field"]: each["after"] for each in found["inputs"]}["global_batch_size"] == 64
     assert found["plan"]["inputs"]["model"]["num_hidden_layers"] == 24
     assert found["plan"]["inputs"]["job"]["training"]["train_iters"] == 500
     assert sum(len(chunk) for stage in found["plan"]["best"]["stages"] for chunk in stage["chunks"]) == 24 + 2
+
+
+def test_an_answer_that_was_edited_is_not_what_was_asked_for(old: Path, tmp_path: Path, run: Run) -> None:
+    data = json.loads((old / "plan.json").read_text())
+    data["best"]["parallel"] |= {"tp": 8, "dp": 8}
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    found = run("replan", tmp_path, "--accept-edits", "--json").json()
+    assert (found["inputs"], found["drift"], found["edited"]) == ([], None, [])
+    assert found["old"]["parallel"] == json.loads((old / "plan.json").read_text())["best"]["parallel"]
+    assert found["checkpoint"]["verdict"] == "as it is"

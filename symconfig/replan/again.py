@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import isclose
 
 from symconfig.checkpoint import Checkpoint, Loadable, loadable, of_folder
+from symconfig.checkpoint.table import table
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
@@ -33,6 +34,7 @@ class Again:
     """What is asked for: the inputs of the new plan, and how near the old one it must stay.
 
     keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint says.
+    edited: parts of the old plan's inputs that are not what its answer was found for.
     """
 
     model: ModelDescriptor
@@ -43,11 +45,12 @@ class Again:
     mode: Mode = "keep"
     checkpoint: Checkpoint | None = None
     top: int = TOP
+    edited: tuple[str, ...] = ()
 
 
 def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
     """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
-    schedule = _schedule(old, again)
+    asked, schedule = again, _schedule(old, again)
     again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
     free = _solved(again, {}, progress)
     kept, new = None, free
@@ -56,25 +59,51 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
         new = _keeping(again, pins, free, progress)
         kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
     loads = _loadable(old, new, again.checkpoint)
+    schedule = _as_loaded(schedule, loads, old, asked)
+    new = replace(new, job=new.job.model_copy(update={"training": schedule.training}))
     near = None if kept is not None else nearest(
         old, new, loads, lambda pins: _solved(replace(again, top=1), pins, progress),
         lambda plan: _loadable(old, plan, again.checkpoint))
-    return Replan(old, new, differences(inputs(old), inputs(free)), _drift(old), changed(old, new), kept, near,
-                  schedule, loads, _files(old, new))
+    drift = None if again.edited else _drift(old)
+    return Replan(old, new, differences(inputs(old), inputs(free)), drift, changed(old, new), kept, near,
+                  schedule, loads, _files(old, new), again.edited)
 
 
 def _schedule(old: Plan, again: Again) -> Schedule:
-    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
-    job, saved = again.job, again.checkpoint
-    backend: Backend = "deepspeed" if again.model.adapter is not None else "megatron"
-    backend = job.backend if "backend" in job.model_fields_set else backend
-    length = job.seq_length or min(again.model.max_position_embeddings, 4096)
+    """Where the run goes on at the step that is asked for, or at its checkpoint's."""
+    saved = again.checkpoint
     step, consumed = again.step, None
     if saved is not None and step in (None, saved.iteration):  # more than its iterations, where the batch was another
         said = saved.says.get("consumed_train_samples", saved.says.get("sequences"))
         step, consumed = saved.iteration, said if isinstance(said, int) else None
-    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, step or 0, consumed,
-                     again.mode)
+    try:
+        return _scheduled(old, again, step or 0, consumed)
+    except InputError as error:
+        if again.step is not None or saved is None:
+            raise
+        raise InputError([replace(problem, file=str(saved.folder), field=None, what=f"its step {problem.what}")
+                          for problem in error.problems]) from None
+
+
+def _scheduled(old: Plan, again: Again, step: int, consumed: int | None, anew: bool = False) -> Schedule:
+    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
+    job = again.job
+    backend: Backend = "deepspeed" if again.model.adapter is not None else "megatron"
+    backend = job.backend if "backend" in job.model_fields_set else backend
+    length = job.seq_length or min(again.model.max_position_embeddings, 4096)
+    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, step, consumed, again.mode,
+                     anew)
+
+
+def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
+    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run.
+    """
+    lost = table().lost
+    if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
+        return schedule
+    if not loads.loads or lost["iteration"] in loads.lost:
+        return replace(_scheduled(old, again, 0, 0), lost=schedule.step)
+    return _scheduled(old, again, schedule.step, schedule.consumed, anew=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:

@@ -41,6 +41,7 @@ class Replan:
     """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
 
     files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
+    edited: parts of the old plan's inputs that are not what its answer was found for; then nothing is said of drift.
     """
 
     old: Plan
@@ -53,6 +54,7 @@ class Replan:
     schedule: Schedule
     checkpoint: Loadable
     files: tuple[str, ...] | None
+    edited: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:

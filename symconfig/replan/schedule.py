@@ -46,7 +46,8 @@ class Rescaled:
 class Schedule:
     """training: what the new plan passes on. consumed: sequences that the run has seen at `step` (0: from its start).
 
-    options: what the command of the new run must have beside its own. notes: sentences.
+    options: what the command of the new run must have beside its own. notes: sentences. lost: the step that the old run
+    had come to, where the new one starts from its first.
     """
 
     training: Training
@@ -55,29 +56,34 @@ class Schedule:
     consumed: int = 0
     options: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lost: int = 0
 
 
 def scheduled(
     training: Training, old: Batch, batch: int, seq_length: int, backend: Backend, step: int = 0,
-    consumed: int | None = None, mode: Mode = "keep",
+    consumed: int | None = None, mode: Mode = "keep", anew: bool = False,
 ) -> Schedule:  # fmt: skip
     """The schedule of a run of `old` that goes on at `step` with steps of `batch` sequences of `seq_length` tokens.
 
-    consumed: sequences that it has seen; None: `step` batches of `old`. Raises InputError for a step behind its end.
+    consumed: sequences that it has seen; None: `step` batches of `old`. anew: Megatron-LM goes on at the step with a
+    scheduler that starts from 0 (--no-load-optim without --finetune: checkpointing.py, load_checkpoint, takes
+    iteration and consumed_train_samples, and the scheduler's state only with the optimizer's). Raises InputError for a
+    step behind the run's end.
     """
     if step > training.train_iters:
         raise InputError(Problem("is behind the end of the run", field="at_step", got=str(step),
                                  need=f"at most {training.train_iters}, its training.train_iters"))
     new = replace(old, global_=batch, seq_length=seq_length)
     consumed = step * old.global_ if consumed is None else consumed
-    if new == old:
+    anew = anew and step > 0
+    if new == old and (not anew or mode == "as-is"):
         return Schedule(training, step=step, consumed=consumed)
     if mode == "as-is":
         return Schedule(training, step=step, consumed=consumed, notes=(_as_is(training, old, new),))
-    clock = _Clock(old, new, step, consumed) if backend == "megatron" else _Clock(old, new, 0, 0)
+    clock = _Clock(old, new, step, consumed, anew) if backend == "megatron" else _Clock(old, new, 0, 0)
     rescaled = tuple(_rescaled(training, clock))
     changed = training.model_copy(update={one.field: one.after for one in rescaled})
-    kept = _Kept(old, new, step, consumed, training, changed, backend)
+    kept = _Kept(old, new, step, consumed, training, changed, backend, anew)
     return Schedule(changed, rescaled, step, consumed, tuple(kept.options()), tuple(kept.notes()))
 
 
@@ -89,6 +95,7 @@ class _Clock:
     new: Batch
     step: int
     consumed: int
+    anew: bool = False  # whether the scheduler starts from 0 at the step
 
     @property
     def ratio(self) -> Fraction:
@@ -102,6 +109,8 @@ class _Clock:
     def schedule(self, iteration: int) -> Fraction:
         """The scheduler counts sequences: those that were seen as they were, the others by their tokens."""
         sequences = iteration * self.old.global_
+        if self.anew:
+            return max(0, sequences - self.consumed) * self.ratio / self.old.global_
         later = max(0, sequences - self.consumed) * Fraction(self.old.seq_length, self.new.seq_length)
         return (min(sequences, self.consumed) + later) / self.new.global_
 
@@ -109,11 +118,12 @@ class _Clock:
 def _rescaled(training: Training, clock: _Clock) -> Iterator[Rescaled]:
     """Every number of iterations that is another one."""
     decay = training.lr_decay_iters or (training.train_iters if clock.step else None)
-    last = clock.run(training.train_iters) if decay is None else clock.schedule(decay)
+    last = clock.run(training.train_iters) if decay is None else max(Fraction(1), clock.schedule(decay))
     exact = {"train_iters": (training.train_iters, clock.run(training.train_iters))}
     if decay is not None:
         exact["lr_decay_iters"] = (decay, last)
-    exact["lr_warmup_iters"] = (training.lr_warmup_iters, clock.schedule(training.lr_warmup_iters))
+    warmup = training.lr_warmup_iters
+    exact["lr_warmup_iters"] = (warmup, warmup * clock.ratio if clock.anew else clock.schedule(warmup))
     exact |= {name: (before := getattr(training, name), before * clock.ratio) for name in _INTERVALS}
     for field, (before, value) in exact.items():
         after = ceil(value)
@@ -140,10 +150,11 @@ class _Kept:
     before: Training
     after: Training
     backend: Backend
+    anew: bool
 
     def options(self) -> Iterator[str]:
         """What the new run's command needs to go on."""
-        if not self.step:
+        if not self.step or self.anew:
             return
         if self.backend == "megatron":
             yield OVERRIDE
@@ -157,8 +168,9 @@ class _Kept:
 
     def notes(self) -> Iterator[str]:
         """What else a person must know."""
-        yield from self._tokens()
-        yield self._learning_rate()
+        if self.old != self.new:
+            yield from self._tokens()
+            yield self._learning_rate()
         if self.step:
             yield from self._megatron() if self.backend == "megatron" else self._deepspeed()
 
@@ -182,11 +194,18 @@ class _Kept:
                 "linear one")
 
     def _megatron(self) -> Iterator[str]:
-        if self.old.seq_length == self.new.seq_length:
+        if self.anew:
+            after = self.after.lr_decay_iters or self.after.train_iters
+            yield (f"iterations count on from {count(self.step)}, and data go on behind the {count(self.consumed)} "
+                   f"sequences that the checkpoint has seen; the learning rate's schedule starts anew: it warms up "
+                   f"over {count(self.after.lr_warmup_iters)} iterations and ends where the old one does, "
+                   f"{count(after)} iterations on")
+        elif self.old.seq_length == self.new.seq_length:
             yield (f"iterations count on from {count(self.step)}; data and schedule go on behind the "
                    f"{count(self.consumed)} sequences that the checkpoint has seen "
                    f"(consumed_train_samples); without {OVERRIDE} Megatron-LM stops, since iterations x batch are not "
                    "the checkpoint's")
+        if self.old.seq_length == self.new.seq_length:
             return
         skipped = self.consumed * self.new.seq_length
         yield (f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
@@ -194,7 +213,7 @@ class _Kept:
                f"not the {count(self._seen)} that were seen")
         was = rate(self.before, self.consumed, self.old.global_)
         now = rate(self.after, self.consumed, self.new.global_)
-        if abs(now - was) > 1e-3 * was:
+        if not self.anew and abs(now - was) > 1e-3 * was:
             yield (f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
                    f"{now:.4g}; it ends after the same tokens")
 

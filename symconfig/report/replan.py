@@ -43,6 +43,9 @@ def _inputs(found: Replan) -> Iterator[Block]:
         yield values("What is asked for", found.inputs)
     else:
         yield "Nothing else is asked for than before."
+    if found.edited:
+        yield (f"Edited in the file: {', '.join(found.edited)}. Of what was there before nothing is known but what the "
+               "old answer says (degrees, batch); the verdict on its checkpoint takes all else to be as it stands now.")
     if found.drift is not None:
         d = found.drift
         yield (f"This symconfig predicts the old plan otherwise than it says of itself: a step of {seconds(d.now_s)} s "
@@ -130,14 +133,11 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 
 def _command(found: Replan) -> Iterator[str]:
     """How the run goes on, where there is anything to go on from."""
-    step, loadable = found.schedule.step, found.checkpoint
-    if not step:
-        return
-    if loadable.verdict.rank >= Verdict.WEIGHTS.rank:
-        yield (f"Step {count(step)} is lost with the optimizer's state: without --at-step the schedule is that of a "
-               "run from the start.")
-        return
-    yield f"To go on at step {count(step)}: bash launch.sh {' '.join(found.options)}"
+    if found.schedule.lost:
+        yield (f"Step {count(found.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
+               "is that of a whole run.")
+    if found.schedule.step:
+        yield f"To go on at step {count(found.schedule.step)}: bash launch.sh {' '.join(found.options)}"
 
 
 def _files(found: Replan) -> str:

@@ -18,6 +18,7 @@ def to_dict(found: Replan) -> dict[str, Any]:
         "schema": "symconfig.replan/1",
         "same": found.same,
         "inputs": [listed(each) for each in found.inputs],
+        "edited": list(found.edited),
         "drift": None if found.drift is None else asdict(found.drift),
         "old": found.old.best.to_dict(),
         "changes": [{"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)}
@@ -48,6 +49,7 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     return {
         "step": schedule.step,
         "consumed_sequences": schedule.consumed,
+        "lost_step": schedule.lost,
         "rescaled": [{"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
                      for each in schedule.rescaled],
         "options": list(schedule.options),

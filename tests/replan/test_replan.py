@@ -174,9 +174,12 @@ def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
     assert said in str(error.value)
 
 
+LLAMA2_7B = {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 11008, "num_attention_heads": 32}
+
+
 @pytest.mark.parametrize("says", [{}, {"consumed_train_samples": 3000}])
 def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_path: Path) -> None:
-    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **says)
+    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B, **says)
     found = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, top=1).found
     assert found.schedule.step == 200
     assert found.schedule.consumed == says.get("consumed_train_samples", 200 * 32)
@@ -184,6 +187,29 @@ def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_pa
     assert found.checkpoint.kind == "torch_dist:dp_reshardable"
     earlier = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1).found
     assert earlier.schedule.consumed == 100 * 32
+
+
+def test_the_step_of_a_checkpoint_is_no_option(tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved")
+    with pytest.raises(InputError) as error:
+        replan(plan(pp=1), checkpoint=saved, training={"train_iters": 150}, top=1)
+    assert str(error.value).startswith(f"{saved}: its step is behind the end of the run (got 200, need at most 150")
+    assert error.value.problems[0].field is None
+
+
+def test_a_schedule_goes_on_as_far_as_its_checkpoint_loads() -> None:
+    """Megatron-LM without the optimizer's state takes the iteration and a new scheduler; another model nothing."""
+    old = plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2)
+    found = replan(old, gpus=8, global_batch_size=128, at_step=400, top=1).found
+    assert found.checkpoint.verdict is Verdict.WEIGHTS
+    assert (found.schedule.step, found.schedule.lost) == (400, 0)
+    training = found.new.job.training
+    assert (training.train_iters, training.lr_decay_iters, training.lr_warmup_iters) == (700, 300, 50)
+    assert "--override-opt_param-scheduler" not in found.schedule.options
+    other = replan(old, gpus=8, model="llama3.1-8b", global_batch_size=128, at_step=400, top=1).found
+    assert (other.schedule.step, other.schedule.lost) == (0, 400)
+    assert (other.new.job.training.train_iters, other.new.job.training.lr_decay_iters) == (500, None)
+    assert "Step 400 is lost" in " ".join(str(block) for block in blocks(other))
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
