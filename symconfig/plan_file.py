@@ -28,7 +28,8 @@ from symconfig.plan import SCHEMA, Candidate, Plan, Search
 
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
 ANSWER = ("best", "alternatives", "search", "binding")
-_PARTS = ("schema", "symconfig", *ANSWER, "inputs", "digests")
+VERSION = "symconfig"
+_PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 _TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
@@ -51,7 +52,7 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Of the inputs and of the answer in the plain data of a plan; not of how long the search took."""
+    """Of the inputs, the version and the answer in the plain data of a plan; not of how long the search took."""
     return {name: digest(value) for name, (_, value) in _signed(data).items()}
 
 
@@ -62,7 +63,7 @@ def _signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
     for name in INPUTS:
         if isinstance(inputs, dict) and name in inputs:
             found[name] = (("inputs", name), inputs[name])
-    for name in ANSWER:
+    for name in (VERSION, *ANSWER):
         if name in data:
             value = data[name]
             if name == "search" and isinstance(value, dict):
@@ -136,6 +137,10 @@ class _Reader:
         for name in data:
             if name not in _PARTS:
                 self._add((str(name),), "unknown field")
+        given = data.get("inputs")
+        for name in given if isinstance(given, dict) else ():
+            if name not in INPUTS:
+                self._add(("inputs", str(name)), "unknown field")
         for name in _PARTS:
             if name not in data:
                 self._add((name,), "this field is missing")
@@ -224,7 +229,7 @@ def _edited(document: Document) -> Iterator[Problem]:
         if "digests" in document.data:
             yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
         return
-    if missing := [name for name in (*INPUTS, *ANSWER) if name not in written]:
+    if missing := [name for name in (*INPUTS, VERSION, *ANSWER) if name not in written]:
         yield document.problem(f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it "
                                "was edited", ("digests",), hint=_HINT)
     for name, (path, value) in _signed(document.data).items():
