@@ -182,6 +182,20 @@ def _into_deepspeed(old: Plan, new: Plan) -> str:
     return "DeepSpeed" if new.best.target.backend == "deepspeed" else ""
 
 
+@fact("rng-grid", "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
+                  "another number of them")
+def _rng_grid(old: Plan, new: Plan) -> str:
+    return _other("states of a stage's generators", *map(_rng_states, (old, new)))
+
+
+def _rng_states(plan: Plan) -> int:
+    """That each rank of tp and pp saves: its first replica's, or all (training/checkpointing.py, get_rng_state)."""
+    best = plan.best
+    if best.target.backend != "megatron" or best.parallel.ep == 1:
+        return 1
+    return best.parallel.dp if flags.resolve(best.target.version).startswith("core_v0.16") else 1
+
+
 @fact("older-release", "the new run has an older release of the framework")
 def _older(old: Plan, new: Plan) -> str:
     releases = [plan.best.target.version for plan in (old, new)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symconfig.checkpoint.pickled import Plain
+from symconfig.checkpoint.pickled import MAX_BYTES, Plain
 from symconfig.checkpoint.table import table
 from symconfig.descriptor.job import Backend
+from symconfig.errors import InputError, Problem
 
 # What `read` looks for, in the words of an error.
 LOOKED_FOR = (
@@ -68,3 +70,20 @@ def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, in
     """Of those entries that are whole numbers, by other names."""
     return {ours: value for ours, theirs in names.items()
             if isinstance(value := says.get(theirs), int) and not isinstance(value, bool)}
+
+
+def text(path: Path) -> str:
+    """At most MAX_BYTES of a file; what is no UTF-8 is replaced."""
+    with path.open("rb") as stream:
+        return stream.read(MAX_BYTES).decode("utf-8", errors="replace")
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Raises InputError for what is none."""
+    try:
+        value = json.loads(text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(f"is not JSON: {error}", file=str(path))) from None
+    if not isinstance(value, dict):
+        raise InputError(Problem("holds no keys", file=str(path), got=type(value).__name__))
+    return value

@@ -6,11 +6,11 @@ Names as in runtime/engine.py (_get_zero_ckpt_prefix, _get_ckpt_name) and checkp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from symconfig.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
-from symconfig.checkpoint.pickled import archived_file
+from symconfig.checkpoint.pickled import Plain, archived_file
 from symconfig.errors import InputError, Problem
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
@@ -20,8 +20,9 @@ OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
 SAID = ("global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step",
-        "sequences")
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step", "sequences")
+# What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
+CLIENT = ("step", "sequences")
 
 
 def is_root(folder: Path) -> bool:
@@ -55,15 +56,22 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     if not universal:
         _whole(data, names)
     states = [name for name in names if MODEL.fullmatch(name)]
-    says = archived_file(data / states[0]) if states else {}
-    steps, match = says.get("global_steps"), NUMBER.search(data.name)
-    iteration = steps if isinstance(steps, int) else int(match[1]) if match else None
+    says = archived_file(data / states[0], CLIENT) if states else {}
     wrote = said if isinstance(said := says.get("ds_version"), str) else None
     return Checkpoint(
-        "universal" if universal else "deepspeed", folder, data, size_bytes(data), iteration,
+        "universal" if universal else "deepspeed", folder, data, size_bytes(data), _iteration(says, data),
         wrote, wrote, numbers(says, DEGREES) or _degrees(names),
         {name: says[name] for name in SAID if name in says},
         notes if states or universal else (*notes, "no file says of which run it is"))
+
+
+def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
+    """The step of train.py, which counts in batches of its run; the engine counts on over runs with other batches."""
+    own = numbers(says, {"step": "step", "sequences": "sequences"})
+    steps, match = says.get("global_steps"), NUMBER.search(data.name)
+    if len(own) == 2:
+        return own["step"]
+    return steps if isinstance(steps, int) else int(match[1]) if match else None
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:

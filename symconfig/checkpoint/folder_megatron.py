@@ -6,12 +6,11 @@ core/dist_checkpointing (metadata.json, .metadata, common.pt) of core_v0.12 to c
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from symconfig.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
+from symconfig.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
 from symconfig.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.checkpoint.table import table
 from symconfig.errors import InputError, Problem
@@ -65,7 +64,7 @@ def read_root(root: Path) -> Checkpoint:
         raise InputError(Problem(f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random",
                                  file=str(root), got=listed,
                                  hint=f"write the iteration that is whole, as {there[-1]}, into it"))
-    word = _text(tracker).strip()
+    word = text(tracker).strip()
     if word != "release" and not word.isdigit():
         raise InputError(Problem("names no iteration", file=str(tracker), got=repr(word[:40]),
                                  need="a whole number, or release"))
@@ -88,7 +87,7 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
         kind, degrees, says = _by_rank(data)
     else:
         kind, says = _distributed(data)
-        degrees = {name: value for name, value in numbers(says, DEGREES).items() if value > 0}
+        degrees = numbers(says, DEGREES)
     said = says.get("iteration")
     return Checkpoint(kind, folder, data, size_bytes(data), said if isinstance(said, int) else iteration,
                       *_releases(kind, data), degrees, {name: says[name] for name in SAID if name in says}, notes)
@@ -106,7 +105,7 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     """torch_dist and zarr say what they are in metadata.json; PyTorch's own formats have none."""
-    config = _json(data / "metadata.json") if (data / "metadata.json").is_file() else {}
+    config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
     if backend == "zarr":
         return "zarr", archived_file(data / "common.pt")
@@ -169,26 +168,12 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
         raise InputError(Problem("is not whole: files of some ranks are missing", file=str(data), got=got,
                                  need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None))
     says = archived_file(ranks[0] / WEIGHTS)
-    degrees = {name: value for name, value in numbers(says, DEGREES).items() if value > 0}
+    degrees = numbers(says, DEGREES)
     return "torch", degrees or {"tp": extents[0], **({"pp": extents[1]} if len(extents) == 3 else {})}, says
 
 
 def _listed(folder: Path) -> str:
     return shown(sorted(path.name for path in folder.iterdir())) or "nothing"
-
-
-def _json(path: Path) -> dict[str, object]:
-    try:
-        value = json.loads(_text(path))
-    except ValueError as error:
-        raise InputError(Problem(f"is not JSON: {error}", file=str(path))) from None
-    if not isinstance(value, dict):
-        raise InputError(Problem("holds no keys", file=str(path), got=type(value).__name__))
-    return value
-
-
-def _text(path: Path) -> str:
-    return _bytes(path).decode("utf-8", errors="replace")
 
 
 def _bytes(path: Path) -> bytes:

@@ -6,11 +6,10 @@ Names as in transformers (utils/__init__.py: SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_IND
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from symconfig.checkpoint.folder import Checkpoint, shown, size_bytes
+from symconfig.checkpoint.folder import Checkpoint, json_object, shown, size_bytes
 from symconfig.checkpoint.pickled import Plain
 from symconfig.errors import InputError, Problem
 
@@ -32,10 +31,10 @@ def is_model(folder: Path) -> bool:
 
 def read_model(folder: Path) -> Checkpoint:
     """Raises InputError where files of the weights are missing."""
-    config = _json(folder / CONFIG)
+    config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is not None:
-        files = _json(index).get("weight_map")
+        files = json_object(index).get("weight_map")
         named = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
         missing = [name for name in named if not (folder / name).is_file()]
         if missing or not named:
@@ -48,7 +47,7 @@ def read_model(folder: Path) -> Checkpoint:
 
 def read_adapter(folder: Path) -> Checkpoint:
     """Raises InputError where the adapter's weights are missing."""
-    config = _json(folder / ADAPTER)
+    config = json_object(folder / ADAPTER)
     if not any((folder / name).is_file() for name in ADAPTERS):
         raise InputError(Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone",
                                  need=" or ".join(ADAPTERS)))
@@ -57,13 +56,3 @@ def read_adapter(folder: Path) -> Checkpoint:
 
 def _said(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
     return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(Problem(f"is not JSON: {error}", file=str(path))) from None
-    if not isinstance(value, dict):
-        raise InputError(Problem("holds no keys", file=str(path), got=type(value).__name__))
-    return value

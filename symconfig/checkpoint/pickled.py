@@ -10,7 +10,7 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -35,10 +35,12 @@ def pairs(data: bytes) -> Iterator[tuple[str, Plain]]:
             key = value if isinstance(value, str) else None
 
 
-def entries(data: bytes) -> dict[str, Plain]:
-    """The pairs, of all levels; the first of several of a name."""
+def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
+    """The pairs, of all levels; of several of a name the first, or the last of those in `last`."""
     found: dict[str, Plain] = {}
     for key, value in pairs(data):
+        if key in last:
+            found[key] = value
         found.setdefault(key, value)
     return found
 
@@ -72,11 +74,11 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
     return argument if plain and isinstance(argument, str | int | float) else _Other()
 
 
-def archived_file(file: Path) -> dict[str, Plain]:
+def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
     """Entries of what torch.save wrote to a file; nothing where it is none of its archives, or cut off."""
     try:
         with file.open("rb") as stream:
-            return _archived(stream)
+            return _archived(stream, last)
     except OSError:
         return {}
 
@@ -91,13 +93,13 @@ def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
         return {}
 
 
-def _archived(stream: IO[bytes]) -> dict[str, Plain]:
+def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
     try:
         with zipfile.ZipFile(stream) as archive:
             name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
             if name is None:
                 return {}
             with archive.open(name) as pickle:
-                return entries(pickle.read(MAX_BYTES))
+                return entries(pickle.read(MAX_BYTES), last)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
         return {}

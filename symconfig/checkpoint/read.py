@@ -9,6 +9,7 @@ from symconfig.checkpoint import folder_deepspeed as deepspeed
 from symconfig.checkpoint import folder_megatron as megatron
 from symconfig.checkpoint import folder_weights as weights
 from symconfig.checkpoint.folder import LOOKED_FOR, Checkpoint, shown
+from symconfig.checkpoint.sane import checked
 from symconfig.errors import InputError, Problem
 
 # In this order: train.py's last folder has a model beside DeepSpeed's files, and each is the more special first.
@@ -23,7 +24,8 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 
 
 def read(folder: Path) -> Checkpoint:
-    """What `folder` holds. Raises InputError where it is no checkpoint, or not a whole one."""
+    """What `folder` holds. Raises InputError where it is no checkpoint, not a whole one, or says
+    of its run what none can have."""
     try:
         if not folder.exists():
             raise InputError(Problem("there is no such folder", file=str(folder)))
@@ -31,7 +33,7 @@ def read(folder: Path) -> Checkpoint:
             raise InputError(Problem("is a file, a checkpoint is a folder", file=str(folder)))
         for fits, reader in KINDS:
             if fits(folder):
-                return reader(folder)
+                return checked(reader(folder))
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
     except OSError as error:
         where = str(error.filename or folder)

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias, cast
 
 from symconfig.checkpoint.folder import Checkpoint
 from symconfig.checkpoint.kinds import between
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.checkpoint.pickled import Plain
+from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.plan import Parallel, Plan, Target
 from symconfig.targets import DEEPSPEED_RELEASE
 
@@ -50,10 +51,17 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
     if isinstance(untied := says.get("untie_embeddings_and_output_weights"), bool):
         update["tie_word_embeddings"] = not untied
     if "num_experts" in says:
-        experts = says["num_experts"]
-        update["experts"] = None if experts is None or like.experts is None else like.experts.model_copy(
-            update={"num_experts": experts})
+        update["experts"] = _experts(says["num_experts"], like)
     return like.model_copy(update=update)
+
+
+def _experts(said: Plain, like: ModelDescriptor) -> Experts | None:
+    """As many as said: none where none are, and some where the plan's model has none."""
+    if not isinstance(said, int) or said == 0:
+        return None
+    one = like.experts or Experts(num_experts=said, num_experts_per_tok=1, norm_topk_prob=True,
+                                  moe_intermediate_size=like.intermediate_size or 1)
+    return one.model_copy(update={"num_experts": said})
 
 
 def _parallel(checkpoint: Checkpoint, like: Parallel) -> Parallel:

@@ -104,6 +104,18 @@ def test_dense_to_experts_is_upcycled() -> None:
     assert loadable(plan(model=experts()), plan(model=dense())).verdict is Verdict.NO
 
 
+@pytest.mark.parametrize(("writes", "reads", "told"), [
+    ("core_v0.16.1", "core_v0.16.1", True), ("core_v0.16.1", "core_v0.19.0", True),
+    ("core_v0.15.0", "core_v0.16.1", True), ("core_v0.19.0", "core_v0.19.0", False)])  # fmt: skip
+def test_generators_of_every_replica(writes: str, reads: str, told: bool) -> None:
+    """With expert parallelism core_v0.16 has states of all replicas, and its neighbours of the first."""
+    model = experts()
+    said = loadable(plan(writes, model, ep=2, dp=2), plan(reads, model, ep=2, dp=4), WHOLE)
+    assert ("--no-load-rng" in said.options("new")) is told
+    assert bool(said.lost) is told
+    assert not loadable(plan(writes, model, ep=2, dp=2), plan(writes, model, ep=2, dp=2)).lost
+
+
 def test_names_are_no_model() -> None:
     named = dense().model_copy(update={"name": "another", "source": "elsewhere", "notes": ("a note",)})
     assert loadable(plan(), plan(model=named)) == loadable(plan(), plan())

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,8 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
                             "files that .metadata names are not there (got no __1_0.distcp)"),
     "metadata that is no JSON": (lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("{"),
                                  "is not JSON"),
+    "metadata that is too deep": (
+        lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("[" * 200_000), "is not JSON"),
     "a rank's folder that is gone": (
         lambda root: os.rename(by_rank(root, 2, 2) / "iter_0000200/mp_rank_01_001", root / "away"),
         "files of some ranks are missing (got 3 folders mp_rank_*, need 4 folders"),
@@ -136,6 +139,42 @@ def test_what_is_not_whole_is_said(tmp_path: Path, name: str) -> None:
     make, sentence = BROKEN[name]
     make(tmp_path / "it")
     assert sentence in said(tmp_path / "it")
+
+
+NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
+    "tp 0": ({"tensor_model_parallel_size": 0}, "tp: says of its run what none can have (got 0"),
+    "a negative count": ({"consumed_train_samples": -1_000_000}, "got -1000000, need a whole number from 0"),
+    "a length of -5": ({"seq_length": -5}, "seq_length"), "no batch": ({"global_batch_size": 0}, "global_batch_size"),
+    "a number of thousands of digits": ({"hidden_size": 1 << 16600}, "got a number of 16601 bits"),
+    "a rate without end": ({"lr": float("inf")}, "got inf, need a finite learning rate"),
+    "yes as a number": ({"num_layers": True}, "got True"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_numbers_that_no_run_has_are_no_facts(tmp_path: Path, name: str) -> None:
+    changes, sentence = NONSENSE[name]
+    assert sentence in said(torch_dist(tmp_path / "it", **changes))
+
+
+@pytest.mark.parametrize("changes", [{"dp_world_size": 10**30}, {"mp_world_size": 0}, {"sequences": -1, "step": 3}])
+def test_nor_are_deepspeeds(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert "says of its run what none can have" in said(deepspeed(tmp_path / "it", **changes))
+
+
+def test_every_number_that_none_can_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(torch_dist(tmp_path / "it", seq_length=0, num_layers=-3))
+    assert [problem.field for problem in caught.value.problems] == ["num_layers", "seq_length"]
+
+
+def test_the_step_is_that_of_the_script_and_not_of_the_engine(tmp_path: Path) -> None:
+    """The engine counts on over runs with other batches; train.py's numbers lie behind all others of their names."""
+    optimizer = {"param_groups": [{"step": 905}]}
+    state = {"optimizer": optimizer, "global_steps": 905, "client": {"step": 230, "sequences": 58880}}
+    found = read(deepspeed(tmp_path / "it", tag="step-230", **state))
+    assert (found.iteration, found.says["global_steps"], found.says["sequences"]) == (230, 905, 58880)
+    assert read(deepspeed(tmp_path / "other", tag="global_step905", global_steps=905)).iteration == 905
 
 
 def test_later_iterations_than_the_tracker_says(tmp_path: Path) -> None:
