@@ -47,7 +47,7 @@ def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates
     InfeasibleError for what the target cannot express.
     """
     first, *others = sources(target, launch, templates)
-    own = first.files(plan)
+    own = first.files(plan, starts=[source.start for source in others])
     made = [*own, *(item for source in others for item in source.files(plan, Files(tuple(own))))]
     return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
 

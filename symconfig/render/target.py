@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +28,7 @@ ENDING = ".j2"
 class Source:
     """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
     wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
-    `foreign`: there are templates of a user's own among them."""
+    `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher."""
 
     name: str
     does: str
@@ -38,6 +38,7 @@ class Source:
     shared: tuple[Path, ...]
     settings: tuple[Setting, ...] = ()
     foreign: bool = False
+    start: str = ""
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -51,12 +52,13 @@ class Source:
 
         return replace(self, variables=variables)
 
-    def files(self, plan: Plan, *of: object) -> list[File]:
-        """Its files in a written order: templates by name, then texts. `of`: what else `variables` is given.
+    def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
+        """Its files in a written order: templates by name, then texts. `of`: what else `variables` is given; `starts`:
+        how each launcher is started.
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
-        values = {**common(plan), **self.variables(plan, *of)}
+        values = {**common(plan, starts), **self.variables(plan, *of)}
         if self.foreign:
             from symconfig.render.bounded import bounded
 
@@ -80,11 +82,11 @@ class Source:
         return tuple(sorted(names))
 
 
-def common(plan: Plan) -> dict[str, object]:
+def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
     """What every template may use."""
     return {
         "plan": plan, "best": plan.best, "model": plan.model, "cluster": plan.cluster, "training": plan.job.training,
-        "nodes": summary.nodes(plan), "summary": summary.FUNCTIONS,
+        "nodes": summary.nodes(plan), "summary": summary.FUNCTIONS, "starts": tuple(starts),
     }
 
 
@@ -97,5 +99,5 @@ def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
             found[module.NAME] = Source(
                 module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
                 (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
-                getattr(module, "SETTINGS", ()))
+                getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""))
     return dict(sorted(found.items()))

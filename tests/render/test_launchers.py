@@ -285,3 +285,16 @@ def test_deepspeed_script_refuses_what_its_launcher_would_break(tmp_path: Path) 
                                              ("a" * 80, "a" * 40)])
 def test_names_are_what_a_service_may_have(name: str, found: str) -> None:
     assert label(name) == found
+
+
+@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
+def test_the_report_names_what_was_asked_for_to_start_it_and_nothing_else(target: str) -> None:
+    plan = sample_plan(backend=target)
+    known = every_launcher()
+    for name, launcher in known.items():
+        files = render(plan, target, (name,))
+        assert launcher.start
+        assert f"    {launcher.start}\n" in files["REPORT.md"]
+        assert any(item.path in launcher.start for item in files if item.path not in ("plan.json", "REPORT.md"))
+        assert not any(f"    {other.start}\n" in files["REPORT.md"] for other in known.values() if other != launcher)
+    assert "launchers that were written" not in render(plan, target, ())["REPORT.md"]

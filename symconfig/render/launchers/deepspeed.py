@@ -9,6 +9,7 @@ from symconfig.render.settings import Chosen, Setting
 
 NAME = "deepspeed"
 DOES = "deepspeed.sh and hostfile: DeepSpeed's launcher starts every process over ssh"
+START = "./deepspeed.sh    # on one node, with your hosts in hostfile"
 SETTINGS = (
     Setting("backend", "deepspeed's --launcher", "pdsh", r"pdsh|openmpi|mpich|impi|mvapich|slurm",
             "pdsh, openmpi, mpich, impi, mvapich or slurm"),

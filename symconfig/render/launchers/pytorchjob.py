@@ -9,6 +9,7 @@ from symconfig.render.settings import Chosen, Setting
 
 NAME = "pytorchjob"
 DOES = "pytorchjob.yaml: a PyTorchJob of Kubeflow's Training Operator 1, a pod per node"
+START = "kubectl apply --server-side -f pytorchjob.yaml"
 SETTINGS = (*pods.SETTINGS, Setting("restarts", "how often pods that failed are started again", "0", r"[0-9]{1,4}",
                                     "a whole number"))
 

@@ -12,6 +12,7 @@ from symconfig.resources import data_dir
 
 NAME = "ray"
 DOES = "ray.sh and ray_driver.py: a Ray job, a placement group with a bundle of GPUs on every node"
+START = "RAY_API_SERVER_ADDRESS=http://HEAD:8265 ./ray.sh    # on a Ray cluster"
 SETTINGS = ()
 # Ray counts AMD's as GPU, too. Source: Ray 2.60, ray/_private/accelerators.
 RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}

@@ -12,6 +12,7 @@ from symconfig.render.settings import Chosen, Setting
 
 NAME = "skypilot"
 DOES = "sky.yaml: a SkyPilot task, which starts launch.sh on every node"
+START = "sky launch sky.yaml    # in this folder"
 SETTINGS = (
     Setting("accelerator", "SkyPilot's name of the GPU (default: by the cluster's product)"),
     Setting("infra", "where: aws, gcp/us-central1, k8s/my-context, slurm/…"),

@@ -14,6 +14,7 @@ _TIME = {"pattern": r"([0-9]{1,6}-)?[0-9]{1,9}(:[0-9]{1,2}){0,2}|UNLIMITED|INFIN
 
 NAME = "slurm"
 DOES = "sbatch.sh: one task per node, which starts launch.sh"
+START = "sbatch sbatch.sh    # under Slurm"
 SETTINGS = (
     Setting("container-image", "srun's --container-image, of Pyxis"),
     *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),

@@ -9,6 +9,7 @@ from symconfig.render.settings import Chosen
 
 NAME = "trainjob"
 DOES = "trainjob.yaml: a TrainJob of Kubeflow Trainer 2 with its TrainingRuntime, a pod per node"
+START = "kubectl apply --server-side -f trainjob.yaml"
 SETTINGS = pods.SETTINGS
 
 
