@@ -182,7 +182,7 @@ class Problems:
 
 def check_top(top: int) -> None:
     """Raises InputError where so many candidates are not ranked."""
-    if not 1 <= top <= _MAX_TOP:
+    if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
 
 

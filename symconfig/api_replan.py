@@ -92,7 +92,7 @@ def replan(
             "precision": precision, "attention": attention, "objective": objective, "pins": pins, "limits": limits,
             "training": training}
     asked = {name: _plain(value) for name, value in said.items() if value is not None}
-    wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
+    wanted = Wanted(asked, _names(release, "release"), _names(keep, "keep"), checkpoint, at_step, schedule, top,
                     model if isinstance(model, ModelDescriptor) else None,
                     cluster if isinstance(cluster, ClusterDescriptor) else None, accept_edits)
     return again(plan, wanted, progress=progress)
@@ -126,6 +126,11 @@ def again(
     found.collect(lambda: check_top(wanted.top))
     found.collect(lambda: _check(wanted))
     saved = found.collect(lambda: _saved(wanted))
+    if old is not None:
+        need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
+        for name in released or ():
+            if name not in old.job.pins:
+                found.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(found.all)
     document = Document(revised(old, wanted.asked, released), file="")
@@ -159,12 +164,21 @@ def loaded(plan: Source, accept_edits: bool = False) -> Plan:
     """A plan, or that of a file or folder. accept_edits: also one that was edited, for who solves it again."""
     if isinstance(plan, PlanResult):
         return plan.plan
+    if not isinstance(plan, Plan | str | Path):
+        raise InputError(Problem("wrong value", field="plan", got=repr(plan), need="a plan, its file or its folder"))
     return plan if isinstance(plan, Plan) else Plan.load(Path(plan), accept_edits)
 
 
 def _edited(plan: Source) -> tuple[str, ...]:
     """Names of the parts of a file that do not match their digests."""
     return edited(Path(plan)) if isinstance(plan, str | Path) else ()
+
+
+def _names(given: Iterable[str], field: str) -> tuple[str, ...]:
+    """Raises InputError for one name in place of several, which would be read as its letters, and for what is none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(Problem("wrong value", field=field, got=repr(given), need="a list of names"))
+    return tuple(str(name) for name in given)
 
 
 def _plain(value: Any) -> Any:
@@ -188,6 +202,8 @@ def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
 
 def _check(wanted: Wanted) -> None:
     """Raises InputError for what is said of the run."""
+    if wanted.at_step is not None and type(wanted.at_step) is not int:
+        raise InputError(Problem("wrong value", field="at_step", got=repr(wanted.at_step), need="a whole number"))
     if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):
@@ -195,4 +211,6 @@ def _check(wanted: Wanted) -> None:
 
 
 def _saved(wanted: Wanted) -> Checkpoint | None:
+    if not isinstance(wanted.checkpoint, str | Path | None):
+        raise InputError(Problem("wrong value", field="checkpoint", got=repr(wanted.checkpoint), need="a folder"))
     return read(Path(wanted.checkpoint)) if wanted.checkpoint is not None else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli import print_json
 from symconfig.cli_shared import whole
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
     from symconfig.embed.mismatch import Framework
@@ -26,7 +27,10 @@ def args(arguments: argparse.Namespace) -> int:
     plan = Plan.load(Path(arguments.plan))
     target = arguments.target or plan.best.target.backend
     if arguments.check or arguments.replan or size is not None:
-        plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")
+        try:
+            plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")
+        except SymconfigError as error:
+            raise type(error)([_as_options(problem) for problem in error.problems]) from None
     found = words(plan, target)
     if arguments.json:
         print_json({"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size,
@@ -38,6 +42,12 @@ def args(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write("".join(f"{word}\n" for word in found))
     return 0
+
+
+def _as_options(problem: Problem) -> Problem:
+    """In the words of the command line."""
+    hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
+    return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)
 
 
 def _framework(target: str, plan: Plan) -> Framework:

@@ -118,3 +118,12 @@ def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeyp
     assert data["world_size"] == 4
     again = solve("qwen2.5-7b-lora", "a100-80gb", gpus=4, global_batch_size=32, backend="deepspeed")
     assert data["words"] == words(again.plan, "deepspeed")
+
+
+def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "plan.json").write_text(sample_plan().to_json())
+    done = run("args", tmp_path, "--null", "--world-size", "4")
+    assert done.code == 1
+    assert "--world-size: " in done.err
+    assert "--replan, or" in done.err
+    assert "on_mismatch" not in done.err

@@ -81,6 +81,7 @@ def test_what_cannot_be_kept_is_exit_code_1(old: Path, run: Run) -> None:
     (("--pin", "tp=x"), "--pin tp: is not a value"),
     (("--keep", "speed"), "--keep: is no choice's name"),
     (("--release", "speed"), "--release: "),
+    (("--release", "tp"), "--release: is not pinned in the old plan (got tp, need one of pp"),
     (("--at-step", "-1"), "--at-step"),
     (("--at-step", "half"), "--at-step: wrong value (got half"),
     (("--schedule", "stretch"), "--schedule: wrong value"),

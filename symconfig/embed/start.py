@@ -57,6 +57,8 @@ def loaded_plan(plan: AnyPlan) -> Plan:
     """Raises InputError."""
     if isinstance(plan, PlanResult):
         return plan.plan
+    if not isinstance(plan, Plan | str | Path):
+        raise InputError(Problem("wrong value", field="plan", got=repr(plan), need="a plan, its file or its folder"))
     return plan if isinstance(plan, Plan) else Plan.load(Path(plan))
 
 

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,10 +148,9 @@ def test_releases_are_compared_as_far_as_their_options_differ(
 
 def test_what_is_really_installed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    deepspeed = pytest.importorskip("importlib.metadata")
     try:
-        installed = deepspeed.version("deepspeed")
-    except deepspeed.PackageNotFoundError:
+        installed = metadata.version("deepspeed")
+    except metadata.PackageNotFoundError:
         pytest.skip("DeepSpeed is not installed")
     assert look(1).versions["deepspeed"] == installed == DEEPSPEED_RELEASE
 
