@@ -204,7 +204,7 @@ class Search:
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
     what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
     tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
-    faster than its own; None: no pipeline, or nothing is known.
+    faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
     """
 
     __pydantic_config__ = _CONFIG
@@ -217,6 +217,7 @@ class Search:
     gap: float = 0.0
     stage_gap: float | None = None
     layout_gap: float = 0.0
+    fewest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -
         fields.pop(name, None)
     merged = {name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS
               if isinstance(asked.get(name), Mapping)}
+    if old.search.fewest:
+        fields["gpus"] = "auto"
     fields |= {**asked, **merged}
     if isinstance(fields["pins"], dict):
         fields["pins"] = {name: value for name, value in fields["pins"].items() if name not in released}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor import bridge_adapters
@@ -128,7 +129,8 @@ def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: i
         if progress:
             progress(f"trying {gpus} GPUs", 0.0)
         if fits(model, cluster, trial):
-            return search(model, cluster, trial, top=top, progress=progress)
+            plan = search(model, cluster, trial, top=top, progress=progress)
+            return replace(plan, search=replace(plan.search, fewest=True))
     raise InfeasibleError(
         Problem(
             f"no number of GPUs up to {_sizes(cluster)[-1]} fits this model with this batch",

@@ -69,6 +69,13 @@ def test_recorded_pins_stay_unless_released_or_pinned_anew() -> None:
     assert replan(old, release=["tp", "pp"], top=1).found.new.best == plan().best
 
 
+def test_a_number_of_gpus_that_was_found_is_found_again() -> None:
+    old = Plan.from_json(solved("qwen2.5-7b", "h100", "auto", 64, top=1).plan.to_json())
+    assert old.job.gpus == 1
+    assert replan(old, model="llama2-13b", top=1).new.plan.best.parallel.world_size > 1
+    assert revised(old, {"gpus": 8})["gpus"] == 8
+
+
 def test_keeping_costs_what_the_free_plan_is_faster_by() -> None:
     old = plan(tp=4, pp=1)
     found = replan(old, release=["tp", "pp"], global_batch_size=64, keep=("pp", "tp"), top=1).found
