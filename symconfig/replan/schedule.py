@@ -74,6 +74,7 @@ def scheduled(
         raise InputError(Problem("is behind the end of the run", field="at_step", got=str(step),
                                  need=f"at most {training.train_iters}, its training.train_iters"))
     new = replace(old, global_=batch, seq_length=seq_length)
+    guessed = (_guessed(step, old),) if consumed is None and step else ()
     consumed = step * old.global_ if consumed is None else consumed
     anew = anew and step > 0
     if new == old and (not anew or mode == "as-is"):
@@ -84,7 +85,7 @@ def scheduled(
     rescaled = tuple(_rescaled(training, clock))
     changed = training.model_copy(update={one.field: one.after for one in rescaled})
     kept = _Kept(old, new, step, consumed, training, changed, backend, anew)
-    return Schedule(changed, rescaled, step, consumed, tuple(kept.options()), tuple(kept.notes()))
+    return Schedule(changed, rescaled, step, consumed, tuple(kept.options()), (*kept.notes(), *guessed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,11 @@ def _rescaled(training: Training, clock: _Clock) -> Iterator[Rescaled]:
             after = min(after, max(0, ceil(last) - 1))
         if after != getattr(training, field):
             yield Rescaled(field, before, after, value)
+
+
+def _guessed(step: int, old: Batch) -> str:
+    return (f"{count(step * old.global_)} sequences are {count(step)} steps of {count(old.global_)}: if some of these "
+            "steps had another batch, before an earlier change, only the checkpoint knows (--checkpoint DIR)")
 
 
 def _as_is(training: Training, old: Batch, new: Batch) -> str:

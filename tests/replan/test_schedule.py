@@ -146,3 +146,11 @@ def test_another_length_in_mid_run_turns_the_rate_and_says_so() -> None:
     assert "6,720" not in said
     assert f"{rate(training(), 4000, 8):.4g} to {rate(found.training, 4000, 8):.4g}" in said
     assert "32,768,000 tokens of the data and not the 16,384,000" in said
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+def test_a_count_of_sequences_that_is_worked_out_says_that_it_is(backend: Any) -> None:
+    told, worked_out = (scheduled(training(), OLD, 32, 4096, backend, 400, consumed) for consumed in (1600, None))
+    assert not any("--checkpoint DIR" in note for note in told.notes)
+    assert "3,200 sequences are 400 steps of 8" in worked_out.notes[-1]
+    assert not any("steps of 8" in note for note in scheduled(training(), OLD, 32, 4096, backend).notes)
