@@ -11,12 +11,9 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import summary
 from symconfig.render.answer import answer
-from symconfig.replan import keep
+from symconfig.replan import near
 
 Progress = Callable[[str, float], None]
-NOTHING = 0.001  # a step that is so little longer costs nothing that anybody could measure
-# What decides whether a checkpoint loads: held to the old plan's, alone and together.
-_KEPT = (("zero",), keep.LAYOUT, (*keep.LAYOUT, "zero"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +114,9 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
     first, best = found, loaded(plan, found)
-    for names in _KEPT if not all(each.verdict.unconverted for each in best) else ():
-        kept = keep.differing(plan.best, first.best, names)
-        other = _kept(first, kept, top) if kept else None
-        if other is None or other.best.predicted.step_s > (1 + NOTHING) * first.best.predicted.step_s:
+    for pins in near.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
+        other = _kept(first, pins, top)
+        if other is None or other.best.predicted.step_s > (1 + near.FREE) * first.best.predicted.step_s:
             continue
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):

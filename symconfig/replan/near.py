@@ -52,7 +52,7 @@ def nearest(
     if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
         return None
     found = []
-    for pins in _kept(old.best, new):
+    for pins in pins_kept(old.best, new):
         try:
             plan = solved(pins)
         except (InputError, InfeasibleError):
@@ -68,7 +68,7 @@ def _framework(plan: Plan) -> str:
     return plan.best.target.backend
 
 
-def _kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
+def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
     """The old values of the groups in which both differ, of one group, of two, of all; never of what is asked for."""
     groups = [pins for names in GROUPS
               if (pins := keep.differing(old, new.best, [name for name in names if name not in new.job.pins]))]
