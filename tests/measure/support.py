@@ -32,7 +32,7 @@ def small_model(name: str = "llama2-13b") -> ModelDescriptor:
 def small_folder(folder: Path, model: str = "llama2-13b", **overrides: Any) -> Plan:
     """The rendered folder of a small plan."""
     plan = sample_plan(small_model(model), "a100-80gb", seq_length=64, **overrides)
-    api.write(plan, folder, "megatron", force=False)
+    api.write(plan, folder, api.Wanted("megatron"), force=False)
     return plan
 
 

@@ -95,7 +95,9 @@ def test_a_text_arrives_as_it_is_or_is_refused(text: str, version: str) -> None:
     else:
         refused = None
     if refused is not None:
-        assert {problem.hint for problem in refused.problems} == {"--target megatron"}
+        # A path that begins with a dash is no value on any command line: Megatron-LM's options refuse it, too.
+        dashed = {f"./{text}"} if text.startswith("-") else set()
+        assert {problem.hint for problem in refused.problems} <= {"--target megatron", *dashed}
         return
     with tempfile.TemporaryDirectory() as scratch:
         assert in_the_tests_of_megatron(files, version) == megatron.arguments(plan)
