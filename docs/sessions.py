@@ -27,7 +27,9 @@ says, in this order:
   never touched: what the usual rules would make of it is said;
 - whether a checkpoint of the old plan loads, how, and what is lost. `--at-step K`, or `--checkpoint DIR`, says where
   the run is: Megatron-LM counts iterations on from the checkpoint's but its schedule in sequences, DeepSpeed's train.py
-  numbers its steps anew by the sequences that the checkpoint has seen;
+  numbers its steps anew by the sequences that the checkpoint has seen. The new plan records what the run did before it
+  (`history` in plan.json), so that a plan made again, and again from that, counts sequences, tokens and decay exactly;
+  a checkpoint that has seen another number is named, and its number counts;
 - which files change. `--out DIR` writes them.
 
 It ends with 1 where nothing fits, or nothing that keeps what was asked, and then names which of that binds.
@@ -55,6 +57,14 @@ SESSIONS = (
         adapter's checkpoint loads, and the run goes on at the sequence where it was.""",
         ("plan --model qwen2.5-7b-lora --cluster a100-80gb --gpus 8 --global-batch-size 8 --out qwen",),
         ("replan qwen --global-batch-size 32 --at-step 100 --out qwen32",),
+    ),
+    Session(
+        "A batch that grows twice",
+        """After 333 steps 96 sequences instead of 64, and after 500 twice as many: the second time the plan that is made
+        again is itself one, and has recorded the 333 steps before it.""",
+        ("plan --model llama2-7b --cluster a100-80gb --gpus 8 --global-batch-size 64 --out first",
+         "replan first --global-batch-size 96 --at-step 333 --out second"),
+        ("replan second --global-batch-size 192 --at-step 500 --out third",),
     ),
     Session(
         "From unfused to flash attention",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,9 +83,9 @@ def replan(
 
     plan: one, its file, or its folder. pins: beside the recorded ones, of which `release` are free now. keep: names of
     choices whose old values stay. checkpoint: the run's folder. at_step: iterations that it has done (None: as the
-    checkpoint says, else 0). schedule: keep: the same tokens and the same learning rate of each; as-is: the same
-    iterations. accept_edits: a file whose inputs were edited is solved as it stands. Raises InputError (all problems at
-    once) on bad input, InfeasibleError when nothing fits.
+    checkpoint says, else those behind which the plan took over). schedule: keep: the same tokens and the same learning
+    rate of each; as-is: the same iterations. accept_edits: a file whose inputs were edited is solved as it stands.
+    Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     said = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
             "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "task": task,
@@ -146,7 +146,8 @@ def again(
         raise InputError(found.all)
     before = old
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
-        before, changed = answer(old.model, old.cluster, old.job, top=1, progress=progress), ()
+        solved = answer(old.model, old.cluster, old.job, top=1, progress=progress)
+        before, changed = replace(solved, history=old.history), ()
     return ReplanResult(replanned(before, Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved,
                                              wanted.top, changed), progress))
 

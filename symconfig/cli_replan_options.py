@@ -19,7 +19,7 @@ def add_replan(parser: argparse.ArgumentParser) -> None:
     near.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
     run = parser.add_argument_group("the run")
     run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
-    run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint says, or 0)")
+    run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint or the plan says)")
     run.add_argument("--schedule", metavar="S",
                      help="keep (default): the same tokens and learning rate of each; as-is: the same iterations")
     add_job(parser)

@@ -16,6 +16,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.plan_history import History
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -222,7 +223,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The chosen candidate with all that it was chosen from."""
+    """The chosen candidate with all that it was chosen from. history: what its run did before it."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -232,6 +233,7 @@ class Plan:
     search: Search
     binding: str  # the constraint that binds, as a sentence
     symconfig_version: str
+    history: History = field(default_factory=History)
 
     @property
     def usable_bytes(self) -> float:
@@ -281,6 +283,8 @@ class Plan:
             "binding": self.binding,
             "inputs": inputs,
         }
+        if self.history != History():
+            data["history"] = asdict(self.history)
         return {**data, "digests": plan_file.digests(data)}
 
     def to_json(self) -> str:

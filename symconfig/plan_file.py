@@ -25,10 +25,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import InputError, Problem
 from symconfig.plan import SCHEMA, Candidate, Plan, Search
+from symconfig.plan_history import History
 
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
 ANSWER = ("best", "alternatives", "search", "binding")
 VERSION = "symconfig"
+HISTORY = "history"  # only of plans that take over a run
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
@@ -52,7 +54,8 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Of the inputs, the version and the answer in the plain data of a plan; not of how long the search took."""
+    """Of the inputs, the version, the answer and the history in the plain data of a plan; not of how long the search
+    took."""
     return {name: digest(value) for name, (_, value) in _signed(data).items()}
 
 
@@ -63,7 +66,7 @@ def _signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
     for name in INPUTS:
         if isinstance(inputs, dict) and name in inputs:
             found[name] = (("inputs", name), inputs[name])
-    for name in (VERSION, *ANSWER):
+    for name in (VERSION, *ANSWER, HISTORY):
         if name in data:
             value = data[name]
             if name == "search" and isinstance(value, dict):
@@ -135,7 +138,7 @@ class _Reader:
         """Nothing when any part is wrong: then `problems` says how."""
         data = self._data
         for name in data:
-            if name not in _PARTS:
+            if name not in (*_PARTS, HISTORY):
                 self._add((str(name),), "unknown field")
         given = data.get("inputs")
         for name in given if isinstance(given, dict) else ():
@@ -144,18 +147,22 @@ class _Reader:
         for name in _PARTS:
             if name not in data:
                 self._add((name,), "this field is missing")
-        model, cluster, job = (self._input(name, kind) for name, kind in INPUTS.items())
+        model, cluster = self._input("model", ModelDescriptor), self._input("cluster", ClusterDescriptor)
+        job = self._input("job", Job)
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
         search = self._part(("search",), _search)
         binding = self._part(("binding",), _TEXT.validate_python)
-        version = self._part(("symconfig",), _TEXT.validate_python)
-        if self.problems and isinstance(version, str) and version != __version__:
-            self._add(("symconfig",), "another symconfig wrote this plan", got=version, need=__version__,
+        version = self._part((VERSION,), _TEXT.validate_python)
+        history = self._part((HISTORY,), _history) if HISTORY in data else History()
+        if self.problems and version is not None and version != __version__:
+            self._add((VERSION,), "another symconfig wrote this plan", got=version, need=__version__,
                       hint="plan again with this one")
-        if self.problems:
+        if (self.problems or model is None or cluster is None or job is None or best is None or search is None
+                or binding is None or version is None or history is None):
             return None
-        return Plan(model, cluster, job, best, tuple(others), search, binding, version)  # type: ignore[arg-type]
+        return Plan(model, cluster, job, best, tuple(each for each in others if each is not None), search, binding,
+                    version, history)
 
     def _add(self, path: KeyPath, what: str, got: str | None = None, need: str | None = None,
              hint: str | None = None) -> None:
@@ -190,9 +197,9 @@ class _Reader:
     def _part(self, path: KeyPath, read: Callable[[Any], T]) -> T | None:
         if path[0] not in self._data:
             return None
-        value = self._data
+        value: Any = self._data
         for step in path:
-            value = value[step]  # type: ignore[index]
+            value = value[step]
         try:
             return read(value)
         except ValidationError as error:
@@ -208,18 +215,33 @@ def _search(data: Any) -> Search:
     return _searches().validate_json(json.dumps({"seconds": 0.0, **data}))
 
 
+def _history(data: Any) -> History:
+    return _histories().validate_json(json.dumps(data))
+
+
 # Made once: making an adapter takes longer than reading a plan with it.
 @cache
 def _searches() -> TypeAdapter[Search]:
     return TypeAdapter(Search)
 
 
+@cache
+def _histories() -> TypeAdapter[History]:
+    return TypeAdapter(History)
+
+
 def edited(text: str) -> tuple[str, ...]:
     """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before."""
     data = json.loads(text)
     written = data.get("digests")
-    return tuple(name for name, (_, value) in _signed(data).items()
-                 if isinstance(written, dict) and name in written and written[name] != digest(value))
+    return tuple(_mismatched(data, written)) if isinstance(written, dict) else ()
+
+
+def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
+    """The parts that are not what their digests were taken of, by name, and where they are."""
+    found = {name: path for name, (path, value) in _signed(data).items()
+             if name in written and written[name] != digest(value)}
+    return found | ({HISTORY: (HISTORY,)} if HISTORY in written and HISTORY not in data else {})
 
 
 def _edited(document: Document) -> Iterator[Problem]:
@@ -229,13 +251,14 @@ def _edited(document: Document) -> Iterator[Problem]:
         if "digests" in document.data:
             yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
         return
-    if missing := [name for name in (*INPUTS, VERSION, *ANSWER) if name not in written]:
+    needed = (*INPUTS, VERSION, *ANSWER, *((HISTORY,) if HISTORY in document.data else ()))
+    if missing := [name for name in needed if name not in written]:
         yield document.problem(f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it "
                                "was edited", ("digests",), hint=_HINT)
-    for name, (path, value) in _signed(document.data).items():
-        if name in written and written[name] != digest(value):
-            says = "the answer is not this one's" if path[0] == "inputs" else "its figures need not be the plan's"
-            yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
+    for name, path in _mismatched(document.data, written).items():
+        says = ("the answer is not this one's" if name in INPUTS else "its run need not be where it says"
+                if name == HISTORY else "its figures need not be the plan's")
+        yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
 
 
 _HINT = ("symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again")

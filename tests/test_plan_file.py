@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from symconfig import __version__, plan_file
 from symconfig.errors import InputError
 from symconfig.plan import Plan
+from symconfig.plan_history import History, Segment
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import megatron_source
@@ -84,6 +86,40 @@ EDITS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "what binds": (("binding",), "nothing", "binding: was edited"),
     "a digest": (("digests", "best"), "0" * 64, "best: was edited"),
 }
+
+
+TAKEN_OVER = replace(sample_plan(), history=History((Segment(333, 333 * 64, 4096),), exact={"train_iters": (7, 3)}))
+
+
+def test_a_history_is_read_back_and_no_fresh_plan_has_one() -> None:
+    text = TAKEN_OVER.to_json()
+    assert Plan.from_json(text).history == TAKEN_OVER.history
+    assert Plan.from_json(text).to_json() == text
+    assert "history" not in sample_plan().to_dict()
+    assert "history" not in sample_plan().to_dict()["digests"]
+
+
+@pytest.mark.parametrize(("path", "value", "said"), [
+    (("history", "segments", 0, "steps"), 400, "history: was edited: it does not match its digest, and its run"),
+    (("history", "segments", 0, "steps"), 0, "history.segments[0].steps: Input should be greater than 0 (got 0)"),
+    (("history", "segments", 0, "batch"), 64, "history.segments[0].batch: "),
+    (("history", "exact"), {"train_iters": [1, 0]}, "history.exact.train_iters[1]: Input should be greater than 0"),
+    (("history",), 7, "history: "),
+])  # fmt: skip
+def test_an_edited_history_is_refused(path: tuple[Any, ...], value: Any, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        Plan.from_json(changed(TAKEN_OVER.to_dict(), path, value))
+    assert said in str(error.value)
+
+
+def test_a_history_that_is_gone_or_was_written_in_is_refused() -> None:
+    data, fresh = TAKEN_OVER.to_dict(), sample_plan().to_dict()
+    with pytest.raises(InputError, match="there is no digest of history"):
+        Plan.from_json(json.dumps({**fresh, "history": data["history"]}))
+    gone = json.dumps({name: part for name, part in data.items() if name != "history"})
+    assert plan_file.edited(gone) == ("history",)
+    with pytest.raises(InputError, match="history: was edited"):
+        Plan.from_json(gone)
 
 
 @pytest.mark.parametrize("name", EDITS)

@@ -41,7 +41,7 @@ def is_root(folder: Path) -> bool:
 
 
 def is_iteration(folder: Path) -> bool:
-    return (folder / "metadata.json").is_file() or (folder / ".metadata").is_file() or any(_ranks(folder)) or any(
+    return (folder / "metadata.json").is_file() or (folder / ".metadata").is_file() or bool(_ranks(folder)) or any(
         folder.glob("__*.distcp"))
 
 
@@ -51,8 +51,10 @@ def _iterations(root: Path) -> Iterator[int]:
             yield int(match[1])
 
 
-def _ranks(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if RANK.fullmatch(path.name) and path.is_dir())
+def _ranks(folder: Path) -> dict[Path, list[int]]:
+    """The folders of ranks, and the numbers in their names: of tp, then pp, then ep."""
+    return {path: [int(part) for part in match.groups() if part is not None] for path in sorted(folder.iterdir())
+            if (match := RANK.fullmatch(path.name)) and path.is_dir()}
 
 
 def read_root(root: Path) -> Checkpoint:
@@ -155,10 +157,8 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
 def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
     """mp_rank_TT, _PPP behind it with a pipeline, _EEE behind that with expert parallelism."""
     ranks = _ranks(data)
-    numbers_of = [[int(part) for part in RANK.fullmatch(path.name).groups() if part is not None]  # type: ignore[union-attr]
-                  for path in ranks]
-    extents = [max(column) + 1 for column in zip(*numbers_of, strict=True)] if len(
-        {len(row) for row in numbers_of}) == 1 else []
+    extents = [max(column) + 1 for column in zip(*ranks.values(), strict=True)] if len(
+        {len(row) for row in ranks.values()}) == 1 else []
     expected = 1
     for extent in extents:
         expected *= extent
@@ -167,7 +167,7 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
         got = f"no {WEIGHTS} in {shown(empty)}" if empty else f"{len(ranks)} folders mp_rank_*"
         raise InputError(Problem("is not whole: files of some ranks are missing", file=str(data), got=got,
                                  need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None))
-    says = archived_file(ranks[0] / WEIGHTS)
+    says = archived_file(next(iter(ranks)) / WEIGHTS)
     degrees = numbers(says, DEGREES)
     return "torch", degrees or {"tp": extents[0], **({"pp": extents[1]} if len(extents) == 3 else {})}, says
 

@@ -11,7 +11,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from symconfig import __version__
 from symconfig.embed.surroundings import Surroundings
@@ -28,13 +31,13 @@ def solved_again(plan: Plan, found: Surroundings) -> Plan:
     Raises InputError, and InfeasibleError when nothing fits.
     """
     job = plan.job.model_copy(update=_changes(plan, found))
-    place = cache_dir() / f"{digest([__version__, _plain(plan.model), _plain(plan.cluster), _plain(job)])}.json"
+    place = cache_dir() / f"{digest([__version__, *map(_plain, (plan.model, plan.cluster, job))])}.json"
     with _locked(place):
-        if (kept := _kept(place)) is not None:
-            return kept
-        fresh = answer(plan.model, plan.cluster, job, top=1)
-        _keep(fresh, place)
-        return fresh
+        fresh = _kept(place)
+        if fresh is None:
+            fresh = answer(plan.model, plan.cluster, job, top=1)
+            _keep(fresh, place)
+    return replace(fresh, history=plan.history)
 
 
 def cache_dir() -> Path:
@@ -57,8 +60,8 @@ def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
     return changes
 
 
-def _plain(part: object) -> object:
-    return part.model_dump(mode="json", by_alias=True)  # type: ignore[attr-defined]
+def _plain(part: BaseModel) -> dict[str, object]:
+    return part.model_dump(mode="json", by_alias=True)
 
 
 def _kept(place: Path) -> Plan | None:

@@ -12,7 +12,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.format import count
 from symconfig.plan import Plan
+from symconfig.plan_history import History
 from symconfig.render import render
 from symconfig.render.answer import TOP, answer
 from symconfig.replan import keep
@@ -33,8 +35,8 @@ Progress = Callable[[str, float], None]
 class Again:
     """What is asked for: the inputs of the new plan, and how near the old one it must stay.
 
-    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint says.
-    edited: parts of the old plan's inputs that are not what its answer was found for.
+    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
+    old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
     """
 
     model: ModelDescriptor
@@ -50,7 +52,7 @@ class Again:
 
 def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
     """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
-    asked, schedule = again, _schedule(old, again)
+    asked, (schedule, doubts) = again, _schedule(old, again)
     again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
     free = _solved(again, {}, progress)
     kept, new = None, free
@@ -60,7 +62,8 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
         kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
     loads = _loadable(old, new, again.checkpoint)
     schedule = _as_loaded(schedule, loads, old, asked)
-    new = replace(new, job=new.job.model_copy(update={"training": schedule.training}))
+    schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
+    new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
     near = None if kept is not None else nearest(
         old, new, loads, lambda pins: _solved(replace(again, top=1), pins, progress),
         lambda plan: _loadable(old, plan, again.checkpoint))
@@ -69,30 +72,50 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
                   schedule, loads, _files(old, new), again.edited)
 
 
-def _schedule(old: Plan, again: Again) -> Schedule:
-    """Where the run goes on at the step that is asked for, or at its checkpoint's."""
-    saved = again.checkpoint
-    step, consumed = again.step, None
-    if saved is not None and step in (None, saved.iteration):  # more than its iterations, where the batch was another
-        said = saved.says.get("consumed_train_samples", saved.says.get("sequences"))
-        step, consumed = saved.iteration, said if isinstance(said, int) else None
+def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
+    """Where the run goes on at the step that is asked for, or at its checkpoint's; and in what that says otherwise."""
     try:
-        return _scheduled(old, again, step or 0, consumed)
+        run, doubts = _reached(old, again)
+        return _scheduled(old, again, run), doubts
     except InputError as error:
-        if again.step is not None or saved is None:
+        if again.step is not None or again.checkpoint is None:
             raise
-        raise InputError([replace(problem, file=str(saved.folder), field=None, what=f"its step {problem.what}")
+        folder = str(again.checkpoint.folder)
+        raise InputError([replace(problem, file=folder, field=None, what=f"its step {problem.what}")
                           for problem in error.problems]) from None
 
 
-def _scheduled(old: Plan, again: Again, step: int, consumed: int | None, anew: bool = False) -> Schedule:
+def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
+    """What the run has done by then, as the plan's history counts, or as the checkpoint says.
+
+    With it a sentence where they differ. Raises InputError for a step before the plan's own.
+    """
+    saved, batch, length = again.checkpoint, old.best.batch.global_, old.best.batch.seq_length
+    here = saved is not None and again.step in (None, saved.iteration)
+    step = saved.iteration if saved is not None and here else again.step
+    said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None and here else None
+    if not isinstance(said, int) or not step:
+        return old.history.until(step, batch, length), ()
+    if old.best.target.backend == "megatron":
+        run = counted = old.history.until(step, batch, length)
+        apart = said != counted.sequences
+    else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
+        run, counted = old.history.until(said // batch, batch, length), History().until(step, batch, length)
+        apart = run.step not in (step, old.history.step)
+    doubt = f"the checkpoint has seen {count(said)} sequences, and {counted} are {count(counted.sequences)}"
+    return run.seen(said), (f"{doubt}: its own number counts",) if apart else ()
+
+
+def _scheduled(
+    old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None
+) -> Schedule:
     """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
     job = again.job
     backend: Backend = "deepspeed" if again.model.adapter is not None else "megatron"
     backend = job.backend if "backend" in job.model_fields_set else backend
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
-    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, step, consumed, again.mode,
-                     anew)
+    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, run, again.mode, anew,
+                     past or History())
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
@@ -102,8 +125,8 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> 
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
     if not loads.loads or lost["iteration"] in loads.lost:
-        return replace(_scheduled(old, again, 0, 0), lost=schedule.step)
-    return _scheduled(old, again, schedule.step, schedule.consumed, anew=True)
+        return replace(_scheduled(old, again, History(exact=old.history.exact), past=old.history), lost=schedule.step)
+    return _scheduled(old, again, schedule.run, anew=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:

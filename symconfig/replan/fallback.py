@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from symconfig.checkpoint import Loadable, Saving, loadable, savings
@@ -121,7 +121,7 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
             found, best = other, loads
-    return Smaller(lost, left, gpus, found, best)
+    return Smaller(lost, left, gpus, replace(found, history=plan.history), best)
 
 
 def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:

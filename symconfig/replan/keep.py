@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -15,9 +16,14 @@ from symconfig.solve.search import resolved
 
 # What decides which rank holds which part of which weight: where these stay, every rank reads what it wrote.
 LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
+
+
+def _degree(name: str, candidate: Candidate) -> str:
+    return str(getattr(candidate.parallel, name))
+
+
 _SAID: Mapping[str, Callable[[Candidate], str | None]] = {
-    **{name: (lambda candidate, name=name: str(getattr(candidate.parallel, name)))  # type: ignore[misc]
-       for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
+    **{name: partial(_degree, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
     "mbs": lambda candidate: str(candidate.batch.micro),
     "zero": lambda candidate: str(candidate.options.zero_stage),
     "sp": lambda candidate: _switch(candidate.options.sequence_parallel),

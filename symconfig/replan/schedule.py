@@ -9,7 +9,7 @@ the sequences that a checkpoint has seen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, sqrt
 from typing import Literal
@@ -18,9 +18,11 @@ from symconfig.descriptor.job import Backend, Training
 from symconfig.errors import InputError, Problem
 from symconfig.format import count
 from symconfig.plan import Batch
+from symconfig.plan_history import History
 from symconfig.replan.rate import rate
 
 Mode = Literal["keep", "as-is"]
+_NONE = History()
 _INTERVALS = ("save_interval", "eval_interval", "eval_iters")
 # Megatron-LM asserts that a checkpoint's schedule is that of the arguments, unless told which one counts
 # (megatron/core/optimizer_param_scheduler.py, _check_and_set).
@@ -44,103 +46,138 @@ class Rescaled:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """training: what the new plan passes on. consumed: sequences that the run has seen at `step` (0: from its start).
+    """training: what the new plan passes on. run: what the run has done where the new one goes on.
 
-    options: what the command of the new run must have beside its own. notes: sentences. lost: the step that the old run
-    had come to, where the new one starts from its first.
+    history: the same as the new plan records it. options: what the command of the new run must have beside its own.
+    notes: sentences. lost: the step that the old run had come to, where the new one starts from its first.
     """
 
     training: Training
     rescaled: tuple[Rescaled, ...] = ()
-    step: int = 0
-    consumed: int = 0
+    run: History = field(default_factory=History)
+    history: History = field(default_factory=History)
     options: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lost: int = 0
 
+    @property
+    def step(self) -> int:
+        """Iterations that the run has done; 0: it starts."""
+        return self.run.step
+
+    @property
+    def consumed(self) -> int:
+        """Sequences that it has seen by then."""
+        return self.run.sequences
+
 
 def scheduled(
-    training: Training, old: Batch, batch: int, seq_length: int, backend: Backend, step: int = 0,
-    consumed: int | None = None, mode: Mode = "keep", anew: bool = False,
+    training: Training, old: Batch, batch: int, seq_length: int, backend: Backend, run: History = _NONE,
+    mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
-    """The schedule of a run of `old` that goes on at `step` with steps of `batch` sequences of `seq_length` tokens.
+    """The schedule of a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
 
-    consumed: sequences that it has seen; None: `step` batches of `old`. anew: Megatron-LM goes on at the step with a
-    scheduler that starts from 0 (--no-load-optim without --finetune: checkpointing.py, load_checkpoint, takes
-    iteration and consumed_train_samples, and the scheduler's state only with the optimizer's). Raises InputError for a
-    step behind the run's end.
+    anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
+    checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
+    the optimizer's). past: behind what the old plan's iterations count on, where `run` is nothing all the same. Raises
+    InputError for a step behind the run's end.
     """
-    if step > training.train_iters:
-        raise InputError(Problem("is behind the end of the run", field="at_step", got=str(step),
+    if run.step > training.train_iters:
+        raise InputError(Problem("is behind the end of the run", field="at_step", got=str(run.step),
                                  need=f"at most {training.train_iters}, its training.train_iters"))
     new = replace(old, global_=batch, seq_length=seq_length)
-    guessed = (_guessed(step, old),) if consumed is None and step else ()
-    consumed = step * old.global_ if consumed is None else consumed
-    anew = anew and step > 0
-    if new == old and (not anew or mode == "as-is"):
-        return Schedule(training, step=step, consumed=consumed)
-    if mode == "as-is":
-        return Schedule(training, step=step, consumed=consumed, notes=(_as_is(training, old, new),))
-    clock = _Clock(old, new, step, consumed, anew) if backend == "megatron" else _Clock(old, new, 0, 0)
-    rescaled = tuple(_rescaled(training, clock))
-    changed = training.model_copy(update={one.field: one.after for one in rescaled})
-    kept = _Kept(old, new, step, consumed, training, changed, backend, anew)
-    return Schedule(changed, rescaled, step, consumed, tuple(kept.options()), (*kept.notes(), *guessed))
+    anew = anew and run.step > 0
+    if mode == "as-is" or (new == old and not anew):
+        exact = run.exact if new == old else {}
+        notes = (_as_is(training, old, new, run, backend),) if new != old else ()
+        return Schedule(training, run=run, history=_recorded(replace(run, exact=exact), new, backend, anew),
+                        notes=notes)
+    clock = _Clock(old, new, run if backend == "megatron" else _NONE, past, anew)
+    every = tuple(_converted(training, run, clock))
+    rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
+    changed = training.model_copy(update={each.field: each.after for each in rescaled})
+    exact = {each.field: each.exact.as_integer_ratio() for each in every
+             if each.exact.denominator > 1 and ceil(each.exact) == each.after}
+    kept = _Kept(old, new, run, past, training, changed, backend, anew)
+    return Schedule(changed, rescaled, run, _recorded(replace(run, exact=exact), new, backend, anew),
+                    tuple(kept.options()), tuple(kept.notes()))
+
+
+def _recorded(run: History, new: Batch, backend: Backend, anew: bool) -> History:
+    """What was done by then, as the new plan counts it."""
+    if backend == "deepspeed":
+        return run.renumbered(new.global_, new.seq_length)
+    return replace(run, unscheduled=run.sequences) if anew else run
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Iterations of the old run in those of the new one, which goes on counting from `step` and `consumed`."""
+    """Iterations of the old run, which count on from `past`, in those of the new one, which count on from `done`."""
 
     old: Batch
     new: Batch
-    step: int
-    consumed: int
-    anew: bool = False  # whether the scheduler starts from 0 at the step
+    done: History
+    past: History
+    anew: bool = False  # whether the scheduler starts from 0 there
 
     @property
     def ratio(self) -> Fraction:
         """Tokens of an old iteration over those of a new one."""
-        return Fraction(self.old.global_ * self.old.seq_length, self.new.global_ * self.new.seq_length)
+        return Fraction(self.old.global_ * self.old.seq_length, self._new_tokens)
 
-    def run(self, iteration: int) -> Fraction:
+    @property
+    def _new_tokens(self) -> int:
+        return self.new.global_ * self.new.seq_length
+
+    def run(self, iteration: Fraction) -> Fraction:
         """Iterations go on from the checkpoint's."""
-        return min(iteration, self.step) + max(0, iteration - self.step) * self.ratio
+        if not self.done.step:
+            return Fraction(self.past.tokens, self._new_tokens) + (iteration - self.past.step) * self.ratio
+        step = Fraction(self.done.step)
+        return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
-    def schedule(self, iteration: int) -> Fraction:
+    def schedule(self, iteration: Fraction) -> Fraction:
         """The scheduler counts sequences: those that were seen as they were, the others by their tokens."""
-        sequences = iteration * self.old.global_
+        sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
+        if not self.done.step:
+            return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
+        left = max(Fraction(0), sequences - counted)
         if self.anew:
-            return max(0, sequences - self.consumed) * self.ratio / self.old.global_
-        later = max(0, sequences - self.consumed) * Fraction(self.old.seq_length, self.new.seq_length)
-        return (min(sequences, self.consumed) + later) / self.new.global_
+            return left * self.ratio / self.old.global_
+        later = left * Fraction(self.old.seq_length, self.new.seq_length)
+        return (min(sequences, counted) + later) / self.new.global_
+
+    def warmup(self, iteration: Fraction) -> Fraction:
+        """A scheduler that starts from 0 warms up as it did when it last started."""
+        again = self.anew or (not self.done.step and self.past.unscheduled)
+        return iteration * self.ratio if again else self.schedule(iteration)
 
 
-def _rescaled(training: Training, clock: _Clock) -> Iterator[Rescaled]:
-    """Every number of iterations that is another one."""
-    decay = training.lr_decay_iters or (training.train_iters if clock.step else None)
-    last = clock.run(training.train_iters) if decay is None else max(Fraction(1), clock.schedule(decay))
-    exact = {"train_iters": (training.train_iters, clock.run(training.train_iters))}
-    if decay is not None:
-        exact["lr_decay_iters"] = (decay, last)
-    warmup = training.lr_warmup_iters
-    exact["lr_warmup_iters"] = (warmup, warmup * clock.ratio if clock.anew else clock.schedule(warmup))
-    exact |= {name: (before := getattr(training, name), before * clock.ratio) for name in _INTERVALS}
-    for field, (before, value) in exact.items():
+def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Rescaled]:
+    """Every number of iterations, in those of the new run."""
+    def exactly(name: str) -> Fraction:
+        return done.exactly(name, getattr(training, name))
+
+    decay = exactly("lr_decay_iters" if training.lr_decay_iters else "train_iters")
+    given = training.lr_decay_iters is not None or clock.done.step > 0
+    last = max(Fraction(1), clock.schedule(decay)) if given else clock.run(decay)
+    exact = {"train_iters": clock.run(exactly("train_iters"))}
+    if given:
+        exact["lr_decay_iters"] = last
+    exact["lr_warmup_iters"] = clock.warmup(exactly("lr_warmup_iters"))
+    exact |= {name: exactly(name) * clock.ratio for name in _INTERVALS}
+    for name, value in exact.items():
         after = ceil(value)
-        if field == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
+        if name == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
             after = min(after, max(0, ceil(last) - 1))
-        if after != getattr(training, field):
-            yield Rescaled(field, before, after, value)
+        before = getattr(training, name)
+        yield Rescaled(name, training.train_iters if before is None else before, after, value)
 
 
-def _guessed(step: int, old: Batch) -> str:
-    return (f"{count(step * old.global_)} sequences are {count(step)} steps of {count(old.global_)}: if some of these "
-            "steps had another batch, before an earlier change, only the checkpoint knows (--checkpoint DIR)")
-
-
-def _as_is(training: Training, old: Batch, new: Batch) -> str:
-    tokens, now = (training.train_iters * batch.global_ * batch.seq_length for batch in (old, new))
+def _as_is(training: Training, old: Batch, new: Batch, run: History, backend: Backend) -> str:
+    """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
+    seen, left = (run.tokens, training.train_iters - run.step) if backend == "megatron" else (0, training.train_iters)
+    tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
             f"{count(now)} now")
 
@@ -151,8 +188,8 @@ class _Kept:
 
     old: Batch
     new: Batch
-    step: int
-    consumed: int
+    run: History
+    past: History
     before: Training
     after: Training
     backend: Backend
@@ -160,35 +197,34 @@ class _Kept:
 
     def options(self) -> Iterator[str]:
         """What the new run's command needs to go on."""
-        if not self.step or self.anew:
+        if not self.run.step or self.anew:
             return
         if self.backend == "megatron":
             yield OVERRIDE
         elif self.old.seq_length != self.new.seq_length:
-            yield f"--consumed-sequences={self._seen // self.new.seq_length}"
-
-    @property
-    def _seen(self) -> int:
-        """Tokens at the step."""
-        return self.consumed * self.old.seq_length
+            yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
 
     def notes(self) -> Iterator[str]:
         """What else a person must know."""
         if self.old != self.new:
             yield from self._tokens()
             yield self._learning_rate()
-        if self.step:
+        if len(self.run.segments) > 1:
+            yield f"the run has had {self.run}: {count(self.run.sequences)} sequences"
+        if self.run.step:
             yield from self._megatron() if self.backend == "megatron" else self._deepspeed()
 
     def _tokens(self) -> Iterator[str]:
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
-        before, after = self.before.train_iters * old, self.after.train_iters * new
         if self.backend == "megatron":
-            before, after = before - self.step * old, after - self.step * new
+            before = (self.before.train_iters - self.run.step) * old if self.run.step else (
+                self.past.tokens + (self.before.train_iters - self.past.step) * old)
+            after = (self.after.train_iters - self.run.step) * new
         else:
-            before, after = before - self._seen, after - self._seen
+            before, after = (iters * size - self.run.tokens for iters, size in (
+                (self.before.train_iters, old), (self.after.train_iters, new)))
         more = f", {count(after - before)} more, since steps are whole" if after > before else ""
-        of = "what is left of the run" if self.step else "the run"
+        of = "what is left of the run" if self.run.step else "the run"
         yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
 
     def _learning_rate(self) -> str:
@@ -202,30 +238,30 @@ class _Kept:
     def _megatron(self) -> Iterator[str]:
         if self.anew:
             after = self.after.lr_decay_iters or self.after.train_iters
-            yield (f"iterations count on from {count(self.step)}, and data go on behind the {count(self.consumed)} "
-                   f"sequences that the checkpoint has seen; the learning rate's schedule starts anew: it warms up "
-                   f"over {count(self.after.lr_warmup_iters)} iterations and ends where the old one does, "
-                   f"{count(after)} iterations on")
+            yield (f"iterations count on from {count(self.run.step)}, and data go on behind the "
+                   f"{count(self.run.sequences)} sequences that the checkpoint has seen; the learning rate's schedule "
+                   f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
+                   f"old one does, {count(after)} iterations on")
         elif self.old.seq_length == self.new.seq_length:
-            yield (f"iterations count on from {count(self.step)}; data and schedule go on behind the "
-                   f"{count(self.consumed)} sequences that the checkpoint has seen "
+            yield (f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
+                   f"{count(self.run.sequences)} sequences that the checkpoint has seen "
                    f"(consumed_train_samples); without {OVERRIDE} Megatron-LM stops, since iterations x batch are not "
                    "the checkpoint's")
         if self.old.seq_length == self.new.seq_length:
             return
-        skipped = self.consumed * self.new.seq_length
+        skipped = self.run.sequences * self.new.seq_length
         yield (f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
-               f"{count(self.consumed)} sequences of the new length, which are {count(skipped)} tokens of the data and "
-               f"not the {count(self._seen)} that were seen")
-        was = rate(self.before, self.consumed, self.old.global_)
-        now = rate(self.after, self.consumed, self.new.global_)
+               f"{count(self.run.sequences)} sequences of the new length, which are {count(skipped)} tokens of the "
+               f"data and not the {count(self.run.tokens)} that were seen")
+        was = rate(self.before, self.run.scheduled, self.old.global_)
+        now = rate(self.after, self.run.scheduled, self.new.global_)
         if not self.anew and abs(now - was) > 1e-3 * was:
             yield (f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
                    f"{now:.4g}; it ends after the same tokens")
 
     def _deepspeed(self) -> Iterator[str]:
-        start = Fraction(self._seen, self.new.global_ * self.new.seq_length)
-        yield (f"steps are numbered anew: after {count(self.consumed)} sequences train.py goes on at step "
+        start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
+        yield (f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
                f"{count(int(start))}")
         if start.denominator != 1:
             again = int((start - int(start)) * self.new.global_)

@@ -49,6 +49,7 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     return {
         "step": schedule.step,
         "consumed_sequences": schedule.consumed,
+        "consumed_tokens": schedule.run.tokens,
         "lost_step": schedule.lost,
         "rescaled": [{"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
                      for each in schedule.rescaled],

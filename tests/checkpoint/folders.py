@@ -46,7 +46,7 @@ def torch_dist(
     data.mkdir(parents=True)
     (root / "latest_checkpointed_iteration.txt").write_text(str(iteration))
     (data / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1}))
-    packed = archive(common(**changes))
+    packed = archive({**common(**changes), "iteration": iteration})
     index: dict[str, Any] = {OPTIMIZER[optimizer]: "__0_0.distcp", "weights": "__1_0.distcp"}
     (data / "__1_0.distcp").write_bytes(b"tensors")
     (data / "__0_0.distcp").write_bytes(b"tensors" + (packed if inside else b""))

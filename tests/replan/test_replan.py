@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,33 @@ def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as error:
         replan(plan(), **arguments)
     assert said in str(error.value)
+
+
+def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
+    first = plan(pp=1, batch=64)
+    PlanResult(replan(first, global_batch_size=96, at_step=333, top=1).found.new).write(tmp_path / "r1")
+    found = replan(tmp_path / "r1", global_batch_size=192, at_step=500, top=1).found
+    seen = 333 * 64 + 167 * 96
+    assert (found.schedule.consumed, found.schedule.run.tokens) == (seen, seen * 4096)
+    assert "the run has had 333 steps of 64 sequences and 167 steps of 96 sequences: 37,344 sequences" in str(
+        found.schedule.notes)
+    assert found.new.job.training.train_iters == 500 + ceil((64_000 - seen) / 192)
+    assert found.new.job.training.lr_decay_iters == ceil(64_000 / 192)
+    # and where nothing is said, where the plan took over
+    assert replan(tmp_path / "r1", global_batch_size=192, top=1).found.schedule.step == 333
+    with pytest.raises(InputError, match=r"before the plan took over its run \(got 300, need at least 333"):
+        replan(tmp_path / "r1", at_step=300)
+
+
+def test_what_a_checkpoint_has_seen_is_held_against_the_history(tmp_path: Path) -> None:
+    old = replan(plan(pp=1, batch=64), global_batch_size=96, at_step=333, top=1).found.new
+    for seen, named in ((37_344, False), (40_000, True)):
+        saved = torch_dist(tmp_path / str(seen), iteration=500, consumed_train_samples=seen, **LLAMA2_7B)
+        found = replan(old, global_batch_size=192, checkpoint=saved, top=1).found
+        assert found.schedule.consumed == seen
+        said = f"the checkpoint has seen {seen:,} sequences, and 333 steps of 64 sequences and 167 steps of 96 " \
+               "sequences are 37,344: its own number counts"
+        assert (said in found.schedule.notes) is named
 
 
 LLAMA2_7B = {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 11008, "num_attention_heads": 32}

@@ -1,0 +1,120 @@
+"""What a run did before its plan took it over, so that a plan made again, and again from that, counts exactly.
+
+Fresh plans have none of it. Iterations are those that the plan's own files count: Megatron-LM's count on over all plans
+of a run; train.py of DeepSpeed's files numbers its steps anew, so that all of them are steps of its plan's batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from symconfig.errors import InputError, Problem
+from symconfig.format import count
+
+_CONFIG = ConfigDict(extra="forbid", strict=True)
+_Positive = Annotated[int, Field(gt=0)]
+_Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps one after another with the same batch. sequences: of all of them, seq_length tokens each."""
+
+    __pydantic_config__ = _CONFIG
+    steps: _Positive
+    sequences: _Count
+    seq_length: _Positive
+
+    def __str__(self) -> str:
+        batch, rest = divmod(self.sequences, self.steps)
+        number = f"of {count(batch)}" if not rest else f"with {count(self.sequences)}"
+        return f"{count(self.steps)} steps {number} sequences"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """segments: from the run's first step on, without the plan's own steps.
+
+    unscheduled: the sequences, from the first on, that the learning rate's scheduler has not counted, since it started
+    anew behind them. exact: iterations of the plan's `training` that are rounded up, as numerator and denominator, so
+    that rounding does not add up from plan to plan.
+    """
+
+    __pydantic_config__ = _CONFIG
+    segments: tuple[Segment, ...] = ()
+    unscheduled: _Count = 0
+    exact: Mapping[str, tuple[_Positive, _Positive]] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """The iterations that are done: the plan goes on behind them."""
+        return sum(each.steps for each in self.segments)
+
+    @property
+    def sequences(self) -> int:
+        """That were seen (Megatron-LM's consumed_train_samples)."""
+        return sum(each.sequences for each in self.segments)
+
+    @property
+    def tokens(self) -> int:
+        return sum(each.sequences * each.seq_length for each in self.segments)
+
+    def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
+        """Of the first so many sequences; those behind the history have `seq_length` tokens."""
+        tokens, left = Fraction(0), sequences
+        for each in self.segments:
+            some = min(left, Fraction(each.sequences))
+            tokens, left = tokens + some * each.seq_length, left - some
+        return tokens + left * seq_length
+
+    @property
+    def scheduled(self) -> int:
+        """Sequences that the learning rate's scheduler has counted."""
+        return max(0, self.sequences - self.unscheduled)
+
+    def until(self, step: int | None, batch: int, seq_length: int) -> History:
+        """The same with the plan's own steps before `step`, of `batch` sequences each; None: none of them.
+
+        Raises InputError for a step before those.
+        """
+        if step is not None and step < self.step:
+            raise InputError(Problem(
+                "is before the plan took over its run", field="at_step", got=str(step), need=f"at least {self.step}",
+                hint="the plan with which the run did that step"))
+        own = 0 if step is None else step - self.step
+        return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
+
+    def seen(self, sequences: int) -> History:
+        """The same where so many sequences were seen in all: the last steps had as many as that leaves them."""
+        if not self.segments or sequences == self.sequences:
+            return self
+        *earlier, last = self.segments
+        before = sum(each.sequences for each in earlier)
+        if sequences < before:  # then nothing that was recorded is so
+            return replace(self, segments=(Segment(self.step, sequences, last.seq_length),))
+        return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
+
+    def renumbered(self, batch: int, seq_length: int) -> History:
+        """As many tokens in whole steps of another batch; what is left over is seen once more."""
+        steps = self.tokens // (batch * seq_length)
+        return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())
+
+    def exactly(self, name: str, rounded: int) -> Fraction:
+        """A field of the plan's `training` before it was rounded; as it is where it says something else by now."""
+        value = Fraction(*self.exact.get(name, (rounded, 1)))
+        return value if ceil(value) == rounded else Fraction(rounded)
+
+    def __str__(self) -> str:
+        """What was seen, in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""
+        return " and ".join(self._said()) or "no step"
+
+    def _said(self) -> Iterator[str]:
+        lengths = {each.seq_length for each in self.segments}
+        for each in self.segments:
+            yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)
