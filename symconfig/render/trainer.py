@@ -85,7 +85,10 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
 
 
 def schedule(plan: Plan) -> Json:
-    """The learning rate's schedule: the same function of the step as Megatron-LM's and train.py's."""
+    """The learning rate's schedule: the same function of the step as Megatron-LM's and train.py's.
+
+    But for the warm-up before WSD, which Trainer begins at the smallest rate and the others at 0.
+    """
     training = plan.job.training
     floor, style = training.min_lr, training.lr_decay_style
     found: Json = {"warmup_steps": training.lr_warmup_iters}

@@ -133,18 +133,20 @@ def parameter_groups(model: torch.nn.Module) -> list[dict]:
 
 
 def lr_factor(args: argparse.Namespace, step: int) -> float:
-    """Learning rate of a step over the peak rate."""
-    floor, warmup = args.min_lr / args.lr, args.lr_warmup_iters
+    """Learning rate of the step with this number, from 0, over the peak rate: as Megatron-LM and Trainer have it."""
+    floor, warmup, total = args.min_lr / args.lr, args.lr_warmup_iters, args.lr_decay_iters or args.train_iters
     if step < warmup:
-        return (step + 1) / warmup
+        return step / warmup
     if args.lr_decay_style == "constant":
         return 1.0
+    if step > total:
+        return floor
     if args.lr_decay_style == "inverse-square-root":
         return max(floor, math.sqrt(max(warmup, 1) / max(step, 1)))
-    total = max(args.lr_decay_iters or args.train_iters, warmup + 1)
-    done = min(1.0, (step - warmup) / (total - warmup))
-    if args.lr_decay_style == "WSD":  # stable, then linear over the last tenth
-        done = max(0.0, (done - 0.9) / 0.1)
+    done = (step - warmup) / max(1, total - warmup)
+    if args.lr_decay_style == "WSD":  # stable, then linear over the last tenth of all steps
+        decay = max(1, total // 10)
+        done = max(0.0, (step - total + decay) / decay)
     shape = 0.5 * (1 + math.cos(math.pi * done)) if args.lr_decay_style == "cosine" else 1 - done
     return floor + (1 - floor) * shape
 

@@ -136,7 +136,7 @@ def _lr(step: int, **fields: Any) -> float:
     ("constant", 2.0, 2.0), ("linear", 1.25, 0.5), ("cosine", 1.25, 0.5), ("WSD", 2.0, 0.5),
     ("inverse-square-root", 2.0 * math.sqrt(10 / 60), 2.0 * math.sqrt(10 / 110))])
 def test_the_learning_rate_rises_then_follows_its_style(style: str, middle: float, end: float) -> None:
-    assert [_lr(step, lr_decay_style=style) for step in (0, 4, 9)] == pytest.approx([0.2, 1.0, 2.0])
+    assert [_lr(step, lr_decay_style=style) for step in (0, 4, 9, 10)] == pytest.approx([0.0, 0.8, 1.8, 2.0])
     assert _lr(60, lr_decay_style=style) == pytest.approx(middle)
     assert _lr(110, lr_decay_style=style) == pytest.approx(end)
 
