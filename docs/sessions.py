@@ -60,8 +60,8 @@ SESSIONS = (
     ),
     Session(
         "A batch that grows twice",
-        """After 333 steps 96 sequences instead of 64, and after 500 twice as many: the second time the plan that is made
-        again is itself one, and has recorded the 333 steps before it.""",
+        """After 333 steps 96 sequences instead of 64, and after 500 twice as many: the second time the plan that is
+        made again is itself one, and has recorded the 333 steps before it.""",
         ("plan --model llama2-7b --cluster a100-80gb --gpus 8 --global-batch-size 64 --out first",
          "replan first --global-batch-size 96 --at-step 333 --out second"),
         ("replan second --global-batch-size 192 --at-step 500 --out third",),

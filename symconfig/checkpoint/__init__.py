@@ -7,8 +7,8 @@ unpickling anything.
 from symconfig.checkpoint.folder import Checkpoint
 from symconfig.checkpoint.kinds import Saving, kinds, savings
 from symconfig.checkpoint.loadable import loadable, of_folder
-from symconfig.checkpoint.read import read
+from symconfig.checkpoint.read import exists, read
 from symconfig.checkpoint.verdict import Loadable, Reason, Step, Verdict
 
-__all__ = ["Checkpoint", "Loadable", "Reason", "Saving", "Step", "Verdict", "kinds", "loadable", "of_folder", "read",
-           "savings"]
+__all__ = ["Checkpoint", "Loadable", "Reason", "Saving", "Step", "Verdict", "exists", "kinds", "loadable", "of_folder",
+           "read", "savings"]

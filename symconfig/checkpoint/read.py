@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from symconfig.checkpoint import folder_deepspeed as deepspeed
@@ -23,10 +24,16 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 )
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is anything that looks like a checkpoint, whole or not. Raises InputError where nobody can tell."""
+    with _readable(folder):
+        return folder.is_dir() and any(fits(folder) for fits, _ in KINDS)
+
+
 def read(folder: Path) -> Checkpoint:
     """What `folder` holds. Raises InputError where it is no checkpoint, not a whole one, or says
     of its run what none can have."""
-    try:
+    with _readable(folder):
         if not folder.exists():
             raise InputError(Problem("there is no such folder", file=str(folder)))
         if not folder.is_dir():
@@ -35,9 +42,16 @@ def read(folder: Path) -> Checkpoint:
             if fits(folder):
                 return checked(reader(folder))
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
+    raise InputError(Problem("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR))
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raises InputError in the place of what the system says of its files."""
+    try:
+        yield
     except OSError as error:
         where = str(error.filename or folder)
         raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=where)) from None
     except ValueError as error:  # a name with a NUL
         raise InputError(Problem(f"cannot be read: {error}", file=repr(str(folder)))) from None
-    raise InputError(Problem("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR))

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from symconfig.api import PlanResult
-from symconfig.checkpoint import Loadable, loadable
+from symconfig.checkpoint import Loadable
 from symconfig.embed.again import solved_again
 from symconfig.embed.mismatch import Framework, MismatchError, mismatches
+from symconfig.embed.resume import resumed
 from symconfig.embed.surroundings import Surroundings, look, rank
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
@@ -28,8 +29,9 @@ def started(
     """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
 
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
-    with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest. warn:
-    log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
+    with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest, and
+    where the checkpoint that the job loads is there and no run of that plan can go on from it. warn: log them on rank 0
+    (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
     the launcher. cuda: whether the GPU is looked at, which starts CUDA.
 
     Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
@@ -63,9 +65,13 @@ def loaded_plan(plan: AnyPlan) -> Plan:
 
 
 def _cured(plan: Plan, found: Surroundings) -> Plan:
-    """Solved again, and rank 0 says so: it is another plan than the one that was written down."""
+    """Solved again, and rank 0 says so: it is another plan than the one that was written down.
+
+    Raises MismatchError where the run cannot go on from its checkpoint.
+    """
     start = time.perf_counter()
     fresh = solved_again(plan, found)
+    loads = resumed(plan, fresh)
     if rank() == 0:
         before, after = plan.best, fresh.best
         _log.warning(
@@ -73,7 +79,6 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
             duration(time.perf_counter() - start), after.parallel.world_size, after.target.backend,
             after.target.version, short(after), duration(after.predicted.step_s), before.parallel.world_size,
             short(before), duration(before.predicted.step_s))
-        loads = loadable(plan, fresh)
         _log.warning("a checkpoint of that plan (%s) loads: %s%s; symconfig replan PLAN.json --gpus %d says why, and "
                      "which plan loads it with less ado", loads.kind, loads.verdict, _with(loads),
                      after.parallel.world_size)

@@ -23,7 +23,9 @@ from symconfig.embed.start import loaded_plan, started
 from symconfig.embed.surroundings import RANK, Gpu, Surroundings, look
 from symconfig.errors import InputError
 from symconfig.plan import Plan
+from symconfig.plan_history import History, Segment
 from symconfig.targets import DEEPSPEED_RELEASE
+from tests.checkpoint.folders import torch_dist
 from tests.cli_support import replace_search
 from tests.sample_plans import sample_plan
 
@@ -230,6 +232,72 @@ def test_replan_fails_for_what_it_cannot_make_good(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MismatchError) as caught:
         started(sample_plan(), "megatron", on_mismatch="replan")
     assert fields(caught) == ["GPU"]
+
+
+WEIGHTS_ONLY = ["--no-load-optim", "--no-load-rng"]
+
+
+def loading(folder: Path) -> Plan:
+    """A plan for 64 ranks whose job loads this folder."""
+    return sample_plan(training={"load": str(folder)})
+
+
+@pytest.mark.parametrize(("optimizer", "says", "argv", "runs"), [
+    ("fully_reshardable", {"global_batch_size": 32}, [], True),
+    ("fully_reshardable", {}, [], False),  # of another batch
+    ("fully_reshardable", {}, ["--override-opt_param-scheduler"], True),
+    ("fully_reshardable", {"num_layers": 32}, WEIGHTS_ONLY, False),  # of another model
+    ("whole", {"use_distributed_optimizer": False}, [], False),
+    ("whole", {"use_distributed_optimizer": False}, WEIGHTS_ONLY, True),
+    ("dp_reshardable", {}, [], False),  # converted first
+])  # fmt: skip
+def test_a_run_whose_checkpoint_cannot_be_loaded_does_not_start_from_nothing(
+    optimizer: str, says: dict[str, Any], argv: list[str], runs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    solved: list[Any],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *argv])
+    saved = torch_dist(tmp_path / "saved", "fully_sharded_model_space" if optimizer == "whole" else optimizer, **says)
+    if runs:
+        assert started(loading(saved), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+        return
+    with pytest.raises(MismatchError) as caught:
+        started(loading(saved), "megatron", on_mismatch="replan")
+    assert fields(caught) == ["training.load"]
+    said = str(caught.value)
+    assert said.startswith(f"{saved}: training.load: the plan that was solved again for what is here cannot go on from")
+    assert f"symconfig replan PLAN.json --gpus 32 --megatron-version core_v0.19.0 --checkpoint {saved}" in said
+
+
+def test_a_checkpoint_that_is_damaged_stops_a_plan_that_was_solved_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    saved = torch_dist(tmp_path / "saved")
+    (saved / "iter_0000200" / "__0_0.distcp").unlink()
+    with pytest.raises(InputError, match="is not whole"):
+        started(loading(saved), "megatron", on_mismatch="replan")
+
+
+@pytest.mark.parametrize("names", [None, (), ("notes.txt",)])
+def test_the_first_start_of_a_run_has_no_checkpoint_yet(
+    names: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    for name in names if names is not None else ():
+        (tmp_path / "saved").mkdir()
+        (tmp_path / "saved" / name).touch()
+    assert started(loading(tmp_path / "saved"), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+
+
+def test_a_history_stays_with_a_plan_that_is_solved_again(
+    monkeypatch: pytest.MonkeyPatch, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    history = History((Segment(10, 640, 4096),))
+    for plan in (sample_plan(), replace(sample_plan(), history=history)):  # the second is kept by the first
+        assert started(plan, "megatron", on_mismatch="replan").history == plan.history
+    assert len(solved) == 1
 
 
 def test_the_environment_is_said_without_starting_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from symconfig.checkpoint import loadable
 from symconfig.cli import main
 from symconfig.errors import InputError
 from symconfig.plan import Plan
+from symconfig.plan_history import History, Segment
 from symconfig.render import summary
 from symconfig.report.grid import plain
 from tests.render.bash import bash, shellcheck, words
@@ -39,6 +40,13 @@ def folder(result: FallbackResult, tmp_path_factory: pytest.TempPathFactory) -> 
     out = tmp_path_factory.mktemp("fallback") / "out"
     result.write(out, launchers=["slurm:partition=big", "trainjob"])
     return out
+
+
+def test_what_the_run_did_before_stays_with_its_smaller_plans(plan: Plan) -> None:
+    taken_over = replace(plan, history=History((Segment(10, 640, 4096),)))
+    smaller = symconfig.fallback(taken_over, 3, top=1).fallback.smaller[0].plan
+    assert smaller is not None
+    assert smaller.history == taken_over.history
 
 
 def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: FallbackResult) -> None:
