@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from symconfig.arguments import typed
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits, Packing, Training
@@ -54,6 +55,7 @@ class PlanResult:
         """The DeepSpeed JSON, native numbers."""
         return self.plan.deepspeed_config()
 
+    @typed
     def write(self, out: str | Path, force: bool = False, target: str | None = None,
               launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
         """Write every file of `target` (default: the plan's framework) into the folder `out`; all of them or none.
@@ -63,6 +65,7 @@ class PlanResult:
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
+    @typed
     def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
         """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
 
@@ -87,6 +90,17 @@ class PlanResult:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+AnyPlan = Plan | PlanResult | str | Path
+
+
+def loaded(plan: AnyPlan, accept_edits: bool = False) -> Plan:
+    """A plan, or that of a file or folder. accept_edits: also one that was edited, for who solves it again."""
+    if isinstance(plan, PlanResult):
+        return plan.plan
+    return plan if isinstance(plan, Plan) else Plan.load(Path(plan), accept_edits)
+
+
+@typed
 def plan(
     model: str | Path | ModelDescriptor,
     cluster: str | Path | ClusterDescriptor,

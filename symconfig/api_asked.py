@@ -101,7 +101,7 @@ def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callab
     """The mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
     gpus = _whole("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
-        mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(given["mesh"])
+        mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
         if gpus is not None and gpus != mesh.gpus:
             raise InputError(Problem("is not what the mesh has", field="gpus", got=str(gpus), need=str(mesh.gpus)))
         return lambda times: _outer(mesh, times)
@@ -268,7 +268,7 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
         return has * (1 - MARGIN) - context
     if isinstance(value, int | float) and not isinstance(value, bool):
-        amount = float(value)
+        amount = float(min(value, 2 * MOST * GIB))  # more than that is no float
     else:
         match = _SIZE.fullmatch(str(value).strip())
         amount = _amount(match, has) if match is not None else float("nan")
@@ -289,7 +289,7 @@ def _span(value: Any) -> float:
         return LIMIT_S
     try:
         seconds = float(value)
-    except ValueError:
+    except (TypeError, ValueError, OverflowError):
         seconds = float("nan")
     if not 0 < seconds <= 86400:
         raise InputError(Problem("wrong value", field="timeout", got=str(value), need="seconds from above 0 to 86400"))

@@ -7,16 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api import Problems
+from symconfig.api import AnyPlan, Problems, loaded
+from symconfig.arguments import typed
 from symconfig.audit.audit import Audit
 from symconfig.audit.audit import audit as judge
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.launch.read import read
-from symconfig.plan import Plan
 from symconfig.recover.asked import Asked
 from symconfig.render.flags import resolve
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from symconfig.adapt.outcome import Adapted
 
 
+@typed
 def audit(
     source: str | Path,
     cluster: str | Path | ClusterDescriptor | None = None,
@@ -55,17 +58,19 @@ def audit(
     for name, value in (("gpus", gpus), ("seq_length", seq_length), ("vocab_size", vocab_size)):
         if value is not None and value < 1:
             found.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
+    kept = limits if isinstance(limits, Limits) else found.collect(
+        lambda: validate(Document(dict(limits or {}), file=""), Limits))
     version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
     reading = found.collect(lambda: read(str(source), variables=dict(variables or {}), extra=tuple(arguments)))
-    if found.all or reading is None:
+    if found.all or reading is None or kept is None:
         raise InputError(found.all)
-    kept = limits if isinstance(limits, Limits) else Limits.model_validate(dict(limits or {}))
     return judge(reading, Asked(said, gpus, seq_length, vocab_size, version), known, kept, plan=plan, progress=progress)
 
 
+@typed
 def adapt(
     source: str | Path,
-    plan: Plan | str | Path,
+    plan: AnyPlan,
     *,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
@@ -77,5 +82,4 @@ def adapt(
     """
     from symconfig.adapt.files import adapted
 
-    loaded = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
-    return adapted(str(source), loaded, dict(variables or {}), tuple(arguments))
+    return adapted(str(source), loaded(plan), dict(variables or {}), tuple(arguments))

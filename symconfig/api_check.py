@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from symconfig.api import Wanted, files
 from symconfig.api_fallback import NAME as FALLBACK
 from symconfig.api_fallback import fallback_files
+from symconfig.arguments import typed
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import Strict
@@ -67,6 +68,7 @@ class _Said(BaseModel):
     smaller: tuple[_Lost, ...]
 
 
+@typed
 def check(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
     """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
 

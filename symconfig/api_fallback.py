@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api import PlanResult, Wanted, check_free, files
-from symconfig.plan import Plan
+from symconfig.api import AnyPlan, Wanted, check_free, check_top, files, loaded
+from symconfig.arguments import typed
 from symconfig.render.answer import TOP
 from symconfig.replan.fallback import Fallback
 from symconfig.replan.fallback import fallback as solve
@@ -26,6 +26,7 @@ class FallbackResult:
 
     fallback: Fallback
 
+    @typed
     def write(self, out: str | Path, force: bool = False, target: str | None = None,
               launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
         """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
@@ -41,8 +42,9 @@ class FallbackResult:
         return to_dict(self.fallback)
 
 
+@typed
 def fallback(
-    plan: str | Path | Plan | PlanResult,
+    plan: AnyPlan,
     lose_nodes: int | tuple[int, int] = (1, 4),
     *,
     top: int = TOP,
@@ -53,10 +55,8 @@ def fallback(
     plan: a plan, or its file or folder. Raises InputError.
     """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
-    if isinstance(plan, PlanResult):
-        plan = plan.plan
-    loaded = plan if isinstance(plan, Plan) else Plan.load(Path(plan))
-    return FallbackResult(solve(loaded, range(first, last + 1), top=top, progress=progress))
+    check_top(top)
+    return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
 def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:

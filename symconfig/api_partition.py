@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symconfig.api import PlanResult, plan
+from symconfig.arguments import typed
 from symconfig.cost.partition.costs import Keep, Training
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError, Problem
 from symconfig.report.partition_json import to_dict
 from symconfig.report.partition_said import Said, Telling, names
@@ -173,6 +175,7 @@ class PartitionResult:
         return to_dict(self.said())
 
 
+@typed
 def partition(
     model: Any = None,
     cluster: Any = None,
@@ -182,7 +185,7 @@ def partition(
     *,
     program: str | Path | None = None,
     module: str | None = None,
-    mesh: str | Path | None = None,
+    mesh: str | Path | Mesh | None = None,
     solver: str = "auto",
     objective: str = "time",
     memory_limit: str | float | None = None,

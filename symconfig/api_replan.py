@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.api import PlanResult, Problems, check_top
+from symconfig.api import AnyPlan, PlanResult, Problems, check_top, loaded
+from symconfig.arguments import typed
 from symconfig.checkpoint import Checkpoint, read
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
@@ -28,7 +29,6 @@ from symconfig.replan.replan import Replan
 from symconfig.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 
-Source = Plan | PlanResult | str | Path
 MOST_STEPS = 10**9
 
 
@@ -53,8 +53,9 @@ class ReplanResult:
         return to_dict(self.found)
 
 
+@typed
 def replan(
-    plan: Source,
+    plan: AnyPlan,
     *,
     model: str | Path | ModelDescriptor | None = None,
     cluster: str | Path | ClusterDescriptor | None = None,
@@ -92,7 +93,7 @@ def replan(
             "precision": precision, "attention": attention, "objective": objective, "pins": pins, "limits": limits,
             "training": training}
     asked = {name: _plain(value) for name, value in said.items() if value is not None}
-    wanted = Wanted(asked, _names(release, "release"), _names(keep, "keep"), checkpoint, at_step, schedule, top,
+    wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
                     model if isinstance(model, ModelDescriptor) else None,
                     cluster if isinstance(cluster, ClusterDescriptor) else None, accept_edits)
     return again(plan, wanted, progress=progress)
@@ -115,7 +116,8 @@ class Wanted:
 
 
 def again(
-    plan: Source, wanted: Wanted, problems: Sequence[Problem] = (), progress: Callable[[str, float], None] | None = None
+    plan: AnyPlan, wanted: Wanted, problems: Sequence[Problem] = (),
+    progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
     """problems: what the caller has found."""
     found = Problems(problems)
@@ -152,7 +154,8 @@ def again(
                                              wanted.top, changed), progress))
 
 
-def diff(before: Source, after: Source) -> Diff:
+@typed
+def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     """Every choice and every predicted part in which two plans differ."""
     found = Problems()
     one, other = found.collect(lambda: loaded(before)), found.collect(lambda: loaded(after))
@@ -161,25 +164,9 @@ def diff(before: Source, after: Source) -> Diff:
     return compared(one, other)
 
 
-def loaded(plan: Source, accept_edits: bool = False) -> Plan:
-    """A plan, or that of a file or folder. accept_edits: also one that was edited, for who solves it again."""
-    if isinstance(plan, PlanResult):
-        return plan.plan
-    if not isinstance(plan, Plan | str | Path):
-        raise InputError(Problem("wrong value", field="plan", got=repr(plan), need="a plan, its file or its folder"))
-    return plan if isinstance(plan, Plan) else Plan.load(Path(plan), accept_edits)
-
-
-def _edited(plan: Source) -> tuple[str, ...]:
+def _edited(plan: AnyPlan) -> tuple[str, ...]:
     """Names of the parts of a file that do not match their digests."""
     return edited(Path(plan)) if isinstance(plan, str | Path) else ()
-
-
-def _names(given: Iterable[str], field: str) -> tuple[str, ...]:
-    """Raises InputError for one name in place of several, which would be read as its letters, and for what is none."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(Problem("wrong value", field=field, got=repr(given), need="a list of names"))
-    return tuple(str(name) for name in given)
 
 
 def _plain(value: Any) -> Any:
@@ -203,8 +190,6 @@ def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
 
 def _check(wanted: Wanted) -> None:
     """Raises InputError for what is said of the run."""
-    if wanted.at_step is not None and type(wanted.at_step) is not int:
-        raise InputError(Problem("wrong value", field="at_step", got=repr(wanted.at_step), need="a whole number"))
     if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):
@@ -212,6 +197,4 @@ def _check(wanted: Wanted) -> None:
 
 
 def _saved(wanted: Wanted) -> Checkpoint | None:
-    if not isinstance(wanted.checkpoint, str | Path | None):
-        raise InputError(Problem("wrong value", field="checkpoint", got=repr(wanted.checkpoint), need="a folder"))
     return read(Path(wanted.checkpoint)) if wanted.checkpoint is not None else None

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.api import Problems
+from symconfig.arguments import typed
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import zoo_clusters
+from symconfig.descriptor.validate import as_json
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
 from symconfig.sweep.amounts import time_s
@@ -29,6 +31,7 @@ DEFAULT_SEQUENCE = 4096  # as a job's
 MOST_ASKED = 2**20  # GPUs
 
 
+@typed
 def sweep(
     source: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
@@ -53,7 +56,7 @@ def sweep(
 def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
     """Every combination that is asked for. Raises InputError."""
     if isinstance(source, Mapping):
-        return points(asked(Document(json.loads(json.dumps(source)), file=""), None), limit)
+        return points(asked(Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None), limit)
     path = Path(source)
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     return points(asked(document, path.parent), limit)
@@ -68,6 +71,7 @@ def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> 
     return Path(Path(source).stem + ".csv")
 
 
+@typed
 def size(
     model: str | Path,
     deadline: str,
@@ -119,7 +123,7 @@ def read_size(
     if of_batch is not None and "global_batch_size" in job:
         found.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
-        found.add(Problem("out of range", field="goodput", got=f"{goodput:g}", need="a share above 0, at most 1"))
+        found.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
     if not 1 <= most_gpus <= MOST_ASKED:
         found.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.api import AnyPlan
+from symconfig.arguments import typed
+from symconfig.embed.start import OnMismatch, started
 from symconfig.render import deepspeed
 
 
+@typed
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
     """The configuration for `deepspeed.initialize(config=…)`: what ds_config.json holds.
 

@@ -18,14 +18,17 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
+from symconfig.api import AnyPlan
+from symconfig.arguments import typed
 from symconfig.embed import megatron_defaults
-from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.embed.start import OnMismatch, started
 from symconfig.render import environment as variables
 from symconfig.render import megatron
 
 Provider = Callable[[ArgumentParser], ArgumentParser]
 
 
+@typed
 def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
@@ -43,6 +46,7 @@ def extra_args_provider(
     return provide
 
 
+@typed
 def args_defaults(
     plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> dict[str, Any]:
@@ -59,11 +63,13 @@ def args_defaults(
     return values
 
 
+@typed
 def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> list[str]:
     """All options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
     return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))
 
 
+@typed
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
     """The variables that launch.sh exports, for `os.environ.update` before CUDA starts: it does not look at the GPU.
 

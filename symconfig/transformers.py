@@ -11,7 +11,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from symconfig import install
-from symconfig.embed.start import AnyPlan, OnMismatch, started
+from symconfig.api import AnyPlan
+from symconfig.arguments import typed
+from symconfig.embed.start import OnMismatch, started
 from symconfig.errors import InputError, Problem
 from symconfig.render import deepspeed, trainer
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
+@typed
 def training_arguments(
     plan: AnyPlan, *, output_dir: str, world_size: int | None = None, on_mismatch: OnMismatch = "fail", **more: Any
 ) -> TrainingArguments:

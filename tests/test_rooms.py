@@ -10,7 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "symconfig"
 # What every room may read: they import each other at most.
-SHARED = ("__version__", "callables", "errors", "units", "format", "resources", "targets", "install", "pipeline_layout")
+SHARED = ("__version__", "arguments", "callables", "errors", "units", "format", "resources", "targets", "install",
+          "pipeline_layout")
 ROOMS = ("descriptor", "graph", "tensors", "schedule", "cost", "plan", "solve", "states", "render", "launch", "recover",
          "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "replan", "sweep", "report", "api",
          "embed", "cli", "megatron", "deepspeed", "transformers")

@@ -50,7 +50,7 @@ def validate(document: Document, model: type[_Model]) -> _Model:
         raise InputError(document.problem("the file must hold `name: value` lines", got=got))
     try:
         # As JSON, where strict types still take a list for a tuple and a word for an enum.
-        found = model.model_validate_json(json.dumps(document.data))
+        found = model.model_validate_json(as_json(document))
     except ValidationError as error:
         told = {problem.field for problem in document.unread}
         more = [problem for problem in problems(error, document, model) if problem.field not in told]
@@ -58,6 +58,26 @@ def validate(document: Document, model: type[_Model]) -> _Model:
     if document.unread:
         raise InputError(list(document.unread))
     return found
+
+
+def as_json(document: Document) -> str:
+    """Raises InputError where a caller's own objects are in it, which no file holds."""
+    try:
+        return json.dumps(document.data)
+    except (TypeError, ValueError, RecursionError):
+        fields = document.data.items() if isinstance(document.data, dict) else ()
+        need = "text, numbers, lists and mappings"
+        wrong = [document.problem("wrong value", (str(name),), got=shorten(value), need=need) for name, value in fields
+                 if not _plain(value)]
+        raise InputError(wrong or document.problem("holds what is not data")) from None
+
+
+def _plain(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:

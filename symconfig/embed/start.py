@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Literal, get_args
 
-from symconfig.api import PlanResult
+from symconfig.api import AnyPlan, loaded
 from symconfig.checkpoint import Loadable
 from symconfig.embed.again import solved_again
 from symconfig.embed.mismatch import Framework, MismatchError, mismatches
@@ -18,7 +17,6 @@ from symconfig.plan import Plan
 from symconfig.render.summary import duration, short
 
 OnMismatch = Literal["fail", "replan", "warn", "ignore"]
-AnyPlan = Plan | PlanResult | str | Path
 _log = logging.getLogger("symconfig")
 
 
@@ -31,37 +29,28 @@ def started(
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
     with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest, and
     where the checkpoint that the job loads is there and no run of that plan can go on from it. warn: log them on rank 0
-    (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by
-    the launcher. cuda: whether the GPU is looked at, which starts CUDA.
+    (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by the launcher. cuda:
+    whether the GPU is looked at, which starts CUDA.
 
     Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(Problem("wrong value", field="on_mismatch", got=repr(on_mismatch),
                                  need=" or ".join(get_args(OnMismatch))))
-    loaded = loaded_plan(plan)
+    ready = loaded(plan)
     if on_mismatch == "ignore":
-        return loaded
+        return ready
     found = look(world_size, cuda)
-    wrong = mismatches(loaded, found, framework)
+    wrong = mismatches(ready, found, framework)
     if on_mismatch == "replan" and any(each.curable for each in wrong):
-        loaded = _cured(loaded, found)
-        wrong = mismatches(loaded, found, framework)
+        ready = _cured(ready, found)
+        wrong = mismatches(ready, found, framework)
     if wrong and on_mismatch == "warn":
         for each in wrong if rank() == 0 else ():
             _log.warning("%s", each.problem)
     elif wrong:
         raise MismatchError([each.problem for each in wrong])
-    return loaded
-
-
-def loaded_plan(plan: AnyPlan) -> Plan:
-    """Raises InputError."""
-    if isinstance(plan, PlanResult):
-        return plan.plan
-    if not isinstance(plan, Plan | str | Path):
-        raise InputError(Problem("wrong value", field="plan", got=repr(plan), need="a plan, its file or its folder"))
-    return plan if isinstance(plan, Plan) else Plan.load(Path(plan))
+    return ready
 
 
 def _cured(plan: Plan, found: Surroundings) -> Plan:

@@ -112,6 +112,8 @@ def _reserved(templates: Path) -> Iterator[Problem]:
 
 def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
     """What is wanted of all that lies in the folder, in a written order, without following links."""
+    if "\0" in str(templates):
+        raise InputError(Problem("is no folder: a NUL in the name", file=repr(str(templates))))
     for folder, folders, files in os.walk(templates):
         folders.sort()
         yield from (path for name in sorted((*folders, *files)) if wanted(path := Path(folder, name)))

@@ -15,11 +15,11 @@ import pytest
 
 import symconfig.deepspeed
 import symconfig.megatron
-from symconfig.api import PlanResult
+from symconfig.api import PlanResult, loaded
 from symconfig.descriptor.load import load_cluster
 from symconfig.embed import again, surroundings
 from symconfig.embed.mismatch import MismatchError, mismatches
-from symconfig.embed.start import loaded_plan, started
+from symconfig.embed.start import started
 from symconfig.embed.surroundings import RANK, Gpu, Surroundings, look
 from symconfig.errors import InputError
 from symconfig.plan import Plan
@@ -177,7 +177,7 @@ def test_a_plan_is_taken_in_any_form(tmp_path: Path) -> None:
     plan = sample_plan()
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     forms = (plan, PlanResult(plan), tmp_path, str(tmp_path), tmp_path / "plan.json")
-    assert {loaded_plan(form).to_json() for form in forms} == {plan.to_json()}
+    assert {loaded(form).to_json() for form in forms} == {plan.to_json()}
 
 
 @pytest.fixture
