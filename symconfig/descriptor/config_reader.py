@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures import (
+from symconfig.descriptor.architectures.architecture import Architecture, Derived, Window
+from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
     COMMON_NOTED,
@@ -14,9 +15,6 @@ from symconfig.descriptor.architectures import (
     NAMES,
     NULL_IS_NONE,
     RULED,
-    Architecture,
-    Derived,
-    Window,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten

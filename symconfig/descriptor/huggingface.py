@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from symconfig.descriptor.architectures import ARCHITECTURES, Architecture
+from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures import ARCHITECTURES, NAMES, Architecture, Window
+from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures.architecture import Architecture, Window
+from symconfig.descriptor.architectures.keys import NAMES
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import ARCHITECTURES, FRACTIONS, RULED, Derived
+from symconfig.descriptor.architectures import ARCHITECTURES
+from symconfig.descriptor.architectures.architecture import Derived
+from symconfig.descriptor.architectures.keys import FRACTIONS, RULED
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InputError

@@ -1,0 +1,118 @@
+"""Keys of `config.json` that mean the same in every architecture that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())
+
+
+_ATTENTION_BIAS = ("qkv_bias", "attention_out_bias")
+
+NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "n_embd": ("hidden_size",),
+        "n_layer": ("num_hidden_layers",),
+        "n_head": ("num_attention_heads",),
+        "n_positions": ("max_position_embeddings",),
+        "n_inner": ("intermediate_size",),
+        "kv_channels": ("head_dim",),
+        "rms_norm_eps": ("norm_eps",),
+        "layer_norm_eps": ("norm_eps",),
+        "layer_norm_epsilon": ("norm_eps",),
+        "activation_function": ("hidden_act",),
+        "hidden_activation": ("hidden_act",),
+        "attention_bias": _ATTENTION_BIAS,
+        "attn_pdrop": ("attention_dropout",),
+        "attn_dropout_prob": ("attention_dropout",),
+        "resid_pdrop": ("hidden_dropout",),
+        "emb_dropout_prob": ("hidden_dropout",),
+        "rotary_pct": ("partial_rotary_factor",),
+        "rotary_emb_base": ("rope_theta",),
+        "use_parallel_residual": ("parallel_residual",),
+        "num_local_experts": ("experts.num_experts",),
+        "n_routed_experts": ("experts.num_experts",),
+        "num_experts": ("experts.num_experts",),
+        "num_experts_per_tok": ("experts.num_experts_per_tok",),
+        "moe_intermediate_size": ("experts.moe_intermediate_size",),
+        "shared_expert_intermediate_size": ("experts.shared_expert_intermediate_size",),
+        "first_k_dense_replace": ("experts.first_k_dense_replace",),
+        "decoder_sparse_step": ("experts.moe_layer_freq",),
+        "norm_topk_prob": ("experts.norm_topk_prob",),
+        "n_group": ("experts.n_group",),
+        "topk_group": ("experts.topk_group",),
+        "routed_scaling_factor": ("experts.routed_scaling_factor",),
+        "router_aux_loss_coef": ("experts.router_aux_loss_coef",),
+        "aux_loss_alpha": ("experts.router_aux_loss_coef",),
+        "q_lora_rank": ("latent.q_lora_rank",),
+        "kv_lora_rank": ("latent.kv_lora_rank",),
+        "qk_nope_head_dim": ("latent.qk_nope_head_dim",),
+        "qk_rope_head_dim": ("latent.qk_rope_head_dim",),
+        "v_head_dim": ("latent.v_head_dim",),
+    }
+)
+
+# Read by a rule of their own in huggingface.py, not copied to a field.
+RULED = words(
+    """rope_scaling original_max_position_embeddings use_sliding_window max_window_layers layer_types sliding_window
+    sliding_window_pattern mlp_only_layers n_shared_experts"""
+)
+# With a default of their own, but null means that there is none.
+NULL_IS_NONE = words(
+    """sliding_window q_lora_rank n_group topk_group final_logit_softcapping attn_logit_softcapping layer_types
+    rope_scaling mlp_only_layers n_shared_experts"""
+)
+# Numbers whose default is an int or null, and that may be fractions.
+FRACTIONS = frozenset(("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"))
+
+ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "silu": "silu",
+        "swish": "silu",
+        "gelu": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "relu": "relu",
+    }
+)
+
+# Keys of every config.json that say nothing about the architecture: identity, generation, output and file format.
+COMMON_IGNORED = words(
+    """_name_or_path name_or_path architectures model_type transformers_version auto_map use_cache pretraining_tp
+    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id tokenizer_class tokenizer_type task_specific_params problem_type id2label label2id num_labels
+    finetuning_task output_attentions output_hidden_states output_router_logits output_scores return_dict
+    return_dict_in_generate torchscript use_bfloat16 chunk_size_feed_forward prefix do_sample temperature top_k top_p
+    typical_p max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences repetition_penalty
+    length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping diversity_penalty bad_words_ids
+    begin_suppress_tokens suppress_tokens exponential_decay_length_penalty remove_invalid_values cache_implementation
+    _attn_implementation _attn_implementation_autoset attn_implementation gradient_checkpointing _commit_hash
+    unsloth_version unsloth_fixed transformers.js_config ep_size seq_aux is_decoder"""
+)
+COMMON_ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "is_encoder_decoder": (False,),
+        "add_cross_attention": (False,),
+        "cross_attention_hidden_size": (None,),
+        "tie_encoder_decoder": (False,),
+        "pruned_heads": ({}, None),
+        "attention_dropout": (0.0,),
+        "mlp_bias": (False,),
+        "attention_bias": (False,),
+        "partial_rotary_factor": (1.0,),
+        "sliding_window": (None,),
+    }
+)
+COMMON_NOTED: Mapping[str, str] = MappingProxyType(
+    {
+        "quantization_config": "the published weights are quantised (quantization_config); "
+        "training is planned in torch_dtype",
+        "router_jitter_noise": "router_jitter_noise is not modelled: it changes no shape and no cost",
+    }
+)
