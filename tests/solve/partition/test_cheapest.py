@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import inf
 
@@ -18,6 +19,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.cheapest import cheapest, expressed, of_all, space
+from symconfig.solve.partition.collectives import Rows
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.expressible import expressible
 from symconfig.solve.partition.frameworks import Framework, Step, runs
@@ -49,39 +51,49 @@ def every_degrees(of: Net) -> Iterator[Degrees]:
             yield Degrees(tp, cp, 8 // (tp * cp), ep, etp, switched, comm, zero)
 
 
-def one_by_one(of: Costs, gamma: float) -> list[tuple[Degrees, float, float]]:
+@cache
+def each_alone(name: str) -> dict[Degrees, Rows]:
+    """The strategy of every degrees that has one, each made by itself."""
+    of = NETS[name]
+    made = {degrees: baseline(of, AXES, "megatron-tp", degrees).rows for degrees in every_degrees(of)}
+    return {degrees: rows for degrees, rows in made.items() if rows is not None}
+
+
+@cache
+def taken(framework: Framework, degrees: Degrees) -> bool:
+    return bool(runs(framework, STEP, [degrees])[0])
+
+
+def one_by_one(name: str, weighed: Costs, gamma: float) -> list[tuple[Degrees, float, float]]:
     """Every degrees with its cost and bytes, each strategy made and weighed by itself."""
     found = []
-    for degrees in every_degrees(of.net):
-        if any(runs(framework, STEP, [degrees])[0] for framework in Framework):
-            rows = baseline(of.net, AXES, "megatron-tp", degrees).rows
-            if rows is not None:
-                problem = assemble(of, [row[None] for row in rows], inf, gamma)
-                alone = (0,) * len(rows)
-                found.append((degrees, problem.cost(alone), problem.memory(alone)))
+    for degrees, rows in each_alone(name).items():
+        if any(taken(framework, degrees) for framework in Framework):
+            problem = assemble(weighed, [np.array([row]) for row in rows], inf, gamma)
+            first = (0,) * len(rows)
+            found.append((degrees, problem.cost(first), problem.memory(first)))
     return found
 
 
-@pytest.mark.parametrize("of", NETS.values(), ids=NETS)
-def test_rows_are_those_of_each_degrees_by_themselves(of: Net) -> None:
-    found = expressible(of, AXES, lambda degrees: np.ones(len(degrees), dtype=bool))
+@pytest.mark.parametrize("name", NETS)
+def test_rows_are_those_of_each_degrees_by_themselves(name: str) -> None:
+    found = expressible(NETS[name], AXES, lambda degrees: np.ones(len(degrees), dtype=bool))
     assert len(set(found.degrees)) == len(found.degrees)
-    alone = {degrees: baseline(of, AXES, "megatron-tp", degrees).rows for degrees in every_degrees(of)}
-    assert {degrees for degrees, rows in alone.items() if rows is not None} == set(found.degrees)
+    assert set(each_alone(name)) == set(found.degrees)
     for degrees, rows in zip(found.degrees, found.rows, strict=True):
-        assert np.array_equal(rows, np.asarray(alone[degrees]))
+        assert np.array_equal(rows, np.asarray(each_alone(name)[degrees]))
 
 
 @pytest.mark.parametrize("objective", Objective)
-@pytest.mark.parametrize("of", NETS.values(), ids=NETS)
-def test_the_cheapest_is_the_cheapest_of_all(of: Net, objective: Objective) -> None:
+@pytest.mark.parametrize("name", NETS)
+def test_the_cheapest_is_the_cheapest_of_all(name: str, objective: Objective) -> None:
     gamma = inf if objective is Objective.TIME else 2.0
-    weighed = costs(of, objective)
-    where = space(of, AXES, STEP)
-    every, free = one_by_one(weighed, gamma), cheapest(where, weighed, inf, gamma)
+    weighed = costs(NETS[name], objective)
+    where = space(NETS[name], AXES, STEP)
+    every, free = one_by_one(name, weighed, gamma), cheapest(where, weighed, inf, gamma)
     for told, share in product(free, (inf, 1.0, 0.9, 0.6, 0.0)):
         limit = told.memory * share if share < inf else inf
-        mine = [some[1:] for some in every if runs(told.framework, STEP, [some[0]])[0]]
+        mine = [some[1:] for some in every if taken(told.framework, some[0])]
         fitting = [(cost, memory) for cost, memory in mine if memory <= limit]
         found = next(one for one in cheapest(where, weighed, limit, gamma) if one.framework is told.framework)
         assert found.fits == bool(fitting)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import combinations_with_replacement, pairwise, product
+from operator import mul
 
 from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
 
@@ -22,17 +24,30 @@ def least_peak(problem: StageProblem) -> float | None:
 
 
 def everything(problem: StageProblem) -> Iterator[tuple[float, float]]:
-    """(slowest stage, largest peak) of every cut and choice; of stages with choices of their own, their best ones."""
+    """(slowest stage, largest peak) of every cut and choice; of stages with choices of their own, their best ones.
+
+    A stage with the same chunks is in many cuts: it is priced once.
+    """
+    @cache
+    def priced(index: int, mine: Chunks, choices: Choices) -> tuple[float, float]:
+        return stage(problem, index, mine, choices)
+
+    @cache
+    def ways(index: int, mine: Chunks) -> tuple[float, float]:
+        """(fastest of those that fit, smallest peak)."""
+        every = [stage(problem, index, mine, choices) for choices in own(problem, mine)]
+        return (min((s for s, b in every if b <= problem.limit_bytes), default=float("inf")), min(b for _, b in every))
+
     for chunks in cuts(problem):
         if problem.scope in (Scope.MODEL, Scope.FIRST):
             for choices in shared(problem, chunks):
-                stages = [stage(problem, i, chunks, choices) for i in range(problem.pp)]
-                yield max(s for s, _ in stages), max(b for _, b in stages)
+                yield worst([priced(i, chunks[i :: problem.pp], choices[i :: problem.pp]) for i in range(problem.pp)])
         else:
-            ways = [list(own(problem, i, chunks)) for i in range(problem.pp)]
-            fitting = [[s for s, b in way if b <= problem.limit_bytes] for way in ways]
-            least = max(min(b for _, b in way) for way in ways)
-            yield (max(min(way) for way in fitting), least) if all(fitting) else (float("inf"), least)
+            yield worst([ways(i, chunks[i :: problem.pp]) for i in range(problem.pp)])
+
+
+def worst(stages: list[tuple[float, float]]) -> tuple[float, float]:
+    return max(s for s, _ in stages), max(b for _, b in stages)
 
 
 def cuts(problem: StageProblem) -> Iterator[Chunks]:
@@ -74,29 +89,26 @@ def shared(problem: StageProblem, chunks: Chunks) -> Iterator[Choices]:
         yield tuple(result)
 
 
-def own(problem: StageProblem, index: int, chunks: Chunks) -> Iterator[tuple[float, float]]:
-    mine = [number for number in range(len(chunks)) if number % problem.pp == index]
-    blocks = sum(len(chunks[number]) for number in mine)
+def own(problem: StageProblem, mine: Chunks) -> Iterator[Choices]:
+    """Every way to choose for one stage's chunks: one choice for all of it, or one for each block."""
+    blocks = sum(len(chunk) for chunk in mine)
     every = range(problem.choices)
     flat = ((c,) * blocks for c in every) if problem.scope is Scope.STAGE else product(every, repeat=blocks)
     for choices in flat:
-        left = list(choices)
-        full = tuple(
-            tuple(left.pop(0) for _ in chunk) if number in mine else (0,) * len(chunk)
-            for number, chunk in enumerate(chunks)
-        )
-        yield stage(problem, index, chunks, full)
+        left = iter(choices)
+        yield tuple(tuple(next(left) for _ in chunk) for chunk in mine)
 
 
-def stage(problem: StageProblem, index: int, chunks: Chunks, choices: Choices) -> tuple[float, float]:
+def stage(problem: StageProblem, index: int, mine: Chunks, choices: Choices) -> tuple[float, float]:
+    """(seconds, peak bytes) of stage `index`, which has the chunks `mine`."""
     seconds, once, working = 0.0, problem.stage_bytes[index], 0.0
     kept = []
-    for number in range(index, len(chunks), problem.pp):
+    for chunk, chosen in zip(mine, choices, strict=True):
         kept.append(0.0)
-        for kind, choice in zip(chunks[number], choices[number], strict=True):
+        for kind, choice in zip(chunk, chosen, strict=True):
             seconds += problem.seconds[kind][choice]
             once += problem.state_bytes[kind] + problem.once_bytes[kind][choice]
             working = max(working, problem.transient_bytes[kind][choice])
             kept[-1] += problem.kept_bytes[kind][choice]
-    moments = (sum(float(h) * k for h, k in zip(row, kept, strict=True)) for row in problem.held[index])
+    moments = [sum(map(mul, row, kept)) for row in problem.held[index].tolist()]
     return seconds, once + working + max(moments)

@@ -18,6 +18,8 @@ def exact(problem: StageProblem) -> float:
     """One chunk a stage, one choice for the model: the least slowest stage over all places where stages may end."""
     answers = [float("inf")]
     total = len(problem.sequence)
+    # A stage three times as slow as an even share of the slowest choice is in no best answer of these tests.
+    most_s = 3 * sum(max(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
     for choice in range(problem.choices):
         best = {0: 0.0}
         for index in range(problem.pp):
@@ -28,7 +30,7 @@ def exact(problem: StageProblem) -> float:
                     if end <= start or not set(problem.sequence[start:end]) - {"embedding", "mtp", "head"}:
                         continue
                     seconds, peak = alone(problem, index, start, end, choice)
-                    if peak > problem.limit_bytes or seconds > 3 * answers_unit(problem):
+                    if peak > problem.limit_bytes or seconds > most_s:
                         break
                     after[end] = min(after.get(end, float("inf")), max(value, seconds))
             best = after
@@ -36,15 +38,8 @@ def exact(problem: StageProblem) -> float:
     return min(answers)
 
 
-def answers_unit(problem: StageProblem) -> float:
-    """An even share of the slowest choice: a stage three times as slow is in no best answer of these tests."""
-    return sum(max(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
-
-
 def alone(problem: StageProblem, index: int, start: int, end: int, choice: int) -> tuple[float, float]:
-    chunks = [()] * problem.pp
-    chunks[index] = problem.sequence[start:end]
-    return stage(problem, index, tuple(chunks), tuple((choice,) * len(chunk) for chunk in chunks))
+    return stage(problem, index, (problem.sequence[start:end],), ((choice,) * (end - start),))
 
 
 LARGE = {
