@@ -71,9 +71,10 @@ demo: $(VENV)/.base
 	@echo
 	@for folder in demo/megatron demo/deepspeed; do echo "$$folder/"; ls -1 $$folder | sed 's/^/  /'; done
 
-# Two processes at once, each with whole files: the frameworks' sessions of a file are started once.
+# Two processes at once, each with whole files: the frameworks' sessions of a file are started once. The longest files
+# come first (tests/conftest.py), and not those with most tests.
 test: $(VENV)/.megatron
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,41 @@
+"""In what order files are run, so that two processes that take whole files end together."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.
+LONGEST = (
+    "render/test_deepspeed_train.py",
+    "test_spread.py",
+    "solve/test_brute_force.py",
+    "measured/test_accuracy.py",
+    "test_packaging.py",
+    "states/test_megatron_states.py",
+    "verify/test_megatron_rank.py",
+    "verify/test_megatron_session.py",
+    "verify/test_deepspeed.py",
+    "checkpoint/test_real_megatron.py",
+    "solve/stages/test_brute_force.py",
+    "replan/test_replan.py",
+    "solve/stages/test_large.py",
+    "solve/partition/test_cheapest.py",
+    "render/test_trainer_formats.py",
+    "measure/test_run.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of LONGEST first. Tests of a file stay together and in order: sorting keeps what is equal as it was."""
+    place = {HERE / name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now, frameworks among it, stays to the end: no search for garbage need look through it."""
+    gc.collect()
+    gc.freeze()
