@@ -206,6 +206,21 @@ def _stand_in(device: Any) -> None:
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself
     torch.Tensor.pin_memory = _itself
     _say_gpu(device)
+    _shared_storages()
+
+
+def _shared_storages() -> None:
+    """From 0.19 on, the first recompute of discarded outputs compiles C++: half a minute of a core, and a lock that a
+    killed build leaves behind for every later one. Filling the emptied storage is the same, in twice the memory."""
+    module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
+    if hasattr(module, "_get_share_storage"):
+        module._get_share_storage = lambda: _fill
+
+
+def _fill(emptied: Any, again: Any) -> None:
+    storage, made = emptied.untyped_storage(), again.untyped_storage()
+    storage.resize_(made.nbytes())
+    storage.copy_(made)
 
 
 def _say_gpu(device: Any) -> None:
