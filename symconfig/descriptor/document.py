@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from symconfig.errors import InputError, Problem
 
@@ -66,6 +66,14 @@ class Document:
             need=need,
             hint=hint,
         )
+
+
+class Detail(TypedDict, total=False):
+    """What else a Problem says, for those who pass it on to `Document.problem`."""
+
+    got: str | None
+    need: str | None
+    hint: str | None
 
 
 def dotted(path: KeyPath) -> str:

@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
+    Detail,
     Document,
     KeyPath,
     Place,
@@ -114,8 +115,8 @@ def _places(text: str, file: str) -> tuple[dict[KeyPath, Place], dict[KeyPath, P
     def path() -> KeyPath:
         return tuple(key for _, key in stack)
 
-    def report(what: str, place: Place, **detail: str | None) -> None:
-        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **detail))  # type: ignore[arg-type]
+    def report(what: str, place: Place, **detail: Unpack[Detail]) -> None:
+        problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **detail))
 
     for token, place in _tokens(text):
         if token in "]}":

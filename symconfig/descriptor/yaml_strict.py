@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import yaml
 
@@ -18,6 +18,7 @@ from symconfig.descriptor.document import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PROBLEMS,
+    Detail,
     Document,
     KeyPath,
     Place,
@@ -65,11 +66,11 @@ class Builder:
         top = self.stack[-1]
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
-    def report(self, what: str, mark: Any, path: KeyPath = (), **detail: str | None) -> Problem:
+    def report(self, what: str, mark: Any, path: KeyPath = (), **detail: Unpack[Detail]) -> Problem:
         document = Document(None, self.file, {}, {path: _place(mark)})
-        return document.problem(what, path, **detail)  # type: ignore[arg-type]
+        return document.problem(what, path, **detail)
 
-    def stop(self, what: str, mark: Any, **detail: str | None) -> InputError:
+    def stop(self, what: str, mark: Any, **detail: Unpack[Detail]) -> InputError:
         return InputError([*self.problems, self.report(what, mark, (), **detail)])
 
     def event(self, event: Any) -> None:

@@ -6,8 +6,8 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 from symconfig.errors import InputError, Problem
 
@@ -42,15 +42,15 @@ class LogLines:
                 raw.seek(0)
                 if packed:
                     with gzip.open(raw) as unpacked:
-                        yield from self._lines(self._blocks(unpacked))  # type: ignore[arg-type]
+                        yield from self._lines(self._blocks(unpacked))
                 else:
                     yield from self._lines(self._blocks(raw))
         except OSError as error:
             raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(self.path))) from None
 
-    def _blocks(self, stream: IO[bytes]) -> Iterator[bytes]:
+    def _blocks(self, stream: BufferedIOBase) -> Iterator[bytes]:
         try:
-            while block := stream.read1(BLOCK):  # type: ignore[attr-defined]
+            while block := stream.read1(BLOCK):
                 yield block
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self.broken = "the gzip archive is cut off or damaged"
