@@ -17,6 +17,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plan_history import History
+from symconfig.targets import Precision, ZeroStage
 
 SCHEMA = "symconfig.plan/1"
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -102,8 +103,8 @@ class Options:
     __pydantic_config__ = _CONFIG
     sequence_parallel: bool
     recompute: Recompute
-    zero_stage: Literal[0, 1, 2, 3]
-    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+    zero_stage: ZeroStage
+    precision: Precision
     cp_comm: Literal["p2p", "a2a", "all_gather"] | None
     overlap: Overlap
     optimizer_offload: float  # share of the optimizer state in host memory, 0 to 1

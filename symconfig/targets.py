@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+ZeroStage = Literal[0, 1, 2, 3]
+Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+ZERO_STAGES: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+
 # The release that the rendered files are made for and checked against.
 DEEPSPEED_RELEASE = "0.19.8"
 # AutoEP's presets (deepspeed/module_inject/auto_ep_presets), each named like its model_type, whose training on CPU
@@ -30,7 +37,7 @@ LAYOUT_MTP_ALONE_SINCE = "core_v0.16.1"
 MEGATRON_VOCAB_MULTIPLE = 128
 
 # Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
-SHARDING_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 # Megatron-Bridge's release, and the Megatron-LM that it goes with: its requirement is megatron-core>=0.15,<0.17.
 BRIDGE_RELEASE = "0.3.1"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias
 
 from symconfig.checkpoint.folder import Checkpoint
 from symconfig.checkpoint.kinds import between
 from symconfig.checkpoint.pickled import Plain
 from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.plan import Parallel, Plan, Target
-from symconfig.targets import DEEPSPEED_RELEASE
+from symconfig.targets import DEEPSPEED_RELEASE, ZERO_STAGES, ZeroStage
 
-Stage: TypeAlias = Literal[0, 1, 2, 3]
-STAGES: tuple[Stage, ...] = (0, 1, 2, 3)
 # A model's fields, and their names in Megatron-LM's arguments or in config.json.
 SIZES = (("num_hidden_layers", "num_layers"), ("hidden_size", "hidden_size"), ("intermediate_size", "ffn_hidden_size"),
          ("num_attention_heads", "num_attention_heads"), ("num_key_value_heads", "num_query_groups"),
@@ -72,11 +69,11 @@ def _parallel(checkpoint: Checkpoint, like: Parallel) -> Parallel:
     return replace(like, **said)
 
 
-def _stage(checkpoint: Checkpoint, like: Plan) -> Stage:
+def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
     """ZeRO's, 1 for Megatron's distributed optimizer."""
     stage = like.best.options.zero_stage
     said, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
-    if (named := next((each for each in STAGES if each == said), None)) is not None:
+    if (named := next((each for each in ZERO_STAGES if each == said), None)) is not None:
         return named
     if checkpoint.kind == "fsdp_dtensor":
         return stage if stage >= 2 else 2

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError, Problem
+from symconfig.targets import Precision
 from symconfig.units import MIB
 
 # A channel of a score is 4 FLOP (two products). An SM makes 16 exponentials a clock, and on Hopper 4096, on Blackwell
@@ -19,7 +20,7 @@ from symconfig.units import MIB
 # 2407.08608, figure 5); 64 channels of exponentials give 1.33, 0.83. Before Hopper the products are so much slower that
 # they hide them: MPT-125M on A100 (llm_foundry_mpt) loses nothing by its 64 channels.
 _SOFTMAX_CHANNELS = {"hopper": 64.0, "blackwell": 128.0}
-LOW_PRECISION = ("fp8", "mxfp8", "nvfp4")
+LOW_PRECISION: tuple[Precision, ...] = ("fp8", "mxfp8", "nvfp4")
 # An element with its part of a scale: one byte for each 32 elements (OCP Microscaling Formats 1.0, section 5.1), one
 # for each 16 (NVFP4).
 QUANTISED_BYTES = {"fp8": 1.0, "mxfp8": 1.0 + 1.0 / 32, "nvfp4": 0.5 + 1.0 / 16}

@@ -20,6 +20,7 @@ from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
 from symconfig.cost.table import Table
 from symconfig.cost.whole_gradients import whole_gradient_bytes
+from symconfig.targets import ZeroStage
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
@@ -178,7 +179,7 @@ class Bound:
     """Lower bounds over all policies and offloads, [n]: nothing at this point is faster or leaner."""
 
     step_s: Array
-    bytes: dict[int, Array]  # by ZeRO stage
+    bytes: dict[ZeroStage, Array]
 
 
 def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:

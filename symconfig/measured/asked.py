@@ -10,7 +10,7 @@ from symconfig.descriptor.measurements import Row
 from symconfig.errors import InputError, Problem
 from symconfig.measured.assumptions import Assumption
 from symconfig.measured.row_cluster import cluster_of
-from symconfig.targets import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES
+from symconfig.targets import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES, ZeroStage
 from symconfig.units import MIB
 
 # --data-parallel-sharding-strategy of Megatron's FSDP -> ZeRO stage.
@@ -63,12 +63,13 @@ class Asked:
         self.guess(name, f"the best of {', '.join(map(str, (value, *tuned)))}" if tuned else value, True)
         return int(value)
 
-    def zero(self, replicated: bool) -> int:
+    def zero(self, replicated: bool) -> ZeroStage:
         if "zero_stage" not in self.stated and "distributed_optimizer" in self.stated:
-            return int(self.stated["distributed_optimizer"])
+            return 1 if self.stated["distributed_optimizer"] else 0
         if self.stated.get("fsdp") and "zero_stage" not in self.stated:
             return 3
-        return int(self.option("zero_stage", 0, replicated))
+        stage: ZeroStage = self.option("zero_stage", 0, replicated)
+        return stage
 
 
 def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

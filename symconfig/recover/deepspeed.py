@@ -22,7 +22,7 @@ from symconfig.recover.deepspeed_model import described
 from symconfig.recover.deepspeed_zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.recover.run import Assumed, Run
 from symconfig.solve.predict import Configuration
-from symconfig.targets import DEEPSPEED_RELEASE
+from symconfig.targets import DEEPSPEED_RELEASE, Precision
 
 Json = dict[str, Any]
 # Of the training programs around Transformers: its own examples, TRL, LLaMA-Factory, Axolotl, and our train.py.
@@ -83,15 +83,15 @@ class _Reader:
         return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, replace(found, framework=framework),
                    _options(config, found, recompute, model.model), (*assumed, *guessed))
 
-    def _precision(self, config: Json) -> tuple[str, tuple[Assumed, ...]]:
+    def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
         """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
         if (said := precision_of(config)) is not None:
             return said, ()
         left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
         if left and not self.arguments.settings:
-            name, key = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16", left[0]
-            why = f'{key}.enabled is "auto", and the GPU has it'
-            return name, (Assumed("precision", name, why, self.tree.place((key, "enabled"))),)
+            name: Precision = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16"
+            why = f'{left[0]}.enabled is "auto", and the GPU has it'
+            return name, (Assumed("precision", name, why, self.tree.place((left[0], "enabled"))),)
         what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
         hint = '"bf16": {"enabled": true}' + (" or --bf16 True" if left else "")
         self.problems.append(self.tree.problem((left[0], "enabled") if left else (), what, hint=hint))
@@ -108,7 +108,7 @@ class _Reader:
         return 1
 
 
-def _configuration(config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: str,
+def _configuration(config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision,
                    recompute: Recompute) -> Configuration:
     zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
     replicas = batch.gpus // grid.tensor
@@ -124,8 +124,8 @@ def _configuration(config: Json, batch: Sizes, grid: Grid, experts: int, length:
 def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelDescriptor) -> Options:
     zero, replicated = zero_of(config), c.dp * c.cp > 1
     return Options(
-        sequence_parallel=False, recompute=recompute, zero_stage=zero.stage,  # type: ignore[arg-type]
-        precision=c.precision, cp_comm="a2a" if c.cp > 1 else None,  # type: ignore[arg-type]
+        sequence_parallel=False, recompute=recompute, zero_stage=zero.stage,
+        precision=c.precision, cp_comm="a2a" if c.cp > 1 else None,
         overlap=Overlap(grad_reduce=replicated and (zero.overlap or zero.stage == 0),
                         param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
                         tp_comm=False, pp_p2p=False),

@@ -8,6 +8,7 @@ from typing import Any
 from symconfig.cost.framework import Framework
 from symconfig.cost.stages import Offload
 from symconfig.recover.deepspeed_auto import AUTO, ZERO
+from symconfig.targets import ZERO_STAGES, Precision, ZeroStage
 
 Json = dict[str, Any]
 _PREFETCH = 50_000_000  # elements, by default (runtime/zero/config.py)
@@ -18,19 +19,19 @@ class Zero:
     """The section zero_optimization, with DeepSpeed's defaults. overlap: gradients are reduced beside the backward.
     prefetch: stage 3 gathers weights ahead. scatters: gradients go to their owner, not to all."""
 
-    stage: int = 0
+    stage: ZeroStage = 0
     offload: Offload = field(default_factory=Offload)
     overlap: bool = False
     prefetch: bool = True
     scatters: bool = True
 
 
-def stage_of(config: Any) -> int:
+def stage_of(config: Any) -> ZeroStage:
     """Of ZeRO. DeepSpeed takes "2" and true, too; a stage that it refuses counts as none: the rules tell it."""
     if isinstance(config, dict) and config.get(ZERO) is True:
         return 1  # how the first releases switched it on
     value = section(config, ZERO).get("stage", 0)
-    return next((stage for stage in (1, 2, 3) if value in (stage, str(stage))), 0)
+    return next((stage for stage in ZERO_STAGES if value in (stage, str(stage))), 0)
 
 
 def zero_of(config: Any) -> Zero:
@@ -73,12 +74,12 @@ def section(config: Any, name: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def precision_of(config: Any) -> str | None:
+def precision_of(config: Any) -> Precision | None:
     """What is switched on; bf16 goes by its old name, too. None: nothing, or nothing that is said."""
-    for name, key in (("bf16", "bf16"), ("bf16", "bfloat16"), ("fp16", "fp16")):
-        if section(config, key).get("enabled") is True:
-            return name
-    return None
+    def on(key: str) -> bool:
+        return section(config, key).get("enabled") is True
+
+    return "bf16" if on("bf16") or on("bfloat16") else "fp16" if on("fp16") else None
 
 
 def _on(device: Any) -> bool:

@@ -11,17 +11,18 @@ from symconfig.graph.blocks.common import Implementation
 from symconfig.plan import Overlap
 from symconfig.recover.namespace import Value
 from symconfig.solve.habits import habits
+from symconfig.targets import Precision
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 
-def precision(names: Mapping[str, Value]) -> str | None:
+def precision(names: Mapping[str, Value]) -> Precision | None:
     """Of the products; None: fp32, of which nothing is predicted."""
     if names.get("fp4") or names.get("fp4_format"):
         return "nvfp4"
     if names.get("fp8") or names.get("fp8_format"):
         return "mxfp8" if names.get("fp8_recipe") == "mxfp8" else "fp8"
-    return next((name for name in ("bf16", "fp16") if names.get(name)), None)
+    return "bf16" if names.get("bf16") else "fp16" if names.get("fp16") else None
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:

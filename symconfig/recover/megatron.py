@@ -22,7 +22,7 @@ from symconfig.recover.run import Assumed, Described, Run
 from symconfig.recover.stages import Said, dealt, stages
 from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.predict import Configuration
-from symconfig.targets import SHARDING_STAGES
+from symconfig.targets import SHARDING_STAGES, ZeroStage
 
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
@@ -187,11 +187,11 @@ class Reader:
                               names.place("offload_modules"))
 
 
-def zero_stage(names: Mapping[str, Value]) -> int:
+def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
     """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
-    return int(bool(names.get("use_distributed_optimizer")))
+    return 1 if names.get("use_distributed_optimizer") else 0
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
@@ -246,8 +246,8 @@ def _options(
     return Options(
         sequence_parallel=c.sequence_parallel,
         recompute=recompute,
-        zero_stage=c.zero,  # type: ignore[arg-type]
-        precision=c.precision,  # type: ignore[arg-type]
+        zero_stage=c.zero,
+        precision=c.precision,
         cp_comm=c.cp_comm if c.cp > 1 else None,
         overlap=replace(beside, moe_a2a=beside.moe_a2a and c.ep > 1),
         optimizer_offload=c.offload.optimizer,

@@ -12,6 +12,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.graph.scheme import CpComm
 from symconfig.launch.reading import Piece, Reading, Setting, Tree, Word
 from symconfig.recover import megatron
 from symconfig.recover.arguments import Arguments
@@ -114,14 +115,14 @@ def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
 
 def _with_json(found: Run, config: Any) -> Run:
     c, zero, width = found.configuration, zero_of(config), gradient_bytes_of(config)
-    ulysses = "a2a" if c.cp > 1 else None
+    ulysses: CpComm | None = "a2a" if c.cp > 1 else None
     configuration = replace(
-        c, zero=zero.stage, offload=zero.offload, cp_comm=ulysses or c.cp_comm,  # type: ignore[arg-type]
+        c, zero=zero.stage, offload=zero.offload, cp_comm=ulysses or c.cp_comm,
         framework=with_zero(c.framework, zero, width, c.dp * c.cp))
     replicated = c.dp * c.cp > 1
     overlap = replace(found.options.overlap, grad_reduce=replicated and zero.overlap,
                       param_gather=replicated and zero.stage == 3 and zero.prefetch)
     options = replace(
-        found.options, zero_stage=zero.stage, optimizer_offload=zero.offload.optimizer,  # type: ignore[arg-type]
-        param_offload=zero.offload.weights, grad_bytes=width, cp_comm=ulysses, overlap=overlap)  # type: ignore[arg-type]
+        found.options, zero_stage=zero.stage, optimizer_offload=zero.offload.optimizer,
+        param_offload=zero.offload.weights, grad_bytes=width, cp_comm=ulysses, overlap=overlap)
     return replace(found, configuration=configuration, options=options)

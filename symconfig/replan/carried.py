@@ -21,6 +21,7 @@ from symconfig.solve.run import request
 from symconfig.solve.space import Refused, Request, admitted, interleaved
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.weigh import HOST_SHARE
+from symconfig.targets import Precision
 from symconfig.units import GIB
 
 
@@ -97,7 +98,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
-def _request(plan: Plan, precision: str, beside_another: bool) -> Request:
+def _request(plan: Plan, precision: Precision, beside_another: bool) -> Request:
     """What the search was asked for, before its pins."""
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return overlapped(plain, plan.cluster.gpu.architecture) if beside_another and lacking(plain) is None else plain

@@ -92,8 +92,8 @@ def _options(found: Found, recompute: Recompute) -> Options:
     return Options(
         sequence_parallel=found.scheme.sequence_parallel,
         recompute=recompute,
-        zero_stage=found.zero,  # type: ignore[arg-type]
-        precision=request.precision,  # type: ignore[arg-type]
+        zero_stage=found.zero,
+        precision=request.precision,
         cp_comm=found.scheme.cp_comm if cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated,

@@ -11,6 +11,7 @@ from symconfig.cost.table import Choice
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.space import Refused, Request
 from symconfig.solve.split import Split
+from symconfig.targets import ZeroStage
 
 if TYPE_CHECKING:
     from symconfig.solve.gamma import Gammas
@@ -26,7 +27,7 @@ class Found:
     scheme: Scheme
     split: Split
     choice: Choice
-    zero: int
+    zero: ZeroStage
     offload: Offload
     block_layers: int  # > 0: full recompute of the first layers of every virtual stage
     degrees: tuple[int, int, int, int, int, int, int]  # tp, pp, cp, ep, etp, dp, micro

@@ -13,6 +13,7 @@ from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph.operator import DISCARDING, LAYER
+from symconfig.graph.scheme import CpComm
 from symconfig.solve.refusals import (
     DEEPSPEED,
     DEEPSPEED_DEGREES,
@@ -31,6 +32,7 @@ from symconfig.targets import (
     LAYOUT_MTP_SINCE,
     LAYOUT_SINCE,
     RECOMPUTE_SINCE,
+    ZeroStage,
     megatron_release,
 )
 
@@ -57,8 +59,8 @@ class Limits:
     pipeline: bool
     layouts: Layouts
     tensor_with_sequence: tuple[bool, ...]  # choices of sequence parallelism when tp > 1
-    cp_comms: tuple[str, ...]
-    zero: tuple[int, ...]
+    cp_comms: tuple[CpComm, ...]
+    zero: tuple[ZeroStage, ...]
     modules: tuple[str, ...]
     block_recompute: bool
     activation_offload: bool

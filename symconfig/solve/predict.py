@@ -30,7 +30,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
-from symconfig.targets import DEEPSPEED_RELEASE
+from symconfig.targets import DEEPSPEED_RELEASE, Precision, ZeroStage
 
 _NOTHING = Offload()
 
@@ -54,12 +54,12 @@ class Configuration:
     cp: int = 1
     ep: int = 1
     etp: int = 1
-    precision: str = "bf16"
+    precision: Precision = "bf16"
     sequence_parallel: bool = False
     cp_comm: CpComm = "p2p"
     modules: frozenset[str] = frozenset()
     block_layers: int = 0
-    zero: int = 0
+    zero: ZeroStage = 0
     framework: Framework = MEGATRON
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None

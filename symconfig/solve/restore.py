@@ -41,7 +41,7 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     if o.overlap.moe_a2a:
         asked = overlapped(asked, plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
-    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)  # type: ignore[arg-type]
+    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(
         p.pp,

@@ -22,7 +22,7 @@ from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.weigh import weigh
-from symconfig.targets import DEEPSPEED_RELEASE
+from symconfig.targets import DEEPSPEED_RELEASE, PRECISIONS, Precision
 
 Progress = Callable[[str, float], None]
 
@@ -36,14 +36,13 @@ class Outcome:
     proof: Proof | None
 
 
-def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[str]:
-    pinned = pins.words.get("precision")
-    if pinned is not None:
-        return [pinned]
-    if job.precision != "auto":
-        return [str(job.precision)]
+def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
+    wanted = pins.words.get("precision") or job.precision
+    if wanted != "auto":
+        return [name for name in PRECISIONS if name == wanted]
     peaks = cluster.gpu.peak_flops
-    names = ["bf16" if peaks.bf16 is not None else "fp16", *(LOW_PRECISION if job.backend == "megatron" else ())]
+    usual: Precision = "bf16" if peaks.bf16 is not None else "fp16"
+    names = [usual, *(LOW_PRECISION if job.backend == "megatron" else ())]
     return [name for name in names if getattr(peaks, name) is not None]
 
 
@@ -95,7 +94,7 @@ def requests(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
     job: Job,
-    precision: str,
+    precision: Precision,
     pins: Pins,
     framework: Framework | None = None,
 ) -> tuple[Request, ...]:
@@ -120,7 +119,7 @@ def request(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
     job: Job,
-    precision: str,
+    precision: Precision,
     pins: Pins,
     framework: Framework | None = None,
 ) -> Request:

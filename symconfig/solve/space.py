@@ -20,6 +20,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.refusals import Degrees, Refusal
+from symconfig.targets import Precision
 
 Grid = NDArray[np.int64]  # [5, points]: tp, cp, ep, etp, micro-batch
 
@@ -37,7 +38,7 @@ class Request:
     gpus: int
     global_batch: int
     seq_length: int
-    precision: str
+    precision: Precision
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ def schemes(request: Request) -> Iterator[Scheme]:
     for sequence_parallel in parallel:
         for cp_comm in request.limits.cp_comms:
             if comm in (None, cp_comm) and wanted in (None, sequence_parallel):
-                yield Scheme(sequence_parallel, cp_comm)  # type: ignore[arg-type]
+                yield Scheme(sequence_parallel, cp_comm)
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> Grid:
