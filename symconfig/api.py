@@ -110,6 +110,7 @@ def plan(
     *,
     backend: Literal["megatron", "deepspeed"] | None = None,
     megatron_version: str | None = None,
+    target: str | None = None,
     task: Literal["pretrain", "sft", "lora"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
@@ -127,8 +128,9 @@ def plan(
     """
     fields = {
         "model": _name(model), "cluster": _name(cluster), "gpus": gpus, "global_batch_size": global_batch_size,
-        "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "task": task,
-        "precision": precision, "attention": attention, "objective": objective, "pins": dict(pins or {}),
+        "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version,
+        "target": target, "task": task, "precision": precision, "attention": attention, "objective": objective,
+        "pins": dict(pins or {}),
         "packing": _plain(packing), "limits": _plain(limits), "training": _plain(training),
     }
     document = Document({name: value for name, value in fields.items() if value is not None}, file="")

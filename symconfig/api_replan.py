@@ -64,6 +64,7 @@ def replan(
     seq_length: int | None = None,
     backend: Literal["megatron", "deepspeed"] | None = None,
     megatron_version: str | None = None,
+    target: str | None = None,
     task: Literal["pretrain", "sft", "lora"] | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
@@ -89,9 +90,9 @@ def replan(
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     said = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
-            "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "task": task,
-            "precision": precision, "attention": attention, "objective": objective, "pins": pins, "limits": limits,
-            "training": training}
+            "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version,
+            "target": target, "task": task, "precision": precision, "attention": attention, "objective": objective,
+            "pins": pins, "limits": limits, "training": training}
     asked = {name: _plain(value) for name, value in said.items() if value is not None}
     wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
                     model if isinstance(model, ModelDescriptor) else None,

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def args(arguments: argparse.Namespace) -> int:
     """Exit 1 where the machine is not what the plan is for."""
     from symconfig.embed.start import started
-    from symconfig.embed.words import unsafe, words
+    from symconfig.embed.words import targets, unsafe, words
     from symconfig.plan import Plan
 
     size = whole("--world-size", arguments.world_size)
     plan = Plan.load(Path(arguments.plan))
-    target = arguments.target or plan.best.target.backend
+    target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
     if arguments.check or arguments.replan or size is not None:
         try:
             plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")

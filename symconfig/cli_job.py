@@ -21,6 +21,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], type]] = {
     "--seq-length": (("seq_length",), int),
     "--backend": (("backend",), str),
     "--megatron-version": (("megatron_version",), str),
+    "--target": (("target",), str),
     "--task": (("task",), str),
     "--precision": (("precision",), str),
     "--attention": (("attention",), str),
@@ -53,7 +54,7 @@ def request(arguments: argparse.Namespace) -> Request:
     given = set()
     for option, (path, kind) in OPTIONS.items():
         text = getattr(arguments, option[2:].replace("-", "_"))
-        if text is not None:
+        if text is not None and not (option == "--target" and _of_templates(text, arguments)):
             given.add(option)
             _put(data, path, _read(text, kind))
     problems: list[Problem] = []
@@ -67,6 +68,13 @@ def request(arguments: argparse.Namespace) -> Request:
         model_base=None if "--model" in given else base, cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
     )
+
+
+def _of_templates(target: str, arguments: argparse.Namespace) -> bool:
+    """Whether only a folder of a user's own has this target: what it can be told, nobody knows beforehand."""
+    from symconfig.render import targets
+
+    return arguments.templates is not None and target not in targets()
 
 
 def as_options(problem: Problem, asked: Request) -> Problem:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: `file:line:col: field: what (got X, need Y). Try: Z.`"""
+    """One thing that is wrong: `file:line:col: field: what (got X, need Y). Try: Z.`
+
+    pins: of a choice of the planner's, the pins (`tp=1`, `tp=..7`) of which every plan without this problem has one.
+    """
 
     what: str
     file: str | None = None
@@ -18,6 +21,7 @@ class Problem:
     got: str | None = None
     need: str | None = None
     hint: str | None = None
+    pins: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         place = self.file or ""
@@ -30,7 +34,8 @@ class Problem:
             f"{word} {value}" for word, value in (("got", self.got), ("need", self.need)) if value is not None
         )
         text = (f"{head}: " if head else "") + self.what + (f" ({detail})" if detail else "") + "."
-        return text + (f" Try: {self.hint}." if self.hint else "")
+        hint = self.hint or " or ".join(f"--pin {pin}" for pin in self.pins)
+        return text + (f" Try: {hint}." if hint else "")
 
 
 class SymconfigError(Exception):

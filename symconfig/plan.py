@@ -207,6 +207,8 @@ class Search:
     what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
     tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
     faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
+    narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
+    can; free_step_s: the step without them.
     """
 
     __pydantic_config__ = _CONFIG
@@ -220,6 +222,8 @@ class Search:
     stage_gap: float | None = None
     layout_gap: float = 0.0
     fewest: bool = False
+    narrowed: dict[str, str] = field(default_factory=dict)
+    free_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 from symconfig.format import count
@@ -15,7 +16,17 @@ def searched(plan: Plan) -> tuple[str, ...]:
     if search.layouts:
         weighed += (f"; {count(search.layouts)} {'layout' if search.layouts == 1 else 'layouts'} of stages tried, "
                     f"{count(search.simulated)} {'candidate' if search.simulated == 1 else 'candidates'} simulated")
-    return (f"{weighed}; {_others(plan)}.", *_stages(search.stage_gap))
+    return (f"{weighed}; {_others(plan)}.", *_stages(search.stage_gap), *_narrowed(plan))
+
+
+def _narrowed(plan: Plan) -> Iterator[str]:
+    """What it costs that the job's target cannot be told everything."""
+    search, own = plan.search, plan.job.target or plan.best.target.backend
+    if search.narrowed and search.free_step_s is not None:
+        pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
+        slower = plan.best.predicted.step_s / search.free_step_s - 1
+        cost = f"takes {100 * slower:.1f} % longer than" if slower >= 0.0005 else "is as fast as"
+        yield f"Held to what {own} can be told, {pins}, it {cost} the best plan of its framework."
 
 
 def _others(plan: Plan) -> str:

@@ -114,6 +114,9 @@ class Job(Strict):
     )
     backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for an adapter")
     megatron_version: str = "core_v0.19.0"
+    target: str | None = Field(
+        default=None, description="a format that the plan must be told in; absent: any that its framework can"
+    )
     task: Task | None = Field(default=None, description="absent: lora for an adapter, else pretrain")
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"

@@ -178,9 +178,10 @@ class _Parser:
             top.into[top.key] = value
             top.wants, top.key_place = "comma", None
 
-    def report(self, what: str, start: int, end: int, *, path: KeyPath = (), **detail: str | None) -> Problem:
+    def report(self, what: str, start: int, end: int, *, path: KeyPath = (), got: str | None = None,
+               need: str | None = None, hint: str | None = None) -> Problem:
         place = self.text.place(start, end)
-        problem = Problem(what, place.file, place.line, place.column, dotted(path) or None, **detail)
+        problem = Problem(what, place.file, place.line, place.column, dotted(path) or None, got, need, hint)
         self.problems.append(problem)
         return problem
 

@@ -68,11 +68,12 @@ class Namespace(Mapping[str, Value]):
         self._given[flag.dest] = value, setting
 
     @staticmethod
-    def problem(setting: Setting, what: str, **detail: str | None) -> Problem:
+    def problem(setting: Setting, what: str, *, got: str | None = None, need: str | None = None,
+                hint: str | None = None) -> Problem:
         """A Problem about this option, where it stands."""
         place = setting.place
         return Problem(what, file=place.file, line=place.line or None, column=place.column or None,
-                       field=setting.spelled, **detail)
+                       field=setting.spelled, got=got, need=need, hint=hint)
 
     def __getitem__(self, dest: str) -> Value:
         if self._misses(dest):

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split
-from symconfig.render.target import Source, discovered
+from symconfig.render.target import Source, discovered, source
 from symconfig.resources import data_dir
 
 LAUNCHERS = ("slurm",)  # what is written where nobody says which
@@ -32,11 +34,33 @@ def every_launcher() -> dict[str, Source]:
     return discovered(package, data_dir("templates") / "launchers")
 
 
+@cache
+def named(name: str) -> Source:
+    """The target of this name, without a look at the others. Raises InputError."""
+    # A name with a dot or an underscore is no target's: it would be another module's.
+    plain = name.replace("-", "").isalnum() and name.isascii()
+    found = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
+    if found is None:
+        raise InputError(_unknown(targets(), name, "target"))
+    return found
+
+
+def target_of(model: ModelDescriptor, job: Job) -> Source:
+    """The one that the job names, or the framework's own. An adapter whose job names no framework runs with DeepSpeed;
+    with Megatron, it is Megatron-Bridge's.
+
+    Raises InputError.
+    """
+    if job.target is not None:
+        return named(job.target)
+    if model.adapter is None:
+        return named(job.backend)
+    return named("bridge" if "backend" in job.model_fields_set and job.backend == "megatron" else "deepspeed")
+
+
 def own_target(plan: Plan) -> str:
-    """The target of the framework that the plan was made for. Megatron's adapters are Megatron-Bridge's."""
-    if plan.model.adapter is not None and plan.best.target.backend == "megatron":
-        return "bridge"
-    return plan.best.target.backend
+    """The name of the target that the plan was made for."""
+    return target_of(plan.model, plan.job).name
 
 
 def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates: Path | None = None) -> Files:

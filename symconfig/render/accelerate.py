@@ -17,6 +17,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
+ASSUMES = {"backend": "deepspeed"}
 RELEASE = "1.15.0"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 

@@ -1,16 +1,24 @@
-"""A job solved to an answer: the best plan, and it is one that its own framework can be told."""
+"""A job solved to an answer: the best plan of those that its target can be told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.plan import Plan
-from symconfig.targets import BRIDGE_MEGATRON
+from symconfig.render import target_of
+from symconfig.render.target import Source
+from symconfig.solve.pins import narrowed
 
 TOP = 5  # candidates that are ranked where nobody says how many
+MOST = 100  # searches for one answer
+Pins = Mapping[str, str]
+
 
 def answer(
     model: ModelDescriptor,
@@ -20,37 +28,106 @@ def answer(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """The plan for this job. An adapter whose job names no framework runs with DeepSpeed; with Megatron, on the release
-    that Megatron-Bridge goes with, unless the job names one.
+    """The plan for this job. Where the job names no target, it is the framework's own; what a target assumes of the
+    framework and its release is so unless the job says otherwise.
 
-    Raises InputError for what can never run, InfeasibleError when nothing fits or the framework cannot express it.
+    Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
-    from symconfig.render import own_target
     from symconfig.solve.search import search
 
-    plan = search(model, cluster, job.model_copy(update=_assumed(model, job)), top=top, progress=progress)
-    _TOLD[own_target(plan)](plan)
-    return plan
+    target = target_of(model, job)
+    assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
+    job = job.model_copy(update=assumed)
+
+    def solved(pins: Pins) -> Plan:
+        found = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)
+        return replace(found, job=found.job.model_copy(update={"pins": job.pins}))
+
+    return _Telling(target, job, solved).best()
 
 
-def _assumed(model: ModelDescriptor, job: Job) -> dict[str, str]:
-    """What a job with an adapter leaves unsaid."""
-    if model.adapter is None:
-        return {}
-    if "backend" not in job.model_fields_set:
-        return {"backend": "deepspeed"}
-    if job.backend == "megatron" and "megatron_version" not in job.model_fields_set:
-        return {"megatron_version": BRIDGE_MEGATRON[-1]}
-    return {}
+def refused(plan: Plan) -> tuple[Problem, ...]:
+    """Why the plan's own target cannot be told it. Raises InputError."""
+    return _refused(target_of(plan.model, plan.job), plan)
 
 
-def _bridge(plan: Plan) -> object:
-    from symconfig.render.bridge_config import sections
+def _refused(target: Source, plan: Plan) -> tuple[Problem, ...]:
+    try:
+        target.variables(plan)
+    except InfeasibleError as error:
+        return error.problems
+    return ()
 
-    return sections(plan)
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    """Best first over pins: a plan that the target refuses gives way to those with one of the pins that each of its
+    refusals names. Every plan that can be told has one of them, and none is better than the best of its pins: the first
+    that is not refused is the best of all that can be told.
+    """
+
+    target: Source
+    job: Job
+    solved: Callable[[Pins], Plan]
+
+    def best(self) -> Plan:
+        """Raises InfeasibleError with every reason where nothing can be told."""
+        first = self.solved(self.job.pins)
+        waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, self.job.pins, first)]
+        seen, reasons, dead = [dict(self.job.pins)], list[Problem](), list[Problem]()
+        while waiting:
+            _, _, pins, plan = heappop(waiting)
+            problems = _refused(self.target, plan)
+            if not problems:
+                return self._told(plan, pins, first)
+            if final := [problem for problem in problems if not problem.pins]:
+                raise InfeasibleError(final)
+            reasons += problems
+            for more in self._narrower(problems, pins):
+                if more in seen:
+                    continue
+                if len(seen) == MOST:
+                    raise self._nothing(f"nothing that it can be told was found in {MOST} searches", reasons)
+                seen.append(more)
+                try:
+                    other = self.solved(more)
+                except SymconfigError as error:
+                    dead += error.problems
+                else:
+                    heappush(waiting, (_rank(other), len(seen), more, other))
+        raise self._nothing("nothing that it can be told fits" + (f": {dead[0].what}" if dead else ""), reasons)
+
+    def _narrower(self, problems: Sequence[Problem], pins: Pins) -> Iterator[dict[str, str]]:
+        """All pins that there is no choice of at once, else those of the refusal with the fewest."""
+        certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
+        ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
+        # What the job asks for is not pinned to something else.
+        asked = {"precision": self.job.precision} if self.job.precision not in (None, "auto") else {}
+        for way in ways:
+            more = narrowed(pins, *way)
+            if more is not None and all(more.get(name, value) == value for name, value in asked.items()):
+                yield more
+
+    def _told(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
+        """With what was imposed, and only runners-up that can be told."""
+        if self.job.target is not None:  # its framework's own target can be told all that it plans
+            others = (other for other in plan.alternatives if not _refused(self.target, replace(plan, best=other)))
+            plan = replace(plan, alternatives=tuple(others))
+        imposed = {name: value for name, value in pins.items() if self.job.pins.get(name) != value}
+        if not imposed:
+            return plan
+        search = replace(plan.search, narrowed=imposed, free_step_s=first.best.predicted.step_s)
+        return replace(plan, search=search)
+
+    def _nothing(self, what: str, reasons: Sequence[Problem]) -> InfeasibleError:
+        """With all that it cannot be told."""
+        head = Problem(what, field="target", got=self.target.name, hint="another target, fewer pins, or more GPUs")
+        told = dict.fromkeys(replace(problem, pins=(), hint=None) for problem in reasons)
+        return InfeasibleError([head, *told])
 
 
-# What each framework of a plan is told; raises InfeasibleError with all that it cannot be.
-_TOLD: dict[str, Callable[[Plan], object]] = {
-    "megatron": Plan.megatron_args, "deepspeed": Plan.deepspeed_config, "bridge": _bridge,
-}  # fmt: skip
+def _rank(plan: Plan) -> tuple[float, float]:
+    """The fewest GPUs, where their number is asked for, and the fastest step."""
+    return plan.best.parallel.world_size, plan.best.predicted.step_s
+
+

@@ -16,6 +16,7 @@ from symconfig.render.files import File
 
 NAME = "deepspeed"
 DOES = "DeepSpeed's JSON, native and with \"auto\", a training script for it, launch.sh"
+ASSUMES = {"backend": "deepspeed"}
 
 Json = dict[str, Any]
 

@@ -20,6 +20,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
+ASSUMES = {"backend": "deepspeed"}
 RELEASE = "0.9.5"
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 
@@ -122,7 +123,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
         if getattr(parallel, name) > 1:
             yield Problem(f"LLaMA-Factory has no switch for DeepSpeed's {what}", field=name,
-                          got=str(getattr(parallel, name)), hint=f"--pin {name}=1")
+                          got=str(getattr(parallel, name)), pins=(f"{name}=1",))
     if model.huggingface_id is None:
         yield Problem("LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
                       field="huggingface_id")

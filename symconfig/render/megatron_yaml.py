@@ -19,6 +19,7 @@ from symconfig.render.megatron_namespace import namespace
 
 NAME = "megatron-yaml"
 DOES = "the YAML file of Megatron-LM's --yaml-cfg, with what starts pretrain_gpt.py on it"
+ASSUMES = {"backend": "megatron"}
 SECTIONS = ("language_model", "model_parallel")
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.
 MADE = (("use_dist_ckpt", True, "core_v0.12.1"), ("skipped_train_samples", 0, "core_v0.12.1"),
@@ -150,10 +151,11 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
     if parallel.vpp > 1:
         if options.pipeline_layout is not None:
             yield _refused("pipeline_layout", "it takes virtual stages only as a number of layers that all of them "
-                           "have", options.pipeline_layout)
+                           "have", options.pipeline_layout, ("vpp=1", "layout=equal"))
         elif parallel.pp == 2 or model.num_hidden_layers % (parallel.pp * parallel.vpp):
             yield _refused("vpp", "virtual stages need more than two pipeline stages, and as many layers each",
-                           f"{parallel.vpp} on {parallel.pp} stages of {model.num_hidden_layers} layers")
+                           f"{parallel.vpp} on {parallel.pp} stages of {model.num_hidden_layers} layers",
+                           ("vpp=1", "pp=3..") if parallel.pp == 2 else ("vpp=1", "layout=equal"))
     table = flags.flags(megatron.version(plan))
     for dest, value in args.items():
         texts = value if isinstance(value, list) else [value]
@@ -162,7 +164,8 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
     connections = {item.name: item.value for item in environment.variables(plan, megatron.version(plan))}
     if one_connection(plan) and connections.get(CONNECTIONS, "1") != "1":
         yield _refused("tp", f"beside tensor parallelism its loader insists on {CONNECTIONS}=1, and this plan needs "
-                       f"{connections[CONNECTIONS]}", parallel.tp)
+                       f"{connections[CONNECTIONS]}", parallel.tp,
+                       ("tp=1", "sp=0", "moe_overlap=off" if options.overlap.moe_a2a else "zero=..1"))
     if not args["swiglu"] and args.get("quick_geglu"):
         yield _refused("hidden_act", "it knows swiglu, squaredrelu and gelu", model.hidden_act)
     elif not args["swiglu"] and args["bias_gelu_fusion"]:
@@ -170,6 +173,6 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
                        "not the tanh form", model.hidden_act)
 
 
-def _refused(field: str, why: str, got: object) -> Problem:
-    return Problem(f"cannot be said in a --yaml-cfg file: {why}", field=field, got=str(got),
-                   hint="--target megatron or --target model-args")
+def _refused(field: str, why: str, got: object, pins: tuple[str, ...] = ()) -> Problem:
+    hint = "".join(f"--pin {pin}, " for pin in pins) + "--target megatron or --target model-args"
+    return Problem(f"cannot be said in a --yaml-cfg file: {why}", field=field, got=str(got), hint=hint, pins=pins)

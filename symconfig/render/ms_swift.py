@@ -20,6 +20,7 @@ from symconfig.render.megatron_namespace import namespace
 
 NAME = "ms-swift"
 DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
+ASSUMES = {"backend": "megatron"}
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
@@ -128,9 +129,9 @@ def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:
     known = table.SAME | table.RENAMED.keys() | table.PASSED_ON | table.NOT_NEEDED.keys() | table.REFUSED_WITH
     for option in (option for group in groups for option in group.options):
         name = option[0].partition("=")[0]
-        field, why = table.REFUSED.get(name, (name, "it has no such argument"))
+        field, why, pins = table.REFUSED.get(name, (name, "it has no such argument", ()))
         if tuple(option) not in table.SAID and (name in table.REFUSED or name not in known):
-            yield _refused(field, why, " ".join(option))
+            yield _refused(field, why, " ".join(option), pins=pins)
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -153,7 +154,7 @@ def _adapter_problems(plan: Plan) -> Iterator[Problem]:
         yield _refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
     if plan.best.options.zero_stage > 1:
         yield _refused("zero_stage", "adapters beside Megatron-FSDP are not known to train",
-                       plan.best.options.zero_stage)
+                       plan.best.options.zero_stage, pins=("zero=..1",))
     unknown = targets - {part for parts in FUSED.values() for part in parts}
     split = {part for parts in FUSED.values() for part in targets & set(parts) if not set(parts) <= targets}
     if unknown or split:
@@ -175,5 +176,5 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
 
 
-def _refused(field: str, why: str, got: object, hint: str | None = None) -> Problem:
-    return Problem(f"ms-swift {RELEASE} cannot be told: {why}", field=field, got=str(got), hint=hint)
+def _refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
+    return Problem(f"ms-swift {RELEASE} cannot be told: {why}", field=field, got=str(got), hint=hint, pins=pins)

@@ -73,12 +73,16 @@ NOT_NEEDED = {
     "--ckpt-format": "torch_dist, or fsdp_dtensor with Megatron-FSDP, whatever is asked for",
     "--init-model-with-meta-device": "it loads the weights of a checkpoint in its own way",
 }
-REFUSED = {
-    "--grad-reduce-in-bf16": ("grad_bytes", "it accumulates and reduces the gradients of bf16 in fp32"),
-    "--megatron-fsdp-main-grads-dtype": ("grad_bytes", "it leaves the gradients of Megatron-FSDP in bf16"),
-    "--fine-grained-activation-offloading": ("activation_offload", "its trainer keeps activations on the GPU"),
-    "--overlap-moe-expert-parallel-comm": ("overlap.moe_a2a", "its trainer does not hide the experts' all-to-all"),
-    "--attention-backend": ("attention", "its packed sequences go with fused attention only"),
+# What of the plan it is, why, and the pins of which every plan that does without has one.
+REFUSED: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "--grad-reduce-in-bf16": ("grad_bytes", "it accumulates and reduces the gradients of bf16 in fp32", ()),
+    "--megatron-fsdp-main-grads-dtype": ("grad_bytes", "it leaves the gradients of Megatron-FSDP in bf16",
+                                         ("zero=..1",)),
+    "--fine-grained-activation-offloading": ("activation_offload", "its trainer keeps activations on the GPU",
+                                             ("activation_offload=0",)),
+    "--overlap-moe-expert-parallel-comm": ("overlap.moe_a2a", "its trainer does not hide the experts' all-to-all",
+                                           ("moe_overlap=off",)),
+    "--attention-backend": ("attention", "its packed sequences go with fused attention only", ()),
 }
 # Comes with one that is refused.
 REFUSED_WITH = frozenset(("--offload-modules",))

@@ -2,15 +2,17 @@
 
 A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
 `SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
+A target's `ASSUMES` are fields of a job that are so where the job does not say otherwise: whose framework it runs on.
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +30,8 @@ ENDING = ".j2"
 class Source:
     """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
     wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
-    `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher."""
+    `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
+    `assumes`: fields of a job that a target takes for granted."""
 
     name: str
     does: str
@@ -39,6 +42,7 @@ class Source:
     settings: tuple[Setting, ...] = ()
     foreign: bool = False
     start: str = ""
+    assumes: Mapping[str, str] = field(default_factory=dict)
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -92,12 +96,18 @@ def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
 
 def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
     """The sources of a package by name, found by looking at its modules; `folder`: where each has its templates."""
-    found: dict[str, Source] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        module: Any = importlib.import_module(f"{package.__name__}.{info.name}")
-        if isinstance(getattr(module, "NAME", None), str) and callable(getattr(module, "variables", None)):
-            found[module.NAME] = Source(
-                module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
-                (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
-                getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""))
-    return dict(sorted(found.items()))
+    found = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
+    return dict(sorted((each.name, each) for each in found if each is not None))
+
+
+def source(package: ModuleType, module_name: str, folder: Path) -> Source | None:
+    """That of one module; None where there is no such module, or it is none of a source."""
+    if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
+        return None
+    module: Any = importlib.import_module(f"{package.__name__}.{module_name}")
+    if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
+        return None
+    return Source(
+        module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
+        (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
+        getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""), assumes=getattr(module, "ASSUMES", {}))

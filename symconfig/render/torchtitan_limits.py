@@ -16,6 +16,7 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan
+from symconfig.solve.pins import other
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
 _OF_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
@@ -80,18 +81,18 @@ def _axes(plan: Plan) -> Iterator[Problem]:
     parallel, options, batch = plan.best.parallel, plan.best.options, plan.best.batch
     if parallel.etp > 1:
         yield Problem("torchtitan splits no expert over tensor ranks", field="etp", got=str(parallel.etp),
-                      hint="--pin etp=1")
+                      pins=("etp=1",))
     if parallel.cp > 1 and options.cp_comm == "a2a":
         yield Problem("torchtitan's context parallelism gathers keys and values, heads stay where they are",
-                      field="cp_comm", got="a2a", hint="--pin cp_comm=p2p, or --pin cp=1")
+                      field="cp_comm", got="a2a", pins=("cp_comm=p2p", "cp=1"))
     shards = parallel.cp * parallel.tp * (1 if options.zero_stage == 0 else parallel.dp)
     if shards % parallel.ep:
         yield Problem("torchtitan takes expert ranks from those that shard the weights", field="ep",
-                      got=str(parallel.ep), need=f"a divisor of {shards}")
+                      got=str(parallel.ep), need=f"a divisor of {shards}", pins=("zero=1..", *other("ep", parallel.ep)))
     divisor = (parallel.tp if options.sequence_parallel else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
     if batch.seq_length % divisor:
         yield Problem("torchtitan cuts a sequence into equal parts", field="seq_length", got=str(batch.seq_length),
-                      need=f"a multiple of {divisor}")
+                      need=f"a multiple of {divisor}", pins=(*other("tp", parallel.tp), *other("cp", parallel.cp)))
 
 
 def _pipeline(plan: Plan) -> Iterator[Problem]:
@@ -99,37 +100,40 @@ def _pipeline(plan: Plan) -> Iterator[Problem]:
     if parallel.vpp == 1:
         return
     microbatches = plan.best.batch.num_microbatches
+    # The number of micro-batches follows from these.
+    elsewhere = ("vpp=1", *other("pp", parallel.pp), *other("mbs", plan.best.batch.micro), *other("dp", parallel.dp))
     rounds = max(1, microbatches // parallel.pp)
     if microbatches % rounds:
         yield Problem("torch's interleaved schedule goes in equal rounds", field="num_microbatches",
-                      got=str(microbatches), need=f"a multiple of {rounds}")
+                      got=str(microbatches), need=f"a multiple of {rounds}", pins=elsewhere)
     elif group is not None and group != microbatches // rounds:
         yield Problem("torch's interleaved schedule takes its rounds from the number of micro-batches",
-                      field="microbatch_group_size", got=str(group), need=str(microbatches // rounds))
+                      field="microbatch_group_size", got=str(group), need=str(microbatches // rounds),
+                      pins=elsewhere)
 
 
 def _options(plan: Plan) -> Iterator[Problem]:
     options, recompute = plan.best.options, plan.best.options.recompute
     if options.precision != "bf16":
         yield Problem("torchtitan's training is in bf16 here; its low precisions scale in ways of their own",
-                      field="precision", got=options.precision, hint="--pin precision=bf16")
+                      field="precision", got=options.precision, pins=("precision=bf16",))
     whole = recompute.granularity == "full" and recompute.method == "uniform" and (recompute.num_layers or 1) == 1
     if recompute.granularity != "none" and not whole:
         yield Problem("torchtitan recomputes every layer whole, or by operators of its own choice", field="recompute",
                       got=" ".join((recompute.granularity, recompute.method or ",".join(recompute.modules))),
-                      hint="--pin recompute=none or --pin recompute=full")
+                      pins=("recompute=none", "recompute=full"))
     if (options.optimizer_offload, options.param_offload) not in ((0.0, False), (1.0, True)):
         yield Problem("torchtitan moves weights, gradients and optimizer to the host together",
                       field="optimizer_offload", got=f"{options.optimizer_offload:g} of the optimizer, weights "
-                      f"{'too' if options.param_offload else 'not'}", hint="--pin optimizer_offload=0")
+                      f"{'too' if options.param_offload else 'not'}", pins=("optimizer_offload=0",))
     if options.activation_offload:
         yield Problem("torchtitan keeps activations on the GPU", field="activation_offload",
-                      hint="--pin activation_offload=0")
+                      pins=("activation_offload=0",))
     if options.moe_dispatcher not in (None, "alltoall"):
         yield Problem("only torchtitan's standard dispatch, an all-to-all, is written", field="moe_dispatcher",
                       got=options.moe_dispatcher)
     if options.overlap.moe_a2a:
-        yield Problem("torchtitan waits for the experts' all-to-all", field="moe_overlap", hint="--pin moe_overlap=off")
+        yield Problem("torchtitan waits for the experts' all-to-all", field="moe_overlap", pins=("moe_overlap=off",))
 
 
 def _run(plan: Plan) -> Iterator[Problem]:

@@ -36,10 +36,10 @@ def problems(plan: Plan) -> Iterator[Problem]:
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
         yield Problem("Transformers recomputes all layers or none", field="recompute",
-                      got=f"the first {recompute.num_layers} of {layers}", hint="--pin recompute=none")
+                      got=f"the first {recompute.num_layers} of {layers}", pins=("recompute=none", "recompute=full"))
     if plan.best.parallel.ep > 1:
         yield Problem("AutoEP is started by the generated training script only", field="ep",
-                      got=str(plan.best.parallel.ep), hint="--pin ep=1")
+                      got=str(plan.best.parallel.ep), pins=("ep=1",))
 
 
 def schedule_problems(plan: Plan) -> Iterator[Problem]:

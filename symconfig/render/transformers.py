@@ -18,6 +18,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "transformers"
 DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON with \"auto\", launch.sh"
+ASSUMES = {"backend": "deepspeed"}
 RELEASE = "5.23.0"
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 

@@ -15,7 +15,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.format import count
 from symconfig.plan import Plan
 from symconfig.plan_history import History
-from symconfig.render import render
+from symconfig.render import own_target, render
 from symconfig.render.answer import TOP, answer
 from symconfig.replan import keep
 from symconfig.replan.asked import inputs
@@ -169,8 +169,8 @@ def _drift(old: Plan) -> Drift | None:
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
     """Names of rendered files that are not the same; None for plans of two frameworks, or one that has no files."""
-    target = new.best.target.backend
-    if old.best.target.backend != target:
+    target = own_target(new)
+    if own_target(old) != target:
         return None
     try:
         before, after = ({item.path: item.text for item in render(plan, target)} for plan in (old, new))

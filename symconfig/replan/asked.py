@@ -36,6 +36,8 @@ def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
     usual: dict[str, Any] = {}
     if "model" in asked:
         usual |= {"task": "lora" if adapter else "pretrain", "backend": "deepspeed" if adapter else "megatron"}
+    if "target" in asked:
+        usual["backend"] = old.job.backend  # the target's own
     if "cluster" in asked:
         usual["precision"] = "bf16" if old.cluster.gpu.peak_flops.bf16 is not None else "fp16"
     return [name for name, value in usual.items() if getattr(old.job, name) == value]

@@ -12,6 +12,8 @@ from symconfig.cost.step import host_bytes
 from symconfig.errors import InputError
 from symconfig.graph.operator import LAYER
 from symconfig.plan import Candidate, Plan
+from symconfig.render.answer import refused as untold
+from symconfig.solve import candidate as candidates
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.overlap import lacking, overlapped
@@ -88,7 +90,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
     found = replace(found, request=wanted)
-    if refused := _refused(found):
+    if refused := _refused(found) or _untold(plan, found):
         return Verdict(refused)
     parts = detail(found)
     used, step_s = device_bytes(max(parts.peaks), found.machine, wanted.framework), refined_s(found, parts)
@@ -124,6 +126,14 @@ def _unknown(asked: Request, c: Configuration) -> str:
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""
+
+
+def _untold(plan: Plan, found: Found) -> str:
+    """What the job's target cannot be told of it; its framework's own refusals are known by now."""
+    if plan.job.target is None:
+        return ""
+    problems = untold(replace(plan, best=candidates.detail(found, plan.cluster, plan.job)))
+    return "; ".join(problem.what for problem in problems)
 
 
 def _refused(found: Found) -> str:

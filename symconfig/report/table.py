@@ -26,9 +26,10 @@ def blocks(plan: Plan) -> list[Block]:
 def headline(plan: Plan) -> str:
     """Model, cluster, framework and batch in two lines."""
     best, batch = plan.best, plan.best.batch
-    framework = _FRAMEWORKS[best.target.backend]
+    framework = f"{_FRAMEWORKS[best.target.backend]} {best.target.version}"
+    runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
     return (f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
-            f"({plan.cluster.name}), for {framework} {best.target.version}\n"
+            f"({plan.cluster.name}), for {runs}\n"
             f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
             f"{best.options.precision}")
 

@@ -20,6 +20,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
+EQUAL = "equal"  # for layout: every chunk has as many layers
+_SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
+_NO_END = 2**31
 _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
 
 
@@ -31,6 +34,7 @@ class Pins:
     words: Mapping[str, str]
     fraction: float | None = None  # optimizer_offload
     layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
+    equal: bool = False  # every chunk has as many layers
 
     def allows(self, name: str, value: int) -> bool:
         low, high = self.ranges.get(name, (0, 2**62))
@@ -47,6 +51,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
     fraction = layout = None
+    equal = False
     for name, raw in pins.items():
         value = raw.strip()
         if name in DEGREES:
@@ -65,6 +70,8 @@ def parse(pins: Mapping[str, str]) -> Pins:
             fraction = _fraction(value)
             if fraction is None:
                 problems.append(_problem(name, raw, "a share from 0 to 1"))
+        elif name == "layout" and value == EQUAL:
+            equal = True
         elif name == "layout":
             layout = value  # held against the model and the target where they are known
         elif name in WORDS:
@@ -79,7 +86,45 @@ def parse(pins: Mapping[str, str]) -> Pins:
             )
     if problems:
         raise InputError(problems)
-    return Pins(ranges, words, fraction, layout)
+    return Pins(ranges, words, fraction, layout, equal)
+
+
+def other(name: str, value: int) -> tuple[str, ...]:
+    """Pins of a degree of which every other value has one."""
+    below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
+    return (*below, f"{name}={value + 1}..")
+
+
+def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
+    """The pins with others, each NAME=VALUE, beside them; None where nothing has both."""
+    found = dict(pins)
+    for pin in more:
+        name, _, value = pin.partition("=")
+        both = _both(name, found[name].strip(), value) if name in found else value
+        if both is None:
+            return None
+        found[name] = both
+    return found
+
+
+def _both(name: str, one: str, another: str) -> str | None:
+    """A value of the pin for what has both of these."""
+    if name in DEGREES:
+        first, second = _range(one), _range(another)
+        return None if first is None or second is None else _spelled(max(first[0], second[0]), min(first[1], second[1]))
+    if one in _SWITCHES and _SWITCHES[one] == _SWITCHES.get(another):
+        return one
+    if name == "optimizer_offload" and _fraction(one) == _fraction(another):
+        return one
+    narrow, wide = (one, another) if len(one) > len(another) else (another, one)
+    return narrow if narrow == wide or (name == "recompute" and narrow.startswith(f"{wide}:")) else None
+
+
+def _spelled(low: int, high: int) -> str | None:
+    """A range as `_range` reads it; nothing where it is empty."""
+    if low >= high:
+        return str(low) if low == high else None
+    return f"{low or ''}..{'' if high >= _NO_END else high}"
 
 
 def _range(value: str) -> tuple[int, int] | None:
@@ -88,7 +133,7 @@ def _range(value: str) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(value)
     if match is None or value == "..":
         return None
-    return int(match[1] or 0), int(match[2] or 2**31)
+    return int(match[1] or 0), int(match[2] or _NO_END)
 
 
 def _fraction(value: str) -> float | None:

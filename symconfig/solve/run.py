@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION, machine
@@ -21,6 +21,7 @@ from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
+from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.weigh import weigh
 from symconfig.targets import DEEPSPEED_RELEASE, PRECISIONS, Precision
 
@@ -140,9 +141,11 @@ def request(
 
 
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
-    """What the job's target can run, with the stages that a person may pin."""
+    """What the job's framework can run, with the stages that a person may pin."""
     version = _version(job)
     found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention != "unfused")
+    if pins.equal:
+        return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)
 
 
