@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-engines megatron-source templates launchers readme sessions clean
+.PHONY: help demo test lint bench accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -23,6 +23,7 @@ help:
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
+	@echo 'make verify-training  start every format for real on CPU ranks, into docs/training.md (MEGATRON_PATH=FOLDER)'
 	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
@@ -93,6 +94,11 @@ verify-real: $(VENV)/.megatron
 FORMATS ?=
 verify-formats: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_formats $(FORMATS) --torch '$(TORCH)'
+
+# Real starts on two CPU ranks, of formats of Megatron-LM with its checkout. Some only: TRAINING='mixtral llamafactory'.
+TRAINING ?=
+verify-training: $(VENV)/.megatron
+	$(BIN)/python -m tests.verify_training $(TRAINING) --torch '$(TORCH)'
 
 # Ray and Dask have an environment of their own, too: neither is needed to plan.
 ENGINES := .venv-engines

@@ -69,7 +69,10 @@ def _loop(plan: Plan) -> Iterator[Row]:
                              f"{batch.num_microbatches} micro-batches already",))
     yield Row("AdamW", (f"lr={training.lr}, betas=({training.adam_beta1}, {training.adam_beta2}), "
                         f"eps={training.adam_eps}, weight_decay={training.weight_decay}",))
+    ranks = plan.best.parallel.world_size
     yield Row("schedule", (f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
-                           f"warm-up, {training.train_iters} steps",))
+                           f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
+                           f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
+                           f"step is {ranks} of its steps, one for each process",))
     recomputed = deepspeed_launch.recompute_layers(plan) != 0
     yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))

@@ -33,7 +33,7 @@ class Flavor:
 
 @cache
 def flavors() -> tuple[Flavor, ...]:
-    """torchtitan's models, without its small ones for debugging."""
+    """torchtitan's models; of its small ones for debugging that of Llama alone."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(Flavor(row.pop("module"), row.pop("flavor"), row) for row in rows)
 

@@ -78,7 +78,8 @@ def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote
                     raise SystemExit(f"{path}:{number}: {type(error).__name__}: {error}") from error
                 ids += more_ids
                 labels += [IGNORE, *more_labels[1:]]  # the document before says nothing of this one's first token
-    starts = range(0, len(ids) - length, length)
+    labels.append(IGNORE)  # nothing is known of what follows the last token
+    starts = range(0, len(ids) - length + 1, length)
     if not starts:
         raise SystemExit(f"{', '.join(paths)}: {len(ids)} tokens are too few for a sequence of {length}")
     return [(ids[i:i + length], labels[i + 1:i + length + 1]) for i in starts]

@@ -87,7 +87,8 @@ def test_what_cannot_be_read_names_file_and_line(sequences: ModuleType, tmp_path
         sequences.read([path], 2, None, False)
     Path(path).write_text('{"input_ids": [1, 2]}\n')
     with pytest.raises(SystemExit, match="2 tokens are too few"):
-        sequences.read([path], 2, None, False)
+        sequences.read([path], 3, None, False)
+    assert sequences.read([path], 2, None, False) == [([1, 2], [2, sequences.IGNORE])]  # no token is left out
 
 
 @pytest.mark.parametrize(("document", "said"), [

@@ -1,0 +1,114 @@
+"""The small jobs that are started for real: tiny models of real families, two ranks, and what is to be split."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import symconfig
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.plan import Plan
+from tests.sample_models import sample_cluster, sample_model
+
+RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
+TINY: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+           "router_aux_loss_coef": 0.02}
+ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama2-13b", {}),
+    "qwen2": ("qwen2.5-7b", {}),
+    "qwen2 with LoRA": ("qwen2.5-7b", {"adapter": ADAPTER}),
+    "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
+    # torchtitan's own model for debugging, which is what it has of this size
+    "llama of torchtitan": ("llama2-13b", {
+        "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "vocab_size": 2048, "rope_theta": 500000.0, "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192}}),
+}
+TRAINING: dict[str, Any] = {"lr": 2e-3, "min_lr": 2e-4, "lr_warmup_iters": 2, "train_iters": STEPS, "log_interval": 1,
+                            "save_interval": 1000}
+ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
+MEGATRON = ("megatron", "megatron-yaml", "model-args")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A plan, and the formats that carry it: on the same data, their losses are the same.
+
+    formats: targets, or launchers that start the generated script. pins: what is decided beforehand, so that the plan
+    is of the kind that is to be tried; the rest is solved. nodes: of the cluster; ranks on one machine in any case.
+    """
+
+    name: str
+    family: str
+    backend: Literal["megatron", "deepspeed"]
+    formats: tuple[str, ...]
+    pins: dict[str, int | str] = field(default_factory=dict)
+    nodes: int = 1
+
+    @property
+    def trains_on_files(self) -> bool:
+        """Megatron-LM has data and weights of its own for a first run; to the others they are given."""
+        return self.formats[0] not in MEGATRON
+
+    def plan(self) -> Plan:
+        training = {**TRAINING, "lr": 2e-2, "min_lr": 2e-3} if "LoRA" in self.family else TRAINING
+        return symconfig.plan(tiny(self.family), cluster(self.nodes), RANKS, SEQUENCES, LENGTH,
+                              backend=self.backend, pins={"mbs": 2, **self.pins}, training=training, top=1).plan
+
+
+def tiny(family: str) -> ModelDescriptor:
+    name, more = FAMILIES[family]
+    return sample_model(name, **{**TINY, **more})
+
+
+def cluster(nodes: int) -> ClusterDescriptor:
+    """Of so many nodes for the ranks. Within nodes of one GPU nothing is joined: they have no level of their own."""
+    made = sample_cluster(gpus_per_node=RANKS // nodes)
+    return made.model_copy(update={"levels": made.levels[1:]}) if nodes == RANKS else made
+
+
+def learning_rate(plan: Plan, step: int) -> float:
+    """Of the step with this number, from 0: the plan's warm-up from nothing, then its cosine."""
+    training = plan.job.training
+    warmup, steps = training.lr_warmup_iters, training.train_iters
+    if step < warmup:
+        return training.lr * step / warmup
+    done = (step - warmup) / (steps - warmup)
+    return training.min_lr + (training.lr - training.min_lr) * (1 + math.cos(math.pi * done)) / 2
+
+
+CASES = (
+    Case("llama, ZeRO-1", "llama", "deepspeed", ZERO, {"zero": 1}),
+    Case("llama, ZeRO-2", "llama", "deepspeed", ZERO, {"zero": 2}),
+    Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", ("torchrun", "slurm", "ray"), {"zero": 2}, nodes=2),
+    Case("llama, ZeRO-3", "llama", "deepspeed", ZERO, {"zero": 3}),
+    Case("qwen2 with LoRA, ZeRO-2", "qwen2 with LoRA", "deepspeed", ("deepspeed", "transformers", "accelerate"),
+         {"zero": 2}),
+    Case("llama, AutoTP", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"tp": 2, "zero": 1}),
+    Case("llama, Ulysses, ZeRO-2", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"),
+         {"cp": 2, "zero": 2}),
+    Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
+    Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
+    Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
+    Case("qwen2, tp 2 with sequence parallelism", "qwen2", "megatron", MEGATRON, {"tp": 2, "sp": 1}),
+    Case("llama, pp 2", "llama", "megatron", MEGATRON, {"pp": 2, "vpp": 1}),
+    Case("llama, pp 2, interleaved", "llama", "megatron", ("megatron", "model-args"), {"pp": 2, "vpp": 2}),
+    Case("mixtral, ep 2", "mixtral", "megatron", MEGATRON, {"ep": 2, "tp": 1, "pp": 1}),
+    Case("torchtitan's llama, FSDP", "llama of torchtitan", "deepspeed", ("torchtitan",), {"zero": 3}),
+    Case("torchtitan's llama, tp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"tp": 2, "sp": 1}),
+    Case("torchtitan's llama, pp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"pp": 2, "vpp": 1}),
+)
+
+# What is not started here, and why.
+_PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
+LEFT_OUT = {
+    "bridge": "Megatron-Bridge needs a GPU", "ms-swift": "ms-swift's Megatron needs a GPU",
+    "pytorchjob": _PODS, "trainjob": _PODS, "skypilot": "rents machines of a cloud",
+}

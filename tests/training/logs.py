@@ -1,0 +1,68 @@
+"""What each framework's log says of its steps."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tests.training.cases import LENGTH, SEQUENCES
+from tests.training.results import Step
+
+TRAIN_PY = re.compile(r"^step \d+ loss (\S+) lr (\S+) ", re.MULTILINE)
+BATCH = re.compile(r"micro-batch (\d+) x (\d+) x (\d+) sequences")
+MEGATRON = re.compile(r"iteration +\d+/.*?consumed samples: +(\d+).*?learning rate: (\S+) .*?lm loss: (\S+) ")
+LOGGED = re.compile(r"logged (\{.*\})$", re.MULTILINE)
+TRAINER = re.compile(r"(\{'loss'.*?\})")
+Reader = Callable[[str], list[Step]]
+
+
+def of_train_py(log: str) -> list[Step]:
+    """Of the generated script. The batch is in its first line."""
+    found = BATCH.search(log)
+    sequences = None if found is None else int(found[1]) * int(found[2]) * int(found[3])
+    return [Step(float(loss), float(rate), sequences) for loss, rate in TRAIN_PY.findall(log)]
+
+
+def of_megatron(log: str) -> list[Step]:
+    found = MEGATRON.findall(log)
+    rates = _of_the_step([float(rate) for _, rate, _ in found])
+    counts = [0, *(int(consumed) for consumed, _, _ in found)]
+    return [Step(float(loss), rate, after - before) for (_, _, loss), rate, (before, after) in zip(
+        found, rates, pairwise(counts), strict=True)]
+
+
+def of_scripts(log: str) -> list[Step]:
+    """Of those in scripts/."""
+    return [_step(json.loads(line)) for line in LOGGED.findall(log)]
+
+
+def of_titan(log: str) -> list[Step]:
+    return [_step({**line, "sequences": line["tokens"] / LENGTH}) for line in map(json.loads, LOGGED.findall(log))]
+
+
+def of_trainer(log: str) -> list[Step]:
+    """Of Trainer's own lines: dictionaries of Python with numbers as text.
+
+    Transformers 5.6 divides the sum of a step's losses by all its labels, of which the first of a sequence has none.
+    """
+    lines = [{name: float(value) for name, value in ast.literal_eval(line).items()} for line in TRAINER.findall(log)]
+    rates = _of_the_step([line["learning_rate"] for line in lines])
+    epochs = [0.0, *(line["epoch"] for line in lines)]
+    share = LENGTH / (LENGTH - 1)
+    return [_step({**line, "loss": line["loss"] * share, "learning_rate": rate,
+                   "sequences": round((after - before) * SEQUENCES)})
+            for line, rate, (before, after) in zip(lines, rates, pairwise(epochs), strict=True)]
+
+
+def _step(line: dict[str, Any]) -> Step:
+    return Step(float(line["loss"]), float(line["learning_rate"]), line["sequences"])
+
+
+def _of_the_step(rates: Sequence[float]) -> list[float]:
+    """Megatron-LM and Trainer log a step's rate when the schedule has moved on. The first step's is not told: all
+    plans here warm up from 0, and a loss that does not move in the first step says the same."""
+    return [0.0, *rates[:-1]]

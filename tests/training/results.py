@@ -1,0 +1,103 @@
+"""What came of every start, kept as JSON beside the page that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+HEAD = """# Every format, started for real
+
+Written by `make verify-training`. A tiny model is planned, written in a format and started on two ranks of this machine
+as a person would: by the launch script of its folder, with the framework's own trainer. No GPU is there, so ranks talk
+over gloo, and what only a GPU has is stood in for; the second table says what that was. A run has passed when its
+losses are finite and fall, and steps, sequences of a step and every step's learning rate are those of the plan. Formats
+of one plan train on the same data, on the same weights or on those of the same seed: `apart` is the largest relative
+difference of a step's loss from that of the format that stands first.
+
+| plan | format | ranks | steps | sequences a step | first loss | last loss | apart | |
+|---|---|---|---|---|---|---|---|---|
+"""
+NOT = "not started"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as the framework's log says it. sequences: None where the log has no count of them."""
+
+    loss: float
+    learning_rate: float
+    sequences: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One format of one plan. said: what went wrong; overrides: what had to be other than in the folder."""
+
+    format: str
+    ranks: int
+    steps: tuple[Step, ...] = ()
+    said: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.said
+
+
+Results = dict[str, tuple[Outcome, ...]]
+_READ = TypeAdapter(Results)
+
+
+def apart(one: Outcome, other: Outcome) -> float | None:
+    """The largest relative difference of the losses of two runs, step by step."""
+    if not one.steps or len(one.steps) != len(other.steps):
+        return None
+    return max(abs(a.loss - b.loss) / abs(a.loss) for a, b in zip(one.steps, other.steps, strict=True))
+
+
+def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
+    """docs/training.md."""
+    text = HEAD + "".join(_row(plan, item, outcomes[0]) for plan, outcomes in results.items() for item in outcomes)
+    text += "\n## What was other than in the folder\n\n| format | without a GPU |\n|---|---|\n"
+    return text + "".join(_overrides(results))
+
+
+def _row(plan: str, item: Outcome, first: Outcome) -> str:
+    if not item.steps:
+        return f"| {plan} | {item.format} | {item.ranks} | {NOT} | | | | | {' '.join(item.said)} |\n"
+    sequences = sorted({f"{step.sequences:g}" for step in item.steps if step.sequences is not None})
+    gap = apart(first, item) if item is not first else None
+    shown = "" if gap is None else f"{gap:.1e}" if gap else "0"
+    state = "passed" if item.passed else f"**failed**: {' '.join(item.said)}"
+    return (f"| {plan} | {item.format} | {item.ranks} | {len(item.steps)} | {', '.join(sequences)} | "
+            f"{item.steps[0].loss:.4f} | {item.steps[-1].loss:.4f} | {shown} | {state} |\n")
+
+
+def _overrides(results: Mapping[str, tuple[Outcome, ...]]) -> Iterator[str]:
+    every = [item for outcomes in results.values() for item in outcomes]
+    for name in dict.fromkeys(item.format for item in every):
+        said = dict.fromkeys(text for item in every if item.format == name for text in item.overrides)
+        yield f"| {name} | {'; '.join(said) or 'nothing'} |\n"
+
+
+def read(docs: Path = DOCS) -> Results:
+    kept = docs / "training.json"
+    return _READ.validate_json(kept.read_bytes()) if kept.exists() else {}
+
+
+def record(results: Mapping[str, tuple[Outcome, ...]], order: Mapping[str, tuple[str, ...]], docs: Path = DOCS) -> None:
+    """Put these runs beside those that are known, in the `order` of plans and formats, and write the page anew."""
+    every = {(plan, item.format): item for known in (read(docs), results) for plan, outcomes in known.items()
+             for item in outcomes}
+    kept = {plan: tuple(every[plan, name] for name in formats if (plan, name) in every)
+            for plan, formats in order.items()}
+    kept = {plan: outcomes for plan, outcomes in kept.items() if outcomes}
+    data = {plan: [asdict(item) for item in outcomes] for plan, outcomes in kept.items()}
+    (docs / "training.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (docs / "training.md").write_text(page(kept), encoding="utf-8")

@@ -1,0 +1,126 @@
+"""How each format's folder is started on ranks without a GPU: what is given beside it, and what must be other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from symconfig.plan import Plan
+from symconfig.render import render, targets
+from symconfig.render.files import Files
+from tests.training import logs
+from tests.training.material import Material
+
+HERE = Path(__file__).resolve().parent
+SCRIPTS = HERE / "scripts"
+VERIFY = HERE.parents[1] / "symconfig" / "verify"
+GLOO = "gloo for NCCL"
+BF16 = "TrainingArguments told that there is bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """command: what is run in the folder, with `environment`; read: the steps of its log; overrides: what had to be
+    other than at a person's start; ahead: steps that the framework's schedule is before the plan's."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    read: logs.Reader
+    overrides: tuple[str, ...] = ()
+    ahead: int = 0
+
+
+def files(plan: Plan, name: str) -> Files:
+    """Of a target; of a launcher with the generated script."""
+    return render(plan, name) if name in targets() else render(plan, "deepspeed", (name,))
+
+
+Starter = Callable[[Plan, Path, Material | None], Start]
+LAUNCH = ("bash", "launch.sh")
+CPU = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def deepspeed(plan: Plan, folder: Path, material: Material | None) -> Start:
+    assert material is not None
+    given = {"MODEL": str(material.weights), "DATA": str(material.ids)}
+    return Start(LAUNCH, {**CPU, **given}, logs.of_train_py, ("DS_ACCELERATOR=cpu",))
+
+
+def torchrun(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """Every node's command at once."""
+    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
+    each = 'bash rendezvous.sh "127.0.0.1:$MASTER_PORT" & '
+    base = deepspeed(plan, folder, material)
+    return replace(base, command=("bash", "-c", f"{each * nodes}wait"))
+
+
+def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
+    nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
+    base = deepspeed(plan, folder, material)
+    return replace(base, command=(sys.executable, str(HERE / "in_slurm.py"), str(nodes)),
+                   overrides=(*base.overrides, "GPUs that slurmd claims", "nodes meet at 127.0.0.1"))
+
+
+def ray(plan: Plan, folder: Path, material: Material | None) -> Start:
+    gpus = plan.cluster.gpus_per_node
+    base = deepspeed(plan, folder, material)
+    nodes = str(plan.best.parallel.world_size // gpus)
+    return replace(base, command=("python3", str(HERE / "in_ray.py"), nodes, str(gpus)),
+                   overrides=(*base.overrides, "GPUs that Ray's nodes claim"))
+
+
+def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
+    return Start(LAUNCH, _script("with_trainer.py", plan, folder, material), logs.of_scripts,
+                 ("DS_ACCELERATOR=cpu", GLOO, BF16))
+
+
+def accelerate(plan: Plan, folder: Path, material: Material | None) -> Start:
+    return Start(LAUNCH, _script("with_accelerator.py", plan, folder, material), logs.of_scripts,
+                 ("DS_ACCELERATOR=cpu", GLOO))
+
+
+def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> dict[str, str]:
+    """For a training script of one's own, which gets its files by variables."""
+    assert material is not None
+    adapter = {"ADAPTER": str(folder)} if plan.model.adapter is not None else {}
+    return {**CPU, "SCRIPT": str(SCRIPTS / name), "MODEL": str(material.weights), "DATA": str(material.ids),
+            "PLAN": str(folder / "plan.json"), "PYTHONPATH": str(HERE / "trainer_on_cpu"), **adapter}
+
+
+def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
+    assert material is not None
+    options = (f"model_name_or_path={material.weights}", "train_from_scratch=false", "dataset=texts",
+               f"dataset_dir={material.texts}")
+    return Start((*LAUNCH, *options), {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}, logs.of_trainer,
+                 ("DS_ACCELERATOR=cpu", GLOO, BF16, "the weights and the data of the other formats, by its options"))
+
+
+def megatron(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """On its own mock data, by its own random weights."""
+    environment = {**CPU, "VERIFY": str(VERIFY), "MEGATRON_PATH": os.environ["MEGATRON_PATH"],
+                   "PYTHONPATH": str(HERE / "megatron_on_cpu")}
+    return Start(LAUNCH, environment, logs.of_megatron, (GLOO, "a GPU's calls of torch.cuda do nothing"))
+
+
+def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """Its data set for tests lies in the current folder."""
+    assert material is not None
+    shutil.copytree(material.texts, folder / "tests" / "assets" / "c4_test", ignore=shutil.ignore_patterns("*.json"))
+    options = (f"--hf_assets_path={material.weights}", "--dataloader.dataset=c4_test")
+    environment = {**CPU, "PYTHONPATH": str(HERE / "titan_on_cpu"), "TORCHDYNAMO_DISABLE": "1"}
+    return Start((*LAUNCH, *options), environment, logs.of_titan, (
+        "the CPU as torchtitan's device", "nothing compiled (TORCHDYNAMO_DISABLE=1)",
+        "torch's plain attention for FlexAttention, which has no backward on a CPU",
+        "torch.distributed.set_timeout, which torch 2.13 has not", "a tokenizer and a data set, by its options"),
+        ahead=1)
+
+
+STARTS: dict[str, Starter] = {
+    "deepspeed": deepspeed, "transformers": transformers, "accelerate": accelerate, "llamafactory": llamafactory,
+    "megatron": megatron, "megatron-yaml": megatron, "model-args": megatron,
+    "torchtitan": torchtitan, "torchrun": torchrun, "slurm": slurm, "ray": ray,
+}

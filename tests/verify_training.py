@@ -1,0 +1,138 @@
+"""Every format started for real: tiny plans, written, launched on two ranks of this machine, and held against the plan.
+
+`make verify-training` runs all cases and writes docs/training.md; TRAINING='text …' runs those whose plan or format
+holds a text, and renews their part of it. Formats of Megatron-LM need its checkout: MEGATRON_PATH=FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from symconfig.plan import Plan
+from symconfig.render.files import write
+from tests import verify_formats
+from tests.training import material
+from tests.training.cases import CASES, SEQUENCES, Case, learning_rate
+from tests.training.results import Outcome, Step, apart, read, record
+from tests.training.starts import STARTS, Start, files
+from tests.verify_formats import Format
+
+# Of one plan in several formats: the order in which bf16 numbers are added differs, and nothing else may.
+TOLERANCE = 2e-3
+RATE = 1e-3  # logs round a learning rate to four digits
+LEAST_FALL = 0.05
+LIMIT_S = 900
+WITHOUT_GPU = re.compile(r"^without a GPU: (.*)$", re.MULTILINE)
+
+
+def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
+    """Where a run is not that of the plan. ahead: steps that its schedule may be before the plan's."""
+    training = plan.job.training
+    if len(steps) != training.train_iters:
+        yield f"{len(steps)} steps, the plan has {training.train_iters}."
+        return
+    losses = [step.loss for step in steps]
+    if not all(map(math.isfinite, losses)):
+        yield f"the losses are not finite: {losses}."
+    elif losses[0] - losses[-1] < LEAST_FALL:
+        yield f"the loss does not fall: {losses}."
+    for number, step in enumerate(steps):
+        rate = learning_rate(plan, number + ahead)
+        if abs(step.learning_rate - rate) > RATE * training.lr:
+            yield f"step {number + 1} has the learning rate {step.learning_rate:.4g}, the plan has {rate:.4g}."
+        if step.sequences not in (None, SEQUENCES):
+            yield f"step {number + 1} takes {step.sequences:g} sequences, the plan has {SEQUENCES}."
+
+
+def launched(start: Start, folder: Path, python: str) -> tuple[int, str]:
+    """The status and the log of a start; whatever it has started is ended with it. python: of the format, whose
+    programs come first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = os.pathsep.join([str(Path(python).parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(start.command, cwd=folder, stdout=out, stderr=out, start_new_session=True,
+                                   env={**environment, "PATH": path, "MASTER_PORT": port, **start.environment})
+        try:
+            status = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+    return status, log.read_text(errors="replace")
+
+
+def run(case: Case, plan: Plan, name: str, folder: Path, made: material.Material | None, python: str) -> Outcome:
+    """Write a format, start it, and hear what it says."""
+    write(files(plan, name), folder)
+    start = STARTS[name](plan, folder, made)
+    status, log = launched(start, folder, python)
+    steps = tuple(start.read(log))
+    said = tuple(wrong(plan, steps, start.ahead))
+    if status:
+        said = (f"ended with {status}: {log.strip().splitlines()[-1][:200] if log.strip() else ''}", *said)
+    changed = tuple(text for line in WITHOUT_GPU.findall(log) for text in line.split(", "))
+    return Outcome(name, plan.best.parallel.world_size, steps, said, (*start.overrides, *changed))
+
+
+def judged(item: Outcome, first: Outcome) -> Outcome:
+    """With what is wrong where its losses are not those of the first format of its plan."""
+    gap = apart(first, item)
+    if gap is None or gap <= TOLERANCE:
+        return item
+    return replace(item, said=(*item.said, f"losses are up to {gap:.1e} apart from those of {first.format}."))
+
+
+def outcomes(case: Case, formats: Sequence[str], root: Path, torch: str) -> list[Outcome]:
+    """The formats of a case, each held against the first one, too."""
+    plan = case.plan()
+    made = material.prepare(plan, root / "material") if case.trains_on_files else None
+    found: list[Outcome] = list(read().get(case.name, ())[:1]) if case.formats[0] not in formats else []
+    for name in formats:
+        began = time.perf_counter()
+        python = verify_formats.python_of(Format(name, name, ()), torch)
+        item = run(case, plan, name, root / name, made, python)
+        if found:
+            item = judged(item, found[0])
+        found.append(item)
+        state = "passed" if item.passed else " ".join(item.said)
+        print(f"{case.name}: {name}: {state} ({time.perf_counter() - began:.0f} s)", flush=True)
+    return [item for item in found if item.format in formats]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("only", nargs="*", metavar="TEXT", help="cases whose plan or format is or holds this")
+    parser.add_argument("--torch", default="torch==2.13.0", help="what is installed where a format needs torch")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="render and run in DIR, and leave it there")
+    arguments = parser.parse_args(given)
+    results = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, case in enumerate(CASES):
+            formats = [name for name in case.formats if not arguments.only or any(
+                text == name or text in case.name for text in arguments.only)]
+            if "MEGATRON_PATH" not in os.environ and case.backend == "megatron" and case.formats[0] == "megatron":
+                print(f"{case.name}: left out: MEGATRON_PATH names no checkout of Megatron-LM", flush=True)
+            elif formats:
+                root = (arguments.keep or Path(scratch)).resolve() / str(number)
+                results[case.name] = tuple(outcomes(case, formats, root, arguments.torch))
+    record(results, {case.name: case.formats for case in CASES})
+    return 0 if all(item.passed for items in results.values() for item in items) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
