@@ -38,7 +38,7 @@ WITHOUT_GPU = re.compile(r"^without a GPU: (.*)$", re.MULTILINE)
 
 
 def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
-    """Where a run is not that of the plan. ahead: steps that its schedule may be before the plan's."""
+    """Where a run is not that of the plan. ahead: steps that its warm-up is before the plan's."""
     training = plan.job.training
     if len(steps) != training.train_iters:
         yield f"{len(steps)} steps, the plan has {training.train_iters}."
@@ -49,7 +49,7 @@ def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
     elif losses[0] - losses[-1] < LEAST_FALL:
         yield f"the loss does not fall: {losses}."
     for number, step in enumerate(steps):
-        rate = learning_rate(plan, number + ahead)
+        rate = learning_rate(plan, number, ahead)
         if abs(step.learning_rate - rate) > RATE * training.lr:
             yield f"step {number + 1} has the learning rate {step.learning_rate:.4g}, the plan has {rate:.4g}."
         if step.sequences not in (None, SEQUENCES):

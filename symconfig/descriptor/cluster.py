@@ -130,6 +130,8 @@ class ClusterDescriptor(Strict):
         if any(size is None for size in inner):
             raise ValueError("only the outermost level may have size: null")
         known = [size for size in inner if size is not None]
+        if 1 in known:
+            raise ValueError("a level of one GPU joins nothing: leave it out")
         for small, large in pairwise(known):
             if large % small or large <= small:
                 raise ValueError(f"level sizes must grow by whole factors, got {small} then {large}")

@@ -25,8 +25,8 @@ CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 
 OTHER = ("The plan was made for the other framework. torchtitan keeps weights and gradients in fp32 and shards them "
          "over the data ranks (FSDP2): times and bytes are only a first guess of what it takes")
-AHEAD = ("torchtitan's schedule is one step ahead of the other frameworks': its first step has the learning rate that "
-         "theirs have in the second")
+WARM_UP = ("torchtitan warms up one step earlier than the other frameworks: its first step has the learning rate that "
+           "theirs have in the second; from the end of the warm-up on they are the same")
 _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
 
 
@@ -147,8 +147,8 @@ def _environment(plan: Plan) -> tuple[Variable, ...]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    if plan.job.training.lr_warmup_iters or plan.job.training.lr_decay_style != "constant":
-        yield AHEAD
+    if plan.job.training.lr_warmup_iters:
+        yield WARM_UP
     if plan.best.options.zero_stage == 1:
         yield ("torchtitan has no ZeRO-1: weights and gradients are sharded with the optimizer's state, and gathered "
                "weights stay from a micro-batch's forward to its backward")

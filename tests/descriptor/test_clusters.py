@@ -232,6 +232,7 @@ def test_ones_own_cluster_is_one_file(tmp_path: Path) -> None:
     [
         ("size: 256", "size: 12", "whole factors"),
         ("size: null", "size: 4096", "null"),
+        ("size: 8", "size: 1", "joins nothing"),
         ("compute_units: 132", "compute_units: 132\n  colour: green", "colour"),
         ("value: 3.35e+12", "value: fast", "memory_bandwidth_bytes_per_s"),
     ],

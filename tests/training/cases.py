@@ -70,16 +70,17 @@ def tiny(family: str) -> ModelDescriptor:
 
 def cluster(nodes: int) -> ClusterDescriptor:
     """Of so many nodes for the ranks. Within nodes of one GPU nothing is joined: they have no level of their own."""
-    made = sample_cluster(gpus_per_node=RANKS // nodes)
-    return made.model_copy(update={"levels": made.levels[1:]}) if nodes == RANKS else made
+    made = sample_cluster(gpus_per_node=RANKS)
+    return made if nodes == 1 else made.model_copy(update={"gpus_per_node": 1, "levels": made.levels[1:]})
 
 
-def learning_rate(plan: Plan, step: int) -> float:
-    """Of the step with this number, from 0: the plan's warm-up from nothing, then its cosine."""
+def learning_rate(plan: Plan, step: int, ahead: int = 0) -> float:
+    """Of the step with this number, from 0: the plan's warm-up from nothing, then its cosine. ahead: steps by which a
+    framework's warm-up is before that."""
     training = plan.job.training
     warmup, steps = training.lr_warmup_iters, training.train_iters
     if step < warmup:
-        return training.lr * step / warmup
+        return training.lr * (step + ahead) / warmup
     done = (step - warmup) / (steps - warmup)
     return training.min_lr + (training.lr - training.min_lr) * (1 + math.cos(math.pi * done)) / 2
 

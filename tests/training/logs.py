@@ -12,7 +12,7 @@ from typing import Any
 from tests.training.cases import LENGTH, SEQUENCES
 from tests.training.results import Step
 
-TRAIN_PY = re.compile(r"^step \d+ loss (\S+) lr (\S+) ", re.MULTILINE)
+TRAIN_PY = re.compile(r"\bstep \d+ loss (\S+) lr (\S+) ")
 BATCH = re.compile(r"micro-batch (\d+) x (\d+) x (\d+) sequences")
 MEGATRON = re.compile(r"iteration +\d+/.*?consumed samples: +(\d+).*?learning rate: (\S+) .*?lm loss: (\S+) ")
 LOGGED = re.compile(r"logged (\{.*\})$", re.MULTILINE)

@@ -10,6 +10,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from tests.training.cases import LEFT_OUT
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEAD = """# Every format, started for real
 
@@ -65,7 +67,8 @@ def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
     """docs/training.md."""
     text = HEAD + "".join(_row(plan, item, outcomes[0]) for plan, outcomes in results.items() for item in outcomes)
     text += "\n## What was other than in the folder\n\n| format | without a GPU |\n|---|---|\n"
-    return text + "".join(_overrides(results))
+    text += "".join(_overrides(results)) + "\n## What is not started here\n\n"
+    return text + "".join(f"- {name}: {why}.\n" for name, why in LEFT_OUT.items())
 
 
 def _row(plan: str, item: Outcome, first: Outcome) -> str:

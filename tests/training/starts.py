@@ -25,7 +25,7 @@ BF16 = "TrainingArguments told that there is bf16"
 @dataclass(frozen=True, slots=True)
 class Start:
     """command: what is run in the folder, with `environment`; read: the steps of its log; overrides: what had to be
-    other than at a person's start; ahead: steps that the framework's schedule is before the plan's."""
+    other than at a person's start; ahead: steps that the framework's warm-up is before the plan's."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -115,7 +115,7 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     return Start((*LAUNCH, *options), environment, logs.of_titan, (
         "the CPU as torchtitan's device", "nothing compiled (TORCHDYNAMO_DISABLE=1)",
         "torch's plain attention for FlexAttention, which has no backward on a CPU",
-        "torch.distributed.set_timeout, which torch 2.13 has not", "a tokenizer and a data set, by its options"),
+        "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet", "a tokenizer and a data set, by its options"),
         ahead=1)
 
 

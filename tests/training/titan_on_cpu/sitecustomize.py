@@ -30,9 +30,27 @@ def stand_in() -> None:
         return factors(scatter, reduce, dtype, "mtia", *more)  # whose network, as gloo, has sums only
 
     sharding._get_gradient_divide_factors = summed
-    if not hasattr(torch.distributed, "set_timeout"):  # torchtitan 0.3 is made with a torch later than 2.13
-        torch.distributed.set_timeout = lambda timeout, group: None
+    later_torch()
     said()
+
+
+def later_torch() -> None:
+    """What torchtitan 0.3 asks of torch and 2.13 has not: timeouts that are set anew, and steps of a pipeline with
+    micro-batches that are already cut."""
+    import torch.distributed as dist
+    from torch.distributed.pipelining import schedules
+
+    dist.set_timeout = lambda timeout, group: None
+
+    def step(self: Any, *, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any, losses: Any, loss_kwargs: Any,
+             return_outputs: bool) -> None:
+        for stage in getattr(self, "_stages", None) or [self._stage]:
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs)
+
+    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        kind.step = step
 
 
 def attention(q: Any, k: Any, v: Any, *, block_mask: Any, scale: Any, enable_gqa: bool, **others: Any) -> Any:
