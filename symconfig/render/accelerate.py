@@ -74,5 +74,8 @@ def _loop(plan: Plan) -> Iterator[Row]:
                            f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
                            f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
                            f"step is {ranks} of its steps, one for each process",))
+    if plan.best.parallel.cp > 1:
+        yield Row("loss", ("over batch[\"shift_labels\"], which Ulysses puts in the place of labels; the mean over all "
+                           "tokens of the sp ranks, not of each rank's mean",))
     recomputed = deepspeed_launch.recompute_layers(plan) != 0
     yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))

@@ -151,6 +151,8 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     """What a training script decides itself, beside its TrainingArguments, with the plan's values."""
     yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
+    if plan.best.parallel.cp > 1:
+        yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
     if plan.model.adapter is not None:
         yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

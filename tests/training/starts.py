@@ -115,7 +115,8 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     return Start((*LAUNCH, *options), environment, logs.of_titan, (
         "the CPU as torchtitan's device", "nothing compiled (TORCHDYNAMO_DISABLE=1)",
         "torch's plain attention for FlexAttention, which has no backward on a CPU",
-        "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet", "a tokenizer and a data set, by its options"),
+        "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet",
+        "a tokenizer and a data set, by its options"),
         ahead=1)
 
 

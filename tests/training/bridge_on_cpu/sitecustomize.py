@@ -1,4 +1,4 @@
-"""A rank of Megatron-Bridge without a GPU, as megatron_on_cpu has one of Megatron-LM; the layers are megatron-core's own.
+"""A rank of Megatron-Bridge without a GPU, as megatron_on_cpu has one of Megatron-LM: layers are megatron-core's own.
 
 Python imports this by itself where the folder is on PYTHONPATH, and changes ranks only: torchrun gives LOCAL_RANK.
 VERIFY is the folder symconfig/verify.
@@ -15,7 +15,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard", "modelopt")
+ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard", "modelopt", "google",
+          "nvidia_resiliency_ext")
 
 
 class Absent:
@@ -51,6 +52,7 @@ def stand_in() -> None:
     shared = load("megatron_on_cpu", here.parent / "megatron_on_cpu" / "sitecustomize.py")
     shims, patches, kernels = (load(name, verify / f"{name}.py") for name in (
         "megatron_shims", "megatron_patches", "megatron_stand_ins"))
+    shims._skip_compilers()
     patches.device("cpu").__enter__()
     shared.gpu()
     shared.network()
@@ -66,6 +68,7 @@ def stand_in() -> None:
     config: Any = importlib.import_module("megatron.bridge.training.config")
     shims.claim_gpu(*shared.GPU.values())
     shims.claim_transformer_engine("2.12.0")
+    shared.helpers()
     shared.counts()
     patches.refusals()
     kernels.without_fp8()

@@ -30,7 +30,9 @@ def main() -> None:
         lora = peft.LoraConfig.from_pretrained(os.environ["ADAPTER"])
         model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
     rows = [json.loads(line)["input_ids"] for line in Path(os.environ["DATA"]).read_text().splitlines()]
-    loader = DataLoader(torch.tensor(rows), batch_size=batch["micro"])
+    sequences: Any = [{"input_ids": row, "labels": row, "position_ids": torch.arange(len(row))}
+                      for row in torch.tensor(rows)]
+    loader: Any = DataLoader(sequences, batch_size=batch["micro"])
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [{"params": [weight for weight in trained if weight.dim() > 1], "weight_decay": training["weight_decay"]},
               {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0}]
@@ -41,27 +43,43 @@ def main() -> None:
     schedule = get_scheduler("cosine_with_min_lr", optimizer, training["lr_warmup_iters"] * ranks,
                              training["train_iters"] * ranks, {"min_lr": training["min_lr"]})
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-    loop(accelerator, model, optimizer, loader, schedule, training["train_iters"])
+    parallel = plan["best"]["parallel"]
+    together = parallel["tp"] * parallel["cp"]  # ranks that work on the same sequences
+    loop(accelerator, model, optimizer, loader, schedule, training["train_iters"], together)
 
 
-def loop(accelerator: Accelerator, model: Any, optimizer: Any, loader: Any, schedule: Any, steps: int) -> None:
+def loss_of(accelerator: Accelerator, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The model's own; with Ulysses the mean over the tokens of all ranks that share the sequences."""
+    outputs = model(**batch)
+    if "shift_labels" not in batch:
+        return outputs.loss
+    labels, group = batch["shift_labels"], accelerator.torch_device_mesh["sp"].get_group()
+    own = torch.nn.functional.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
+    total = torch.distributed.nn.functional.all_reduce(own, group=group)
+    tokens = (labels != -100).sum()
+    torch.distributed.all_reduce(tokens, group=group)
+    return total / tokens
+
+
+def loop(accelerator: Accelerator, model: Any, optimizer: Any, loader: Any, schedule: Any, steps: int,
+         together: int) -> None:
     step = seen = 0
     losses: list[torch.Tensor] = []
     while step < steps:
-        for ids in loader:
+        for batch in loader:
             rate = schedule.get_last_lr()[0]
             with accelerator.accumulate(model):
-                loss = model(input_ids=ids, labels=ids).loss
+                loss = loss_of(accelerator, model, batch)
                 accelerator.backward(loss)
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
             losses.append(loss.detach().float())
-            seen += int(accelerator.reduce(torch.tensor(float(len(ids))), "sum"))
+            seen += int(accelerator.reduce(torch.tensor(float(len(batch["input_ids"]))), "sum"))
             if accelerator.sync_gradients:
                 step += 1
                 mean = accelerator.reduce(torch.stack(losses).mean(), "mean").item()
-                said = json.dumps({"loss": mean, "learning_rate": rate, "sequences": seen})
+                said = json.dumps({"loss": mean, "learning_rate": rate, "sequences": seen / together})
                 accelerator.print("logged", said, flush=True)
                 losses, seen = [], 0
             if step == steps:

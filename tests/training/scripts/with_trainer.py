@@ -41,7 +41,7 @@ def main() -> None:
         lora = peft.LoraConfig.from_pretrained(os.environ["ADAPTER"])
         model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
     rows = [json.loads(line)["input_ids"] for line in Path(os.environ["DATA"]).read_text().splitlines()]
-    sequences = [{"input_ids": row, "labels": row} for row in rows]
+    sequences = [{"input_ids": row, "labels": row, "position_ids": list(range(len(row)))} for row in rows]
     Trainer(model=model, args=args, train_dataset=sequences, callbacks=[Said(len(rows))]).train()
 
 
