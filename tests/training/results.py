@@ -25,7 +25,6 @@ difference of a step's loss from that of the format that stands first.
 | plan | format | ranks | steps | sequences a step | first loss | last loss | apart | |
 |---|---|---|---|---|---|---|---|---|
 """
-NOT = "not started"
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,12 @@ def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
 
 
 def _row(plan: str, item: Outcome, first: Outcome) -> str:
+    state = "passed" if item.passed else f"**failed**: {' '.join(item.said)}"
     if not item.steps:
-        return f"| {plan} | {item.format} | {item.ranks} | {NOT} | | | | | {' '.join(item.said)} |\n"
+        return f"| {plan} | {item.format} | {item.ranks} | 0 | | | | | {state} |\n"
     sequences = sorted({f"{step.sequences:g}" for step in item.steps if step.sequences is not None})
     gap = apart(first, item) if item is not first else None
     shown = "" if gap is None else f"{gap:.1e}" if gap else "0"
-    state = "passed" if item.passed else f"**failed**: {' '.join(item.said)}"
     return (f"| {plan} | {item.format} | {item.ranks} | {len(item.steps)} | {', '.join(sequences)} | "
             f"{item.steps[0].loss:.4f} | {item.steps[-1].loss:.4f} | {shown} | {state} |\n")
 

@@ -48,12 +48,14 @@ def main() -> None:
     loop(accelerator, model, optimizer, loader, schedule, training["train_iters"], together)
 
 
-def loss_of(accelerator: Accelerator, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The model's own; with Ulysses the mean over the tokens of all ranks that share the sequences."""
     outputs = model(**batch)
     if "shift_labels" not in batch:
         return outputs.loss
-    labels, group = batch["shift_labels"], accelerator.torch_device_mesh["sp"].get_group()
+    from deepspeed.runtime.sequence_parallel.parallel_state_sp import get_sequence_parallel_group
+
+    labels, group = batch["shift_labels"], get_sequence_parallel_group()
     own = torch.nn.functional.cross_entropy(outputs.logits.float().flatten(0, 1), labels.flatten(), reduction="sum")
     total = torch.distributed.nn.functional.all_reduce(own, group=group)
     tokens = (labels != -100).sum()
@@ -69,7 +71,7 @@ def loop(accelerator: Accelerator, model: Any, optimizer: Any, loader: Any, sche
         for batch in loader:
             rate = schedule.get_last_lr()[0]
             with accelerator.accumulate(model):
-                loss = loss_of(accelerator, model, batch)
+                loss = loss_of(model, batch)
                 accelerator.backward(loss)
                 optimizer.step()
                 schedule.step()

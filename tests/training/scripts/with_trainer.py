@@ -31,6 +31,13 @@ class Said(TrainerCallback):
                   flush=True)
 
 
+class InOrder(Trainer):
+    """Without shuffling."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
 def main() -> None:
     (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
     model = AutoModelForCausalLM.from_pretrained(os.environ["MODEL"], dtype=torch.bfloat16)
@@ -42,7 +49,8 @@ def main() -> None:
         model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
     rows = [json.loads(line)["input_ids"] for line in Path(os.environ["DATA"]).read_text().splitlines()]
     sequences = [{"input_ids": row, "labels": row, "position_ids": list(range(len(row)))} for row in rows]
-    Trainer(model=model, args=args, train_dataset=sequences, callbacks=[Said(len(rows))]).train()
+    every = sequences * args.max_steps  # one epoch: under Ulysses a second one would end at its start
+    InOrder(model=model, args=args, train_dataset=every, callbacks=[Said(len(every))]).train()
 
 
 if __name__ == "__main__":
