@@ -15,8 +15,8 @@ from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
-from symconfig.cost.stages import Points, Setting, Stages, stages
-from symconfig.cost.step import Cost, evaluate, total
+from symconfig.cost.stages import Points, Setting, Stages
+from symconfig.cost.step import Cost, total
 from symconfig.cost.table import Table
 
 Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks
@@ -30,21 +30,30 @@ class BlockCost:
     cost: Cost
 
 
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """No recompute (keep) and full recompute (again): rows of the policies in the table.
+
+    sums: of all policies at the `chosen` points of the table. plain: the cost of no recompute there.
+    """
+
+    keep: int
+    again: int
+    table: Table
+    chosen: NDArray[np.intp]
+    sums: Stages
+    plain: Cost
+
+
 def evaluate_block(
-    keep: Table,
-    again: Table,
-    chosen: NDArray[np.intp],
-    points: Points,
-    setting: Setting,
-    prefixes: Sequence[Prefix],
-    budget_bytes: float,
+    extremes: Extremes, points: Points, setting: Setting, prefixes: Sequence[Prefix], budget_bytes: float
 ) -> BlockCost:
-    """keep, again: the table under no recompute and under full recompute (one policy each), at the `chosen` points."""
-    plain_sums = stages(keep, setting.stages, chosen, setting.tied)
-    full_sums = stages(again, setting.stages, chosen, setting.tied)
-    plain = evaluate(plain_sums, points, setting)
+    """At every one of the points the fewest first layers of every chunk that, run again, fit the budget."""
+    plain, passes = extremes.plain, extremes.table.passes
+    plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.again)
     prefix = np.array(prefixes, dtype=np.float64)  # [s, layers, kinds]
-    change = again.passes[:, 0][..., chosen] - keep.passes[:, 0][..., chosen]  # [PASSES, kinds, n]
+    again, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
+    change = again - keep  # [PASSES, kinds, n]
     less = (prefix @ change[KEPT]) * heads_in_flight(prefix.sum(axis=2), points, setting)  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
     touched = prefix.sum(axis=2)[..., None] > 0

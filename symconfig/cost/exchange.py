@@ -11,7 +11,6 @@ from symconfig.cost.framework import CONTENTION
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages
-from symconfig.graph.layout import Kind
 
 EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not once a step
 # Share of a collective's time that the work of a pipeline beside it loses: NCCL's kernels hold 24 to 32 of 108 to 132
@@ -20,7 +19,7 @@ EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not on
 TAKEN = 0.2
 
 
-def ring(amount: Array, passes: float, ranks: Array, stride: object, machine: Machine) -> Array:
+def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
     """Seconds of a collective over `ranks`; 0 for a group of one."""
     return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
@@ -40,26 +39,27 @@ def exchange(sums: Stages, points: Points, setting: Setting) -> Exchange:
     messages = counts if framework.by_block else np.ones_like(counts)
     over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
 
-    def move(kind: Kind, dense_bytes: Array, expert_bytes: Array) -> Array:
-        passes = 2.0 if kind is Kind.ALL_REDUCE else 1.0
+    def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
+        """[k, s, n]: of k collectives at once."""
         seconds: Array = messages * ring(dense_bytes / messages, passes, points.shards, over, setting.machine)
-        if expert_bytes.any():
-            seconds = seconds + ring(expert_bytes, passes, points.expert_shards, over_experts, setting.machine)
+        some = expert_bytes.any(axis=(1, 2), keepdims=True)
+        if some.any():
+            of_experts = ring(expert_bytes, passes, points.expert_shards, over_experts, setting.machine)
+            seconds = seconds + np.where(some, of_experts, 0.0)
         return seconds
 
     reduced = sizes.gradient if framework.reduced_bytes is None else framework.reduced_bytes
-    reduce = move(
-        Kind.ALL_REDUCE if zero == 0 or framework.all_reduced_gradients else Kind.REDUCE_SCATTER,
-        reduced * sums.dense,
-        reduced * sums.expert,
-    )
+    twice = zero == 0 or framework.all_reduced_gradients  # an all-reduce; else a reduce-scatter, or an all-gather
+    passes = np.array([2.0 if twice else 1.0, 1.0])[:, None, None]
     if not zero:
+        reduce = move(passes[:1], reduced * sums.dense[None], reduced * sums.expert[None])[0]
         return Exchange(np.zeros_like(reduce), reduce)
     dense, expert = sizes.weight * sums.dense, sizes.weight * sums.expert
     if zero == 3:  # frozen weights are cut up, too
         dense = dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
         expert = expert + sizes.frozen * sums.frozen_expert
-    return Exchange(move(Kind.ALL_GATHER, dense, expert), reduce)
+    both = move(passes, np.stack((reduced * sums.dense, dense)), np.stack((reduced * sums.expert, expert)))
+    return Exchange(both[1], both[0])
 
 
 def exchanged_s(sums: Stages, points: Points, setting: Setting) -> Array:

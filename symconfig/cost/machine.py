@@ -64,6 +64,12 @@ class Machine:
     torch_workspace_bytes: float  # of cuBLAS, which PyTorch allocates itself
     engine_workspace_bytes: float  # the same of Transformer Engine
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All of it, hashable where no constant is an array."""
+        stated = (getattr(self, name) for name in Machine.__slots__ if name != "levels")
+        return (*stated, *self.levels.items())
+
 
 def constants(kernels: Kernels) -> dict[str, Number]:
     """The values of the kernels' constants by name."""

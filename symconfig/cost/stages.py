@@ -5,8 +5,8 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from symconfig.targets import ZeroStage
 LAST = ("mtp", "head")
 ENDS = ("embedding", *LAST)
 _WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
+_PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient", "ends")  # of `Stages`
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -142,6 +143,11 @@ class Stages:
             )
         )
 
+    def policy(self, row: int) -> Stages:
+        """One of the recompute policies, as the only one."""
+        passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
+        return replace(self, **passes)
+
     def shared(self, parts: int) -> Stages:
         """An equal share of everything."""
         whole = ("boundary", "replicated")
@@ -167,22 +173,16 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     sums = (counts @ passes[:KEPT]).transpose(0, 2, 1, 3)
     kept = (body @ passes[KEPT]).transpose(1, 0, 2)
     ends = (np.where(head, counts, 0.0) @ passes[KEPT]).transpose(1, 0, 2)
-    transient = np.array(
-        [
-            _at_once(table, shape.together, points)[:, count > 0].max(axis=1, initial=0.0)
-            + GRADIENT_BUFFER_BYTES * of["buffers"][count > 0].max(axis=0, initial=0.0)
-            + of["workspaces"][count > 0].max(axis=0, initial=0.0)
-            for shape, count in zip(shapes, counts, strict=True)
-        ]
-    )
+    most = _Most(table, points, passes[TRANSIENT], of)
+    kinds_of = [tuple(np.flatnonzero(count).tolist()) for count in counts]
+    transient = np.array([most.working(shape.together, has) for shape, has in zip(shapes, kinds_of, strict=True)])
     held = counts @ weights[: WEIGHTS.index("buffers")]
     vocabulary = counts @ (of["vocabulary"] + of["frozen_vocabulary"])
     more = _look_ups(table.kinds, counts, tied)
     held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
     held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
-    block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    largest = np.array([block[count > 0].max(axis=0, initial=0.0) for count in counts])
+    largest = np.array([most.parameters(has) for has in kinds_of])
     look_up, matrix, vector, of_experts = _widest(weights, counts)
     forward, backward, forward_comm, backward_comm, again = sums
     dense, expert, frozen, quantised, frozen_expert = held
@@ -215,9 +215,37 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     )
 
 
-def _at_once(table: Table, together: int, points: NDArray[np.intp]) -> Array:
-    """[policies, kinds, n]: bytes alive only while a block runs backward, with what so many layers bring back."""
-    transient: Array = table.passes[TRANSIENT][..., points]
+class _Most:
+    """The largest blocks of a stage, by the kinds that it has: stages that have the same ones share them."""
+
+    def __init__(self, table: Table, points: NDArray[np.intp], transient: Array, of: Mapping[str, Array]) -> None:
+        """transient: [r, kinds, n]; of: weights by name, [kinds, n]."""
+        self._table, self._points, self._transient, self._of = table, points, transient, of
+        self._block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
+        self._working: dict[tuple[int, tuple[int, ...]], Array] = {}
+        self._parameters: dict[tuple[int, ...], Array] = {}
+
+    def working(self, together: int, kinds: tuple[int, ...]) -> Array:
+        """[r, n]: bytes that are there while a block runs backward. together: layers that are recomputed at once."""
+        if (together, kinds) not in self._working:
+            mine = list(kinds)
+            at_once = _at_once(self._table, together, self._points, self._transient)
+            self._working[together, kinds] = (
+                at_once[:, mine].max(axis=1, initial=0.0)
+                + GRADIENT_BUFFER_BYTES * self._of["buffers"][mine].max(axis=0, initial=0.0)
+                + self._of["workspaces"][mine].max(axis=0, initial=0.0)
+            )
+        return self._working[together, kinds]
+
+    def parameters(self, kinds: tuple[int, ...]) -> Array:
+        """[n]: of the largest block."""
+        if kinds not in self._parameters:
+            self._parameters[kinds] = self._block[list(kinds)].max(axis=0, initial=0.0)
+        return self._parameters[kinds]
+
+
+def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
+    """[r, kinds, n]: bytes alive only while a block runs backward, with what so many layers bring back."""
     if together == 1:
         return transient
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]

@@ -6,24 +6,22 @@ pipeline degree fixed also dp and the number of microbatches).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
-from symconfig.cost.stages import Offload, Points, Setting, Stages, stages
-from symconfig.cost.table import Table
+from symconfig.cost.stages import Offload, Points, Setting, Stages
 from symconfig.cost.whole_gradients import whole_gradient_bytes
-from symconfig.targets import ZeroStage
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
+Column = Array | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,13 @@ class Cost:
     @property
     def stage_bytes(self) -> Array:
         return total(self.memory)
+
+    def policy(self, row: int) -> Cost:
+        """Of one recompute policy, as the only one."""
+        return Cost(
+            {name: part[row : row + 1] if len(part) > 1 else part for name, part in self.time.items()},
+            {name: part[:, row : row + 1] if part.shape[1] > 1 else part for name, part in self.memory.items()},
+        )
 
     @property
     def peak_bytes(self) -> Array:
@@ -59,7 +64,7 @@ def total(parts: dict[str, Array]) -> Array:
 
 def evaluate(sums: Stages, points: Points, setting: Setting) -> Cost:
     """Seconds and bytes of every candidate."""
-    return Cost(_time(sums, points, setting), _memory(sums, points, setting))
+    return Cost(time_s(sums, points, setting), memory_bytes(sums, points, setting))
 
 
 def _each_offload(array: Array) -> Array:
@@ -67,16 +72,28 @@ def _each_offload(array: Array) -> Array:
     return array[..., None, :]
 
 
-def _time(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
-    m = points.num_microbatches
+def time_s(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+    """Seconds by part, to be broadcast to [r, o, n]."""
     between = messages(sums, points, setting)
     stages = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
     parts = {name: _each_offload(part) for name, part in stages.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
-    framework = setting.framework
-    parts["overhead"] = (framework.step_overhead_s + m * framework.microbatch_overhead_s)[None, None, :]
+    parts["overhead"] = _overhead(points, setting)[None, None, :]
     return parts
+
+
+def _overhead(points: Points, setting: Setting) -> Array:
+    """[n]: of the step, and of its microbatches."""
+    framework = setting.framework
+    result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
+    return result
+
+
+def apart_s(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[o, n]: of a step, what is neither a pass through a stage nor an exchange: optimizer and overhead."""
+    result: Array = _optimizer(sums, points, setting) + _overhead(points, setting)
+    return result
 
 
 def _shards(points: Points, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
@@ -113,7 +130,7 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     return np.array(rows)
 
 
-def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+def memory_bytes(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     """Bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
         "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
@@ -125,21 +142,13 @@ def _memory(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
 
 def states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     """Weights, gradients and optimizer state: [s, o, n]."""
-    sizes, zero, dense = setting.bytes, setting.zero, _dense(sums, points, setting)
+    sizes, zero, offloads = setting.bytes, setting.zero, setting.offload
+    dense, expert = _each_offload(_dense(sums, points, setting)), _each_offload(sums.expert)
+    shards, stages = _shards(points, setting, True), (float(zero >= 1), float(zero >= 2), float(zero >= 3))
 
-    def each(weight: float, gradient: float, optimizer: float, device: float) -> Array:
-        result: Array = compiled.states_bytes(
-            dense,
-            sums.expert,
-            weight,
-            gradient,
-            optimizer,
-            *_shards(points, setting, True),
-            float(zero >= 1),
-            float(zero >= 2),
-            float(zero >= 3),
-            device,
-        )
+    def each(weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
+        """device, gradient: [o, 1], or for all offloads."""
+        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *shards, *stages, device)
         return result
 
     over, over_experts = _shards(points, setting, zero >= 3)
@@ -147,23 +156,21 @@ def states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
     cached = (sums.dense + sums.frozen - sums.vocabulary) / over + (sums.expert + sums.frozen_expert) / over_experts
-    whole = each(sizes.weight, 0.0, 0.0, 0.0) + held + sizes.weight_cache * cached
+    whole = each(sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + sizes.weight_cache * cached)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
-    live = 2.0 * sizes.weight * sums.largest if zero >= 3 else np.zeros_like(whole)
+    live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
+    beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
+    gradients = each(0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     return {
-        "weights": np.stack([live if offload.weights else whole + live for offload in setting.offload], axis=1),
-        "gradients": np.stack(
-            [
-                each(0.0, _gradient_bytes(setting, offload), 0.0, 0.0)
-                + whole_gradient_bytes(sums, points, setting, offload)
-                for offload in setting.offload
-            ],
-            axis=1,
-        ),
-        "optimizer state": np.stack(
-            [each(0.0, 0.0, sizes.optimizer, 1.0 - offload.optimizer) for offload in setting.offload], axis=1
-        ),
+        "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
+        "gradients": gradients + np.stack([np.broadcast_to(part, sums.dense.shape) for part in beside], axis=1),
+        "optimizer state": each(0.0, 0.0, sizes.optimizer, _column(1.0 - offload.optimizer for offload in offloads)),
     }
+
+
+def _column(values: Iterable[float]) -> Array:
+    """[o, 1]"""
+    return np.array([[float(value)] for value in values])
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
@@ -174,29 +181,20 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     return beside * (1 - offload.optimizer)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Lower bounds over all policies and offloads, [n]: nothing at this point is faster or leaner."""
+def bound_s(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[n]: no policy, offload or ZeRO stage is faster. sums: of a table whose one policy none beats (`bound_table`)."""
+    between = messages(sums, points, setting)
+    parts = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
+    return np.asarray(total(parts)[0])
 
-    step_s: Array
-    bytes: dict[ZeroStage, Array]
 
-
-def bound(table: Table, chosen: NDArray[np.intp], points: Points, settings: Sequence[Setting]) -> Bound:
-    """From a table whose one policy no policy can beat (`bound_table`)."""
-    sums = stages(table, settings[0].stages, chosen, settings[0].tied)
-    between, one = messages(sums, points, settings[0]), settings[0]
-    pipeline = total(
-        pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, one)
-    )[0]
-    held = {}
-    for setting in settings:
-        # Offloads are in rising order: the last one leaves least on the GPU.
-        lean = replace(setting, offload=setting.offload[-1:])
-        state = sum(part.min(axis=1) for part in states(sums, points, lean).values())
-        live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
-        held[setting.zero] = np.asarray((live + state).max(axis=0))
-    return Bound(pipeline, held)
+def bound_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
+    """[n]: no policy or offload is leaner at this ZeRO stage. sums: as of `bound_s`."""
+    # Offloads are in rising order: the last one leaves least on the GPU.
+    lean = replace(setting, offload=setting.offload[-1:])
+    state = sum(part.min(axis=1) for part in states(sums, points, lean).values())
+    live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
+    return np.asarray((live + state).max(axis=0))
 
 
 def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:

@@ -89,12 +89,7 @@ class Channels:
         default); one that runs beside its own backward does not wait.
         """
         work = self._work
-        made = np.zeros(len(work.kind), dtype=np.bool_)
-        made[list(work.last.values())] = True
-        makes = np.isin(work.kind, np.unique(work.kind[made]))
-        for stage in range(len(work.placed)):
-            tasks = np.flatnonzero(makes & (work.stage == stage))
-            place = np.flatnonzero(made[tasks])
+        for stage, (tasks, place) in enumerate(work.made):
             chunks = work.chunk[tasks[place]]
             behind = np.where(self._hide[chunks] > 0, 0, stage)
             after = tasks[np.minimum(place + behind, len(tasks) - 1)]

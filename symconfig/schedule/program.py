@@ -26,7 +26,8 @@ class Program:
     another stage. partner: [n], 1 + the forward that runs beside this backward, 0 for none; that forward itself only
     waits for its message, and both are done at the backward's end.
     placed: for each stage, the model's chunks that it holds. first, last: the first forward and the last gradient of
-    weights in each (stage, chunk).
+    weights in each (stage, chunk). made: for each stage, tasks of the kinds that make gradients of weights, and the
+    places among them of those after which a chunk's are complete.
     """
 
     stage: Ints
@@ -41,6 +42,7 @@ class Program:
     placed: tuple[tuple[int, ...], ...]
     first: dict[tuple[int, int], int]
     last: dict[tuple[int, int], int]
+    made: tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     first = _latest(forwards[::-1], stage, chunk, shape.chunks)
     last = _latest(gradients, stage, chunk, shape.chunks)
     placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
-    return Program(stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last)
+    made = tuple(_made(kind, stage == one, last) for one in range(shape.pp))
+    return Program(stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last, made)
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
@@ -143,6 +146,16 @@ def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> d
     latest = np.full((int(stage.max()) + 1) * chunks, -1)
     latest[stage[tasks] * chunks + chunk[tasks]] = tasks
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
+
+
+def _made(
+    kind: Ints, mine: Bools, last: dict[tuple[int, int], int]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """A stage's part of `Program.made`."""
+    complete = np.zeros(len(kind), dtype=np.bool_)
+    complete[list(last.values())] = True
+    tasks = np.flatnonzero(np.isin(kind, np.unique(kind[complete])) & mine)
+    return tasks, np.flatnonzero(complete[tasks])
 
 
 def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:

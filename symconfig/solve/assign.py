@@ -22,6 +22,7 @@ from symconfig.schedule.bounds import layout_bound_s
 from symconfig.schedule.times import Start
 from symconfig.solve.floor import Floors
 from symconfig.solve.found import Found
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.question import held_by_stages, question
 from symconfig.solve.split import Split
@@ -54,7 +55,7 @@ class Open:
     @property
     def table(self) -> Table:
         """Of its blocks alone."""
-        return self.floors.piece.whole().alone(self.rows, int(self.floors.places[self.n]))
+        return self.floors.piece.alone(tuple(self.rows), int(self.floors.places[self.n]))
 
     @property
     def hope_s(self) -> float:
@@ -175,6 +176,24 @@ class Layout:
         return forward.transpose(1, 0, 2), backward.transpose(1, 0, 2)
 
     @cached_property
+    def _path_s(self) -> Array:
+        """[q]"""
+        paired = self.floors.setting.framework.hide.experts > 0
+        return layout_bound_s(*self.passes, self.floors.points.num_microbatches[self.n], paired)
+
+    @property
+    def path_s(self) -> Array:
+        """[o, q]: no simulation is faster, were nothing exchanged."""
+        result: Array = self._path_s + self.floors.rest_s[:, self.n]
+        return result
+
+    def at(self, q: Places) -> Layout:
+        """Some of the places, with the passes and paths that are known of them."""
+        part, (forward, backward) = replace(self, r=self.r[q], n=self.n[q]), self.passes
+        vars(part).update(counts=self.counts, passes=(forward[..., q], backward[..., q]), _path_s=self._path_s[q])
+        return part
+
+    @cached_property
     def peak_bytes(self) -> Array:
         """[o, q]: of the fullest stage."""
         kinds, n = self.floors.kinds, self.n
@@ -210,7 +229,7 @@ class Layout:
 
     @cached_property
     def step_s(self) -> Array:
-        """[o, q]: no simulation is faster.
+        """[o, q]: no simulation is faster; never below `path_s`, and more work.
 
         Nothing starts before the first chunk's weights are there, and the step is not over before the first stage has
         reduced its first chunk's gradients.
@@ -221,9 +240,7 @@ class Layout:
         before, after, hide = overlap(floors.setting)
         wait = gather[0].sum(axis=0) if before is Start.APART else gather[0, 0] - hide[0, 0] * forward[0, 0]
         left = reduce[0].sum(axis=0) if after is Start.APART else reduce[0, 0] - hide[0, 0] * backward[0, 0]
-        paired = floors.setting.framework.hide.experts > 0
-        path = layout_bound_s(forward, backward, floors.points.num_microbatches[n], paired)
-        result: Array = np.maximum(wait, 0.0) + path + np.maximum(left, 0.0) + floors.rest_s[:, n]
+        result: Array = np.maximum(wait, 0.0) + self._path_s + np.maximum(left, 0.0) + floors.rest_s[:, n]
         return result
 
 
@@ -258,14 +275,21 @@ def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]
     return moved.gather[where][..., back], moved.reduce[where][..., back]
 
 
-def by_block(floors: Floors, split: Split, n: Places) -> Iterator[tuple[Layout, NDArray[np.bool_]]]:
-    """Layouts with the fewest first layers of every chunk run again that fit, and for which offloads [o, q] they do."""
+def by_block(
+    floors: Floors, split: Split, n: Places, below_s: float = np.inf
+) -> Iterator[tuple[Layout, NDArray[np.bool_]]]:
+    """Layouts with the fewest first layers of every chunk run again that fit, and for which offloads [o, q] they do.
+
+    Some that are no faster than a step time are left out."""
     left = np.isfinite(floors.step_s[-1][:, n])
     for first in range(1, split.longest_chunk):
-        if not left.any():
-            return
         layout = Layout(floors, split, np.zeros_like(n), n, first)
+        # With more layers run again it is slower yet.
+        near = np.flatnonzero((left & (layout.path_s < below_s * (1 + ROUNDING))).any(axis=0))
+        if not near.size:
+            return
+        layout, left, n = layout.at(near), left[:, near], n[near]
         fits = left & (layout.peak_bytes <= floors.piece.budget)
-        left &= ~fits
+        left = left & ~fits
         if fits.any():
             yield layout, fits

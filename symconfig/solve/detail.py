@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.block_recompute import evaluate_block
-from symconfig.cost.framework import element_bytes
-from symconfig.cost.lattice import Lattice
+from symconfig.cost.block_recompute import Extremes, evaluate_block
+from symconfig.cost.framework import Framework, element_bytes
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.machine import Machine
 from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, layers, stages
-from symconfig.cost.step import Cost, evaluate
+from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
-from symconfig.graph.model import derived
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.model import derived, structure
+from symconfig.graph.scheme import Scheme
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.space import Grid, columns, lattice
 from symconfig.solve.weigh import first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Detail:
-    """One candidate again: its parts, with a memory entry for every stage, and what the parts were made from."""
+    """One candidate again: its parts, with a memory entry for every stage, and what the parts were made from.
 
-    cost: Cost
+    by_block: the cost where the first layers of every chunk run again; None: it follows from the sums, as it is asked.
+    """
+
     sums: Stages
     points: Points
     setting: Setting
     table: Table
+    by_block: Cost | None = None
 
     @property
+    def cost(self) -> Cost:
+        return self.by_block or Cost(self._time, self._memory)
+
+    @cached_property
+    def _time(self) -> dict[str, Array]:
+        return time_s(self.sums, self.points, self.setting)
+
+    @cached_property
+    def _memory(self) -> dict[str, Array]:
+        return memory_bytes(self.sums, self.points, self.setting)
+
+    @cached_property
     def peaks(self) -> tuple[float, ...]:
         """Bytes allocated at the peak of every stage."""
-        return tuple(float(value) for value in self.cost.stage_bytes[:, 0, 0, 0])
+        memory = self.by_block.memory if self.by_block else self._memory
+        return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
 
 
 def sizes(found: Found, copies: int) -> Lattice:
@@ -67,11 +88,39 @@ def detail(found: Found, known: Lattice | None = None) -> Detail:
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
-    request, known = found.request, known or sizes(found, 1)
-    of_kind = derived(request.model, request.framework.implementation, found.scheme)
-    choices = [Choice(), WHOLE] if found.block_layers else [found.choice]
-    costs = block_costs(of_kind, known, found.machine, request.framework)
-    return detailed(found, table(costs, choices, resolve(of_kind, choices), found.machine, request.framework))
+    request, choices = found.request, (Choice(), WHOLE) if found.block_layers else (found.choice,)
+    if known is not None:
+        return detailed(found, _table(request.model, found.scheme, known, found.machine, request.framework, choices))
+    where = sizes(found, 1)
+    numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
+    key = (structure(request.model), found.scheme, numbers, found.machine.key, request.framework, choices)
+    return detailed(found, _table_once(_Point(key, found, where, choices)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A point of a lattice, equal to every other one where blocks cost the same."""
+
+    key: tuple[object, ...]
+    found: Found = field(compare=False)
+    where: Lattice = field(compare=False)
+    choices: tuple[Choice, ...] = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _table_once(point: _Point) -> Table:
+    """Kept, since searches show the same points again: other pipelines of theirs, other batches of one model."""
+    found = point.found
+    return _table(found.request.model, found.scheme, point.where, found.machine, found.request.framework, point.choices)
+
+
+def _table(
+    model: ModelDescriptor, scheme: Scheme, where: Lattice, machine: Machine, framework: Framework,
+    choices: Sequence[Choice],
+) -> Table:
+    of_kind = derived(model, framework.implementation, scheme)
+    costs = block_costs(of_kind, where, machine, framework)
+    return table(costs, choices, resolve(of_kind, choices), machine, framework)
 
 
 def detailed(found: Found, small: Table) -> Detail:
@@ -95,10 +144,11 @@ def detailed(found: Found, small: Table) -> Detail:
     where = columns(request, point, pp)
     sums = stages(small, shapes, every, setting.tied)
     if not found.block_layers:
-        return Detail(evaluate(sums, where, setting), sums, where, setting, small)
+        return Detail(sums, where, setting, small)
     prefixes = tuple(
         (first(found.split, stage, small.kinds, 0), first(found.split, stage, small.kinds, found.block_layers))
         for stage in range(pp)
     )
-    cost = evaluate_block(small.only(0), small.only(1), every, where, setting, prefixes, np.inf).cost
-    return Detail(cost, sums, where, setting, small)
+    plain = evaluate(sums.policy(0), where, setting)
+    cost = evaluate_block(Extremes(0, 1, small, every, sums, plain), where, setting, prefixes, np.inf).cost
+    return Detail(sums, where, setting, small, cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -13,7 +14,7 @@ from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import LAST, Points, Setting, Stages, StageShape, stages
-from symconfig.cost.step import evaluate
+from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.schedule.bounds import even_bound_s
@@ -115,19 +116,31 @@ def _at_stage(
     piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp]], below_s: float
 ) -> Iterator[Floors]:
     """Of one ZeRO stage."""
-    several = {vpp: chosen[_least_s(piece, setting.pp, vpp, chosen) < below_s] for vpp, chosen in several.items()}
-    every, pp, table = _all(several), setting.pp, piece.whole()
+    pp, table = setting.pp, piece.whole()
+    least = {vpp: _least_s(piece, pp, vpp, chosen) for vpp, chosen in several.items()}
+    several = {vpp: chosen[least[vpp] < below_s] for vpp, chosen in several.items()}
+    every = _all(several)
     if not every.size:
         return
     where = columns(piece.request, piece.candidates[:, every], pp)
+    # Neither weights nor a forward depend on what runs again.
+    even = stages(table.only(0), setting.stages, every, setting.tied).shared(pp)
+    rest = apart_s(even, where, setting)
+    leanest = rest.min(axis=0)
+    near = np.zeros(every.size, dtype=bool)
+    for vpp, chosen in several.items():
+        place = np.searchsorted(every, chosen)
+        below = least[vpp][least[vpp] < below_s] + leanest[place] < below_s
+        several[vpp] = chosen[below]
+        near[place[below]] = True
+    if not near.any():
+        return
+    every, where, even, rest = every[near], where.at(near), even.at(near), rest[:, near]
     kinds = kinds_alone(table, _totals(piece), every, where, setting)
     fewest = np.min([_fewest_held(where, replace(setting, vpp=vpp))[0] for vpp in several], axis=0)
     room = np.asarray(_may_fit(kinds, table.policies, fewest, np.zeros_like(fewest), piece.budget).any(axis=(0, 1)))
     if not room.any():
         return
-    even = stages(table, setting.stages, every, setting.tied).shared(pp)
-    time = evaluate(even, where, setting).time
-    rest = np.broadcast_to((time["optimizer"] + time["overhead"])[0], (len(setting.offload), every.size))
     for vpp, chosen in several.items():
         place = np.searchsorted(every, chosen)
         place = place[room[place]]
@@ -225,9 +238,16 @@ def _fewest_held(where: Points, setting: Setting) -> tuple[Array, Array]:
     layer each, how many more in all."""
     group = int(setting.microbatch_group)
     sizes, which = np.unique(where.num_microbatches, return_inverse=True)
-    moment = np.array([[held(stage, setting.pp, setting.vpp, group, int(m))[0] for m in sizes]
-                       for stage in range(setting.pp)])  # [pp, sizes, vpp]
-    fewest = moment.min(axis=2)
-    more = moment - fewest[..., None]
-    more[0, :, 0] = more[-1, :, -1] = 0.0  # chunks that may hold an end and no layer
-    return fewest[:, which], more.sum(axis=2)[:, which]
+    each = [_fewest_of(setting.pp, setting.vpp, group, int(m)) for m in sizes]
+    fewest, more = (np.stack(arrays, axis=1)[:, which] for arrays in zip(*each, strict=True))
+    return fewest, more
+
+
+@lru_cache(maxsize=4096)
+def _fewest_of(pp: int, vpp: int, group: int, microbatches: int) -> tuple[Array, Array]:
+    """[pp] each: the same of one number of microbatches."""
+    moment = np.array([held(stage, pp, vpp, group, microbatches)[0] for stage in range(pp)])  # [pp, vpp]
+    fewest = moment.min(axis=1)
+    more = moment - fewest[:, None]
+    more[0, 0] = more[-1, -1] = 0.0  # chunks that may hold an end and no layer
+    return fewest, more.sum(axis=1)

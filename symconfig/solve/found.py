@@ -77,20 +77,11 @@ class Weighed:
     leanest: Found | None = None
     candidates: int = 0
     feasible: int = 0
-    bounded: int = 0  # points that a lower bound ruled out
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
     pieces: list[Piece] = field(default_factory=list)  # all of the lattice that the target can run
-
-    @property
-    def worst_s(self) -> float:
-        """Step time that a candidate must beat to be shown."""
-        return max(found.score for found in self.best.values()) if len(self.best) >= self.top else float("inf")
-
-    @property
-    def best_s(self) -> float:
-        """Step time that a candidate must beat to be the answer."""
-        return min((found.score for found in self.best.values()), default=float("inf"))
+    worst_s: float = float("inf")  # step time that a candidate must beat to be shown
+    best_s: float = float("inf")  # step time that a candidate must beat to be the answer
 
     def add(self, found: Found) -> None:
         """Keep the best candidate of each choice of degrees, and of those the best few."""
@@ -100,6 +91,15 @@ class Weighed:
             self.best[key] = found
         if len(self.best) > self.top:
             del self.best[max(self.best, key=lambda name: self.best[name].order)]
+        scores = [found.score for found in self.best.values()]
+        self.worst_s, self.best_s = max(scores) if len(scores) >= self.top else float("inf"), min(scores)
+
+    def forget(self) -> list[Found]:
+        """The best so far, which are to be found again."""
+        ranked = self.ranked()
+        self.best.clear()
+        self.worst_s = self.best_s = float("inf")
+        return ranked
 
     def lean(self, found: Found) -> None:
         if self.leanest is None or found.device_bytes < self.leanest.device_bytes:

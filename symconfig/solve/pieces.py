@@ -53,11 +53,13 @@ class Piece:
     low: Table
     balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
     budget: float
+    whole_s: Array  # of a microbatch through the whole model at every point, under `low`
     least_s: Array  # lower bound of the step at every point, rising
     choices: list[Choice]
     policies: Policies
     made: Table | None = field(default=None)
     related: list[Relative] = field(default_factory=list)
+    single: dict[tuple[tuple[int, ...], int], Table] = field(default_factory=dict)
 
     def relative(self) -> list[Relative]:
         """Relative costs of every block at the piece's points."""
@@ -66,6 +68,12 @@ class Piece:
             where = lattice(self.request, self.candidates)
             self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks()]
         return self.related
+
+    def alone(self, rows: tuple[int, ...], point: int) -> Table:
+        """Some of the policies at one of the points, which a search asks for layout by layout."""
+        if (rows, point) not in self.single:
+            self.single[rows, point] = self.whole().alone(rows, point)
+        return self.single[rows, point]
 
     def whole(self) -> Table:
         if self.made is None:
@@ -124,7 +132,8 @@ class _Shared:
         counts = np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
         tp, cp, _, _, micro = grid
         # All blocks of all microbatches, spread over the stages without a bubble.
-        least = np.tensordot(counts, low.seconds[0], axes=1) * request.global_batch * tp * cp / (micro * request.gpus)
+        whole = np.tensordot(counts, low.seconds[0], axes=1)
+        least = whole * request.global_batch * tp * cp / (micro * request.gpus)
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
         balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
@@ -140,6 +149,7 @@ class _Shared:
                 low.at(mine),
                 balance,
                 largest_peak_bytes(usable, self.machine, request.framework),
+                whole[mine],
                 least[mine],
                 self.choices,
                 self.policies,

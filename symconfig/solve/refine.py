@@ -86,9 +86,7 @@ Node = Degree | Floors | Open | _Laid  # what is left, from the widest to one la
 
 def refine(weighed: Weighed) -> Proof:
     """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
-    known = weighed.ranked()
-    weighed.best.clear()
-    for found in known:
+    for found in weighed.forget():
         weighed.add(_simulated(found, detail(found)))
     return _Refinement(weighed).run()
 
@@ -230,22 +228,26 @@ class _Refinement:
         least = floors.points.num_microbatches * slowest + floors.rest_s.min(axis=0)
         r, n = np.nonzero((least < below) & (floors.step_s[:-1] < below).any(axis=1))
         if r.size:
-            layout = Layout(floors, split, r, n)
-            fits = (layout.peak_bytes <= floors.piece.budget) & np.isfinite(floors.step_s[r, :, n].T)
             best = slowest[r, n] <= floors.slowest_s[r, n] * (1 + ROUNDING)
+            layout = Layout(floors, split, r, n)
+            matters = np.flatnonzero(best | (layout.path_s < below).any(axis=0))
+            layout, best = layout.at(matters), best[matters]
+            r, n = layout.r, layout.n
+            fits = (layout.peak_bytes <= floors.piece.budget) & np.isfinite(floors.step_s[r, :, n].T)
             o, q = np.nonzero(fits & best)
             self.served[id(floors)][r[q], o, n[q]] = True
             self._put(layout, fits)
         points = np.flatnonzero((floors.step_s[-1] < below).any(axis=0))
         if points.size:
-            for layout, fits in by_block(floors, split, points):
+            for layout, fits in by_block(floors, split, points, below):
                 self._put(layout, fits)
 
     def _put(self, layout: Layout, fits: NDArray[np.bool_]) -> None:
         """The candidates that it fits and that may be fast enough; fits: [o, q]."""
-        if not fits.any():
+        near = np.flatnonzero((fits & (layout.path_s < self.below_s)).any(axis=0))
+        if not near.size:
             return
-        floors = layout.floors
+        floors, layout, fits = layout.floors, layout.at(near), fits[:, near]
         for o, q in np.argwhere(fits & (layout.step_s < self.below_s)):
             r = len(floors.choices) if layout.first else int(layout.r[q])
             n = int(layout.n[q])

@@ -8,6 +8,7 @@ from symconfig.cost.chunks import chunk_times
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
+from symconfig.cost.step import apart_s
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
@@ -49,13 +50,14 @@ def stage_seconds(parts: Detail, made: Times) -> Array:
 
 def refined_s(found: Found, parts: Detail) -> float:
     """Seconds of a step: where there is a pipeline, simulated."""
-    time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(found, parts):
-        return sum(time.values())
-    simulated = {*STAGES, BUBBLE, EXCHANGE} if found.zero < 2 else {*STAGES, BUBBLE}
-    rest = sum(value for name, value in time.items() if name not in simulated)
+        return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
+    sums, points, setting = parts.sums, parts.points, parts.setting
     end = _end_s(timeline(found, parts), parts)
-    return end + rest + (float(copies_s(parts.sums, parts.points, parts.setting)[0]) if found.zero < 2 else 0.0)
+    if found.zero < 2:
+        return end + float(apart_s(sums, points, setting)[0, 0]) + float(copies_s(sums, points, setting)[0])
+    rest = {name: part for name, part in parts.cost.time.items() if name not in (*STAGES, BUBBLE)}
+    return end + sum(float(part[0, 0, 0]) for part in rest.values())
 
 
 def refined_time(found: Found, parts: Detail) -> dict[str, float]:

@@ -13,18 +13,20 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.block_recompute import Prefix, evaluate_block
+from symconfig.cost.block_recompute import Extremes, Prefix, evaluate_block
+from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Points, Setting, Stages, distinct, stages
-from symconfig.cost.step import bound, evaluate, host_bytes
+from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
 from symconfig.pipeline_layout import LETTERS
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.gamma import Gammas
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
 from symconfig.solve.space import Request, columns, schemes
 from symconfig.solve.split import Split, splits
@@ -62,7 +64,6 @@ def weigh(
         if progress and weighed.candidates:
             progress(f"{weighed.candidates:,} candidates weighed", number / len(found))
         if piece.least_s[0] > weighed.worst_s and not weighed.exhaustive:
-            weighed.bounded += sum(rest.candidates.shape[1] for rest in found[number:])
             break
         for batch in _batches(piece, weighed):
             _one(batch, weighed)
@@ -76,11 +77,19 @@ def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
     kinds = sequence(request.model)
     for pp, vpp, chosen in ways(piece, weighed.refused):
         if not weighed.exhaustive:
-            chosen = chosen[piece.least_s[chosen] <= weighed.worst_s]
+            chosen = chosen[_least_s(piece, pp, vpp, chosen) <= weighed.worst_s]
         if not chosen.size:
             continue
         for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout):
             yield from _slices(piece, split, chosen, weighed)
+
+
+def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
+    """[n]: no split is faster by the formula. Its slowest stage takes an even share or more, without any message."""
+    where = columns(piece.request, piece.candidates[:, chosen], pp)
+    whole = piece.whole_s[chosen]
+    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, float(vpp)) * (1 - ROUNDING)
+    return np.maximum(result, piece.least_s[chosen])
 
 
 def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weighed) -> Iterator[_Batch]:
@@ -91,11 +100,12 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
     runnable = settings(space, split.pp, split.vpp, shapes, where)
     if not runnable:
         return
-    low = bound(space.low, chosen, where, runnable)
-    hopeful = low.step_s <= weighed.worst_s if not weighed.exhaustive else np.ones(chosen.size, dtype=bool)
-    weighed.bounded += int((~hopeful).sum())
+    low = stages(space.low, shapes, chosen, runnable[0].tied)
+    hopeful = np.full(chosen.size, weighed.exhaustive) | (bound_s(low, where, runnable[0]) <= weighed.worst_s)
+    if weighed.best and not hopeful.any():
+        return
     for setting in runnable:
-        floor = low.bytes[setting.zero]
+        floor = bound_bytes(low, where, setting)
         runs = ~request.limits.zero_refused(setting.zero, split.pp, where)
         fits = (floor <= space.budget) & runs
         weighed.refused.add(
@@ -199,15 +209,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         and piece.request.limits.block_recompute
         and batch.split.longest_chunk > 1
     ):
-        block = evaluate_block(
-            batch.table.only(keep),
-            batch.table.only(again),
-            batch.chosen,
-            batch.points,
-            batch.setting,
-            _prefixes(batch),
-            piece.budget,
-        )
+        extremes = Extremes(keep, again, batch.table, batch.chosen, batch.sums, cost.policy(keep))
+        block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         results.append(_Result.of(batch, step, np.broadcast_to(block.cost.peak_bytes, step.shape), block.layers))
     for result in results:

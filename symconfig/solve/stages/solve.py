@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 
 from symconfig.solve.stages.beam import beam
@@ -48,9 +49,49 @@ def solve(
     if problem.fixed is not None or not problem.layouts.any_cut:
         solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
     else:
-        solving.bounded()
+        if solver == "quick":
+            solving.begin(_begun(_asked(problem)))
+        else:
+            solving.bounded()
         solving.proved()
     return solving.answer(started_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A problem, equal to every other one of which the same is `bounded`."""
+
+    key: tuple[object, ...]
+    problem: StageProblem = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What `_Solving.bounded` came to."""
+
+    found: tuple[Assignment, ...]
+    best_s: float
+    open: tuple[tuple[float, Mode | None], ...]
+    left_s: tuple[float, ...]
+
+
+def _asked(problem: StageProblem) -> _Asked:
+    """Where memory is without a limit, bytes matter to none but `proved` and the ranking."""
+    p = problem
+    timed = (p.pp, p.vpp, p.sequence, *p.seconds.items(), p.scope, p.layouts, p.limit_bytes)
+    if p.limit_bytes == float("inf"):
+        return _Asked(timed, p)
+    each = (p.kept_bytes, p.once_bytes, p.state_bytes, p.transient_bytes)
+    held = tuple((array.shape, array.tobytes()) for array in p.held)
+    return _Asked((*timed, *(tuple(of_kind.items()) for of_kind in each), p.stage_bytes, held), p)
+
+
+@lru_cache(maxsize=4096)
+def _begun(asked: _Asked) -> _Begun:
+    """Kept, since candidates of one search, and of one model's next search, ask the same."""
+    solving = _Solving(asked.problem, float("inf"), "quick")
+    solving.bounded()
+    return _Begun(tuple(solving.found), solving.best_s, tuple(solving.open), tuple(solving.left_s))
 
 
 @dataclass(slots=True)
@@ -64,7 +105,7 @@ class _Solving:
     until: float
     wanted: Solver
     scale: Scale = field(init=False)
-    frames: list[Frame] = field(init=False)
+    frames: list[Frame] = field(default_factory=list)
     found: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
     open: list[tuple[float, Mode | None]] = field(default_factory=list)
@@ -73,8 +114,6 @@ class _Solving:
 
     def __post_init__(self) -> None:
         self.scale = Scale(self.problem)
-        tried = islice(frames(self.problem), MOST_FRAMES)
-        self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
 
     @property
     def named(self) -> bool:
@@ -105,6 +144,8 @@ class _Solving:
 
     def bounded(self) -> None:
         """Cuts as fast as a bound, where they are found; the modes where none is stay open."""
+        tried = islice(frames(self.problem), MOST_FRAMES)
+        self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
         for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
             if not self.better(work_s(self.problem, mode)):
                 continue
@@ -124,6 +165,11 @@ class _Solving:
             met = self._put_together(mode or self._quickest(), least_s)
             if not met or self.named:
                 self.open.append((least_s, mode))
+
+    def begin(self, begun: _Begun) -> None:
+        """From what was `bounded` before."""
+        self.found, self.best_s = list(begun.found), begun.best_s
+        self.open, self.left_s = list(begun.open), list(begun.left_s)
 
     def proved(self) -> None:
         """The open modes, most hopeful first, each searched for what is faster than all before."""
