@@ -19,7 +19,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.sweep.amounts import time_s
 from symconfig.sweep.amounts import tokens as count_of
 from symconfig.sweep.asked import Asked, asked
-from symconfig.sweep.engines import Wanted
+from symconfig.sweep.engines import Wanted, check
 from symconfig.sweep.points import LIMIT, Points, points
 from symconfig.sweep.run import Swept, Told
 from symconfig.sweep.run import sweep as run
@@ -85,6 +85,8 @@ def size(
     goodput: float = 1.0,
     prices: Mapping[str, float] | None = None,
     jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
     progress: Callable[[int, int], None] = lambda done, asked: None,
     **fields: Any,
 ) -> Size:
@@ -92,13 +94,16 @@ def size(
 
     clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
     tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
-    prices: of a GPU-hour. fields: any other field of JOB.yaml (backend, precision, pins, limits). Raises InputError.
+    prices: of a GPU-hour. jobs, engine, address: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
+    so on). Raises InputError.
     """
     named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
     job = {**fields, **{name: value for name, value in named.items() if value is not None}}
     question = read_size(job, deadline, str(tokens), clusters, None if batch_tokens is None else str(batch_tokens),
                          most_gpus, goodput, prices or {})
-    return run_size(question, jobs, progress)
+    wanted = Wanted(engine, jobs, address)
+    check(wanted)
+    return run_size(question, wanted, progress)
 
 
 def read_size(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def size(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
+    from symconfig import cli_sweep
     from symconfig.api import Problems
     from symconfig.report import size_plot
     from symconfig.report.progress import Progress
@@ -29,10 +30,10 @@ def size(arguments: argparse.Namespace) -> int:
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
         found.collect(lambda: size_plot.check(picture))
-    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    wanted = cli_sweep.engine(arguments, found)
     question = _question(arguments, found)
     with Progress(sys.stderr) as progress:
-        answer = run(question, jobs, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
+        answer = run(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
     if arguments.json:
         print_json(to_dict(answer))
     else:

@@ -14,6 +14,7 @@ from symconfig.cli_shared import note, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
+    from symconfig.api import Problems
     from symconfig.sweep.engines import Wanted
     from symconfig.sweep.points import Points
     from symconfig.sweep.run import Told
@@ -45,17 +46,15 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     """The combinations, the table's file and the engine. Raises InputError with all that is wrong, before any work."""
     from symconfig import api_sweep
     from symconfig.api import Problems
-    from symconfig.sweep import engines, table
+    from symconfig.sweep import table
     from symconfig.sweep.journal import path_of
     from symconfig.sweep.points import LIMIT
 
     found = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     found.collect(lambda: table.check(out))
-    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
     limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
-    found.collect(lambda: engines.check(wanted))
+    wanted = engine(arguments, found)
     asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit))
     if out.exists() and not path_of(out).exists() and not arguments.force:
         found.add(Problem("this file exists already, and no journal of a sweep beside it", file=str(out),
@@ -63,6 +62,16 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     if found.all or asked is None:
         raise InputError(found.all)
     return asked, out, wanted
+
+
+def engine(arguments: argparse.Namespace, found: Problems) -> Wanted:
+    """What runs the plans. What is wrong about it is added to `found`."""
+    from symconfig.sweep import engines
+
+    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
+    found.collect(lambda: engines.check(wanted))
+    return wanted
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:

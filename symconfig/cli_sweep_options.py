@@ -11,11 +11,17 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
     add("--out", metavar="FILE", help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
         "in FILE.journal, and the same command goes on from there")
+    _add_engine(parser)
+    add("--limit", metavar="N", help="most combinations (default 10,000)")
+    add("--force", action="store_true", help="start again, and replace a table that exists")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    """What runs the plans."""
+    add = parser.add_argument
     add("--jobs", metavar="N", help="plans at once (default: one on each core)")
     add("--engine", metavar="E", default="local", help="local (default), ray or dask")
     add("--address", metavar="A", help="of a Ray or Dask cluster that runs already (default: one is started here)")
-    add("--limit", metavar="N", help="most combinations (default 10,000)")
-    add("--force", action="store_true", help="start again, and replace a table that exists")
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
@@ -36,5 +42,5 @@ def add_size(parser: argparse.ArgumentParser) -> None:
     add("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
-    add("--jobs", metavar="N", help="plans at once (default: one on each core)")
+    _add_engine(parser)
     add("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, dotted, nearest, shorten
@@ -41,12 +43,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Combinations that are left out: all fields match. ranges: least and most, both inclusive."""
+    """Combinations that are left out: all fields match. values: as of `settled`; ranges: least and most, both
+    inclusive."""
 
     values: Mapping[str, tuple[Any, ...]]
     ranges: Mapping[str, tuple[float, float]]
 
     def matches(self, job: Mapping[str, Any]) -> bool:
+        """job: as of `settled`."""
         return all(get(job, name) in values for name, values in self.values.items()) and all(
             isinstance(value := get(job, name), int) and low <= value <= high
             for name, (low, high) in self.ranges.items()
@@ -87,6 +91,14 @@ def put(job: Fields, name: str, value: Any) -> None:
         job[name] = value
 
 
+def settled(job: Mapping[str, Any]) -> Fields:
+    """The fields of a job as it is planned, defaults and all: `tp: 1` and `tp: "1"` of the pins are one there.
+
+    Raises ValidationError for what is no job.
+    """
+    return Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
+
+
 def asked(document: Document, base: Path | None) -> Asked:
     """The sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
     return _Reading(document, base, validate(document, SweepFile)).asked()
@@ -109,7 +121,7 @@ class _Reading:
                 self._try(axis, axes)
         models = self._loaded("model", axes, load_model)
         clusters = self._loaded("cluster", axes, load_cluster)
-        rules = tuple(self._rule(number, rule) for number, rule in enumerate(self.file.exclude))
+        rules = tuple(self._rule(number, rule, axes) for number, rule in enumerate(self.file.exclude))
         for name in self.file.prices:
             if name not in clusters and name not in {known.name for known in clusters.values()}:
                 need = "one of " + ", ".join(clusters) if clusters else None
@@ -179,13 +191,26 @@ class _Reading:
     def _try(self, axis: Axis, axes: list[Axis]) -> None:
         """Each of its values in a job with the others' first ones."""
         for entry, value in zip(axis.entries, axis.values, strict=True):
-            job = dict(self.file.job)
-            for other in axes:
-                put(job, other.name, value if other is axis else other.values[0])
+            job = self._job(axes, axis.name, value)
             place = partial(self._placed, axis, entry)
             found = self._collect(partial(validate, self._below(("job",), job), Job), place)
             if found is not None:
                 self._collect(partial(parse, found.pins), place)
+
+    def _job(self, axes: Iterable[Axis], name: str, value: Any) -> Fields:
+        """The first of all combinations, with another value of one field."""
+        job: Fields = dict(self.file.job)
+        for axis in axes:
+            put(job, axis.name, axis.values[0])
+        put(job, name, value)
+        return job
+
+    def _settled(self, axes: Iterable[Axis], name: str, value: Any) -> Any:
+        """A field's value as jobs have it; as it is where no job has it."""
+        try:
+            return get(settled(self._job(axes, name, value)), name)
+        except (ValidationError, IndexError):
+            return value
 
     def _placed(self, axis: Axis, entry: int, problem: Problem) -> Problem:
         """A job's problem where the sweep says what it is about: the axis' entry, another axis, or the shared job."""
@@ -218,7 +243,7 @@ class _Reading:
                     found[value] = made
         return found
 
-    def _rule(self, number: int, rule: Fields) -> Rule:
+    def _rule(self, number: int, rule: Fields, axes: Iterable[Axis]) -> Rule:
         values: dict[str, tuple[Any, ...]] = {}
         ranges: dict[str, tuple[float, float]] = {}
         for name, value in rule.items():
@@ -229,5 +254,6 @@ class _Reading:
                 self._wrong("wrong value", ("exclude", number, name), got=shorten(value),
                             need="a whole number, a list of them, or a range as 64..128, ..64 or 64..")
             else:
-                values[name] = tuple(value) if isinstance(value, list) else (value,)
+                several = value if isinstance(value, list) else [value]
+                values[name] = tuple(self._settled(axes, name, one) for one in several)
         return Rule(values, ranges)

@@ -10,11 +10,10 @@ from math import prod
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plan_file import digest
-from symconfig.sweep.asked import Asked, Fields, put
+from symconfig.sweep.asked import Asked, Fields, put, settled
 
 ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
 LIMIT = 10_000
@@ -44,17 +43,13 @@ class Points:
 
 @dataclass(slots=True)
 class Ids:
-    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others.
-
-    Of the job as it is planned, so that `tp: 1` and `tp: "1"`, or a default that is written out, are one.
-    """
+    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
 
     _digests: dict[int, str] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """job: valid fields of a JOB.yaml."""
-        fields = Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
-        asked = {"job": {**fields, "training": None}, "model": self._digest(model), "cluster": self._digest(cluster)}
+        """job: as of `settled`."""
+        asked = {"job": {**job, "training": None}, "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(asked)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
@@ -78,12 +73,13 @@ def points(asked: Asked, limit: int = LIMIT) -> Points:
     ids, kept, idle = Ids(), dict[str, Point](), set(range(len(asked.exclude)))
     excluded = 0
     for job in _jobs(asked):
-        if matching := [number for number, rule in enumerate(asked.exclude) if rule.matches(job)]:
+        known = settled(job)
+        if matching := [number for number, rule in enumerate(asked.exclude) if rule.matches(known)]:
             idle -= set(matching)
             excluded += 1
             continue
         model, cluster = asked.models[job["model"]], asked.clusters[job["cluster"]]
-        point = Point(ids.of(job, model, cluster), job, model, cluster)
+        point = Point(ids.of(known, model, cluster), job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
         raise InputError(Problem("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded"))

@@ -12,6 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.measured.flops import COUNTING, flops_per_token
 from symconfig.sweep import engines
+from symconfig.sweep.asked import settled
 from symconfig.sweep.columns import HOUR_S, Value
 from symconfig.sweep.counts import descending, following, lattice
 from symconfig.sweep.points import Ids, Point
@@ -103,13 +104,13 @@ def even_batch(tokens: int, seq_length: int) -> int:
     return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
 
 
-def size(question: Question, jobs: int | None, progress: Progress) -> Size:
+def size(question: Question, wanted: engines.Wanted, progress: Progress) -> Size:
     """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left."""
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     asked = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
         asked += len(work)
-        for row in engines.run([Task.of(point) for _, point in work.values()], engines.Wanted(jobs=jobs)):
+        for row in engines.run([Task.of(point) for _, point in work.values()], wanted):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1
@@ -146,8 +147,8 @@ class _Search:
                 for size, one in self.tried.items()}
 
     def _point(self, gpus: int) -> Point:
-        job = {**self.question.job, "cluster": self.name, "gpus": gpus}
-        return Point(self.ids.of(job, self.question.model, self.cluster), job, self.question.model, self.cluster)
+        job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
+        return Point(self.ids.of(settled(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
         q = self.question

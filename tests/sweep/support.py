@@ -38,8 +38,10 @@ def planned(task: Task) -> Row:
     return Row(task.id, Status.PLANNED, planner(), "", PLANNED)
 
 
-def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row]) -> list[Task]:
-    """`--engine instant` answers at once; returns what it was given."""
+def replace_engine(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row], name: str = "instant"
+) -> list[Task]:
+    """`--engine NAME`, which then is the only one, answers at once; returns what it was given."""
     given: list[Task] = []
 
     def run(tasks: Sequence[Task], wanted: engines.Wanted) -> Iterator[Row]:
@@ -47,9 +49,9 @@ def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row
             given.append(task)
             yield answer(task)
 
-    module = ModuleType("instant")
-    module.__dict__.update(NAME="instant", check=lambda wanted: None, run=run)
-    monkeypatch.setattr(engines, "engines", lambda: {"instant": module})
+    module = ModuleType(name)
+    module.__dict__.update(NAME=name, check=lambda wanted: None, run=run)
+    monkeypatch.setattr(engines, "engines", lambda: {name: module})
     return given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.sweep.asked import get, put
+from symconfig.sweep.asked import get, put, settled
 from symconfig.sweep.points import Ids, points
 from tests.sweep.support import SMALL, read
 
@@ -59,14 +59,27 @@ def test_rules_leave_out_what_they_match_in_all_fields() -> None:
     assert found.idle == (3,)
 
 
+@pytest.mark.parametrize("rule", ['{pins.tp: 2}', '{pins.tp: "2"}', '{pins: {tp: "2"}}', "{pins.tp: [1, 2]}"])
+def test_a_rule_matches_values_as_they_are_planned(rule: str) -> None:
+    found = points(read(SMALL + f"  pins.tp: [null, 2]\nexclude: [{rule}]\n"))
+    assert (found.excluded, found.idle) == (16, ())
+    assert all("pins" not in point.job for point in found.points)
+
+
+def test_a_rule_for_what_is_left_out_matches_the_default_that_is_written_out() -> None:
+    found = points(read(SMALL + "  limits.memory_margin: [0.04, 0.1]\nexclude: [{limits.memory_margin: null}]\n"))
+    assert found.excluded == 16
+    assert {point.job["limits"]["memory_margin"] for point in found.points} == {0.1}
+
+
 def test_ids_say_what_is_asked_and_nothing_else() -> None:
     first, second = (points(read(text)).points for text in (SMALL, SMALL.replace("[64, 128]", "[128, 64]")))
     assert {p.id for p in first} == {p.id for p in second}
     assert len({p.id for p in first}) == 16
     point = first[0]
     edited = point.model.model_copy(update={"num_hidden_layers": 31})
-    assert Ids().of(point.job, point.model, point.cluster) == point.id
-    assert Ids().of(point.job, edited, point.cluster) != point.id
+    assert Ids().of(settled(point.job), point.model, point.cluster) == point.id
+    assert Ids().of(settled(point.job), edited, point.cluster) != point.id
 
 
 def test_a_field_put_is_the_field_that_is_got() -> None:

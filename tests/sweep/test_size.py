@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import symconfig
-from symconfig.sweep import engines
 from symconfig.sweep.counts import descending
 from symconfig.sweep.planner import planner
 from symconfig.sweep.size import Size, frontier
 from symconfig.sweep.task import Row, Status, Task
 from tests.cli_support import Run, run
+from tests.sweep.support import replace_engine
 
 __all__ = ["run"]
 SPEED = {"h100": 10_000.0, "a100-80gb": 4_000.0}  # tokens/s of a GPU
@@ -39,17 +37,7 @@ def answer(task: Task) -> Row:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    found: list[Task] = []
-
-    def run(tasks: Sequence[Task], wanted: engines.Wanted) -> Iterator[Row]:
-        for task in tasks:
-            found.append(task)
-            yield answer(task)
-
-    module = ModuleType("local")
-    module.__dict__.update(NAME="local", check=lambda wanted: None, run=run)
-    monkeypatch.setattr(engines, "engines", lambda: {"local": module})
-    return found
+    return replace_engine(monkeypatch, answer, "local")
 
 
 def days(gpus: int, cluster: str = "h100") -> float:
@@ -115,6 +103,12 @@ def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
     assert "1 number of GPUs was planned." in outcome.out
 
 
+def test_another_engine_plans_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = replace_engine(monkeypatch, answer, "ray")
+    assert run("size", *ASKED, "--deadline", "3d", "--engine", "ray").code == 0
+    assert given
+
+
 def test_json_is_the_contract(run: Run, given: list[Task]) -> None:
     data = run("size", *ASKED, "--deadline", "3d", "--json").json()
     assert (data["schema"], data["met"], data["steps"]) == ("symconfig.size/1", True, 23842)
@@ -176,6 +170,8 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
     (("--precision", "int4"), "--precision: wrong value"),
     (("--pin", "ttp=8"), "--pin ttp: "),
     (("--plot", "x.gif"), "--plot: no picture has this ending"),
+    (("--jobs", "0"), "--jobs: wrong value"),
+    (("--engine", "spark"), "--engine: wrong value (got spark, need local)"),
 ])
 def test_an_option_that_is_wrong_is_named_before_any_work(
     run: Run, given: list[Task], words: tuple[str, ...], said: str

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 import symconfig
 from symconfig.errors import InputError, Problem
+from symconfig.sweep.left import Left
 from symconfig.sweep.task import Row, Task
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def cores() -> int:
 def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
     """The rows as they are done."""
     with tempfile.TemporaryFile() as errors, selectors.DefaultSelector() as selector:
-        pool = _Pool(deque(tasks), errors, selector)
+        pool = _Pool(Left(tasks), errors, selector)
         try:
             for _ in range(min(wanted.jobs or cores(), len(tasks))):
                 pool.start()
@@ -63,7 +64,7 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
 class _Pool:
     """left: tasks that nobody has. errors: where the processes' standard error goes; a pipe that nobody reads fills."""
 
-    def __init__(self, left: deque[Task], errors: IO[bytes], selector: selectors.BaseSelector) -> None:
+    def __init__(self, left: Left, errors: IO[bytes], selector: selectors.BaseSelector) -> None:
         self.left = left
         self.errors = errors
         self.selector = selector
@@ -73,7 +74,7 @@ class _Pool:
     def start(self) -> None:
         """One more process, if there is anything for it."""
         if self.left:
-            worker = _Worker(_process(self.errors), self.left.popleft())
+            worker = _Worker(_process(self.errors), self.left.take())
             self.workers.append(worker)
             self.selector.register(worker.answers, selectors.EVENT_READ, worker)
             worker.begin()
@@ -84,7 +85,7 @@ class _Pool:
 
         row = worker.answer()
         if row is not None and self.left:
-            worker.task = self.left.popleft()
+            worker.task = self.left.take(worker.task)
             worker.begin()
         else:
             self.selector.unregister(worker.answers)
@@ -95,7 +96,7 @@ class _Pool:
             return
         self.tries[worker.task.id] += 1
         if self.tries[worker.task.id] < TRIES:
-            self.left.append(worker.task)
+            self.left.add(worker.task)
         else:
             yield lost(worker.task, why)
         self.start()
