@@ -84,7 +84,7 @@ def test_no_layout_is_faster_than_its_floor_or_leaner_than_may_fit(name: str) ->
             parts, layout = detail(found), Layout(floors, split, np.array([r]), np.array([n]))
             step, peak = refined_s(found, parts), max(parts.peaks)
             assert layout.peak_bytes[o, 0] == pytest.approx(peak, rel=0.05)  # of an average chunk there
-            assert layout.step_s[o, 0] <= step * (1 + 1e-9)
+            assert layout.path_s[o, 0] <= layout.step_s[o, 0] <= step * (1 + 1e-9)
             assert detailed(found, candidate.table).cost.step_s == pytest.approx(parts.cost.step_s, rel=1e-12)
             slowest = slowest_s(floors, split)[r, n]
             assert slowest == pytest.approx((layout.passes[0] + layout.passes[1]).sum(axis=1).max(), rel=1e-9)
@@ -127,6 +127,8 @@ def test_no_layout_of_any_candidate_is_much_faster_than_what_is_proved(name: str
                 continue
             layout = Layout(floors, split, r, n)
             fits = (layout.peak_bytes <= floors.piece.budget) & (layout.step_s < best)
+            last = layout.at(np.array([r.size - 1]))
+            assert last.step_s == pytest.approx(layout.step_s[:, -1:], rel=1e-12)
             for o, q in np.argwhere(fits):
                 found = Open(0.0, floors, int(r[q]), int(o), int(n[q])).found(split, 0)
                 assert refined_s(found, detail(found)) >= best * (1 - 1e-9)
