@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from pydantic import BaseModel
+
 from symconfig.arguments import typed
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
@@ -127,13 +129,12 @@ def plan(
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     fields = {
-        "model": _name(model), "cluster": _name(cluster), "gpus": gpus, "global_batch_size": global_batch_size,
-        "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version,
-        "target": target, "task": task, "precision": precision, "attention": attention, "objective": objective,
-        "pins": dict(pins or {}),
-        "packing": _plain(packing), "limits": _plain(limits), "training": _plain(training),
+        "model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
+        "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "target": target,
+        "task": task, "precision": precision, "attention": attention, "objective": objective, "pins": pins,
+        "packing": packing, "limits": limits, "training": training,
     }
-    document = Document({name: value for name, value in fields.items() if value is not None}, file="")
+    document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
     given_model = None if isinstance(model, str | Path) else model
     given_cluster = None if isinstance(cluster, str | Path) else cluster
     return solve(document, given_model, given_cluster, top=top, progress=progress)
@@ -211,16 +212,13 @@ def _placed(problem: Problem, document: Document | None) -> Problem:
                    column=place.column if place else None)
 
 
-def _name(value: Any) -> Any:
-    """What the plan calls a descriptor: its name, or the name or path by which it was asked for."""
-    return str(value) if isinstance(value, str | Path) else value.name
-
-
-def _plain(value: Any) -> Any:
-    """A section of the job as plain data."""
-    if value is None or isinstance(value, Mapping):
-        return None if value is None else dict(value)
-    return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+def as_field(value: Any) -> Any:
+    """An argument as JOB.yaml has it: a descriptor by its name, a file by its path, a section as plain data."""
+    if isinstance(value, ModelDescriptor | ClusterDescriptor):
+        return value.name
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
 
 
 def check_free(out: Path, force: bool) -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.api import AnyPlan, PlanResult, Problems, check_top, loaded
+from symconfig.api import AnyPlan, PlanResult, Problems, as_field, check_top, loaded
 from symconfig.arguments import typed
 from symconfig.checkpoint import Checkpoint, read
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Job, Training
+from symconfig.descriptor.job import Job, Limits, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
@@ -71,7 +71,7 @@ def replan(
     objective: Literal["time", "symtensor"] | None = None,
     pins: Mapping[str, str | int] | None = None,
     release: Iterable[str] = (),
-    limits: Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
     checkpoint: str | Path | None = None,
@@ -93,7 +93,7 @@ def replan(
             "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version,
             "target": target, "task": task, "precision": precision, "attention": attention, "objective": objective,
             "pins": pins, "limits": limits, "training": training}
-    asked = {name: _plain(value) for name, value in said.items() if value is not None}
+    asked = {name: as_field(value) for name, value in said.items() if value is not None}
     wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
                     model if isinstance(model, ModelDescriptor) else None,
                     cluster if isinstance(cluster, ClusterDescriptor) else None, accept_edits)
@@ -168,15 +168,6 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 def _edited(plan: AnyPlan) -> tuple[str, ...]:
     """Names of the parts of a file that do not match their digests."""
     return edited(Path(plan)) if isinstance(plan, str | Path) else ()
-
-
-def _plain(value: Any) -> Any:
-    """An argument as a field of the job has it."""
-    if isinstance(value, ModelDescriptor | ClusterDescriptor):
-        return value.name
-    if isinstance(value, Training):
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
 
 
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:

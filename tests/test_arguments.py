@@ -14,6 +14,8 @@ import symconfig.megatron
 from symconfig import api, api_audit, api_check, api_fallback, api_partition, api_replan, api_sweep
 from symconfig.api import PlanResult
 from symconfig.arguments import typed
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError, SymconfigError
 from tests.sample_plans import sample_plan
 
@@ -79,6 +81,11 @@ def test_every_wrong_argument_is_named_with_what_it_may_be() -> None:
     assert [str(problem) for problem in error.value.problems] == [
         "lose_nodes: wrong value (got 'ab', need int or tuple of int, int).",
         "top: wrong value (got '5', need int)."]
+
+
+def test_an_argument_is_what_a_job_says() -> None:
+    given = (load_cluster("h100"), Limits(memory_margin=0.1), Path("x/y"), {"a": 1}, 8)
+    assert [api.as_field(each) for each in given] == ["h100", {"memory_margin": 0.1}, "x/y", {"a": 1}, 8]
 
 
 @typed
