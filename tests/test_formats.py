@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from symconfig.errors import InfeasibleError, Problem
 from symconfig.render import every_launcher, targets
 from tests import verify_formats
 from tests.formats import results
+from tests.formats.page import page
 from tests.formats.results import Outcome, Result
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences, words
 from tests.sample_plans import sample_plan
-from tests.verify_formats import Format, judge, names, read_format
+from tests.verify_formats import Format, names, read_format, result_of
 
 # Verified by `symconfig verify` with the frameworks themselves.
 OWN = {"megatron", "deepspeed"}
 PLAN = sample_plan("llama2-13b")
+NO_PLAN = InfeasibleError(Problem("there is none", field="model", got="a", hint="b"))
 ACCEPT = """
 import sys
 from pathlib import Path
@@ -42,8 +44,10 @@ def format_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> For
 
 
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Result:
+    """A spread of one plan, and a zoo of one model of its name, which has no plan."""
     form = format_of(tmp_path, monkeypatch, body)
-    return judge(form, verify_formats.python_of(form, ""), {"a": PLAN}, tmp_path / "out")
+    python = verify_formats.python_of(form, "")
+    return result_of(form, python, {"a": PLAN}, {"a": NO_PLAN}, tmp_path / "out")
 
 
 def test_no_format_ships_without_its_real_parser() -> None:
@@ -61,8 +65,9 @@ def test_the_spread_holds_every_kind_of_plan() -> None:
 
 def test_what_the_parser_understood_is_compared_with_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"tp": words(PLAN)["tp"], "seq_length": 4096}
-    (outcome,) = judged(tmp_path, monkeypatch, f"print('noise'); return {values}").outcomes
-    assert outcome == Outcome("a", compared=2)
+    result = judged(tmp_path, monkeypatch, f"print('noise'); return {values}")
+    assert result.outcomes == (Outcome("a", compared=2),)
+    assert result.zoo == (Outcome("a", refused=("model: there is none. Try: b.",)),)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +100,30 @@ def test_a_format_that_takes_no_plan_has_not_passed() -> None:
 
 def test_a_run_of_some_formats_keeps_what_is_known_of_the_others(tmp_path: Path) -> None:
     first = Result(("x==1",), (Outcome("a", compared=3),))
-    results.record({"old": first, "gone": first}, ("old", "gone"), tmp_path)
-    results.record({"new": Result((), (Outcome("a", refused=("no.",)),))}, ("old", "new"), tmp_path)
-    assert set(json.loads((tmp_path / "formats.json").read_text())) == {"old", "new"}
-    page = (tmp_path / "formats.md").read_text()
-    assert "| [old](#old) | 1 | 1 | 3 | 0 | 0 |" in page
-    assert "- a: refused: no." in page
+    results.keep({"old": first, "gone": first}, ("old", "gone"), tmp_path)
+    results.keep({"new": Result((), (Outcome("a", refused=("no.",)),))}, ("old", "new"), tmp_path)
+    assert set(results.kept(tmp_path)) == {"old", "new"}
+    assert results.kept(tmp_path)["old"] == first
+
+
+def test_what_is_refused_for_one_reason_is_told_together() -> None:
+    refused = (Outcome("a", refused=("no|no.", "never.")), Outcome("b", refused=("no|no.",)))
+    first = Result(("x==1",), (*refused, Outcome("c", compared=3)), refused)
+    shown = page({"first": first, "second": Result((), refused, refused[1:])})
+    assert "| first | 3 | 1 | 3 | 2 | 0 |" in shown
+    assert r"| no\|no. | first, second | a, b |" in shown
+    assert r"| no\|no. | second | b |" in shown
+    assert shown.count("never.") == 2
+
+
+def test_what_the_parser_refuses_is_shown() -> None:
+    shown = page({"new": Result((), (), (Outcome("a", said=("KeyError: 'x'",)),))})
+    assert "| new | a | KeyError: 'x' |" in shown
 
 
 def test_the_page_is_that_of_the_recorded_results() -> None:
-    recorded = results.DOCS / "formats.json"
-    if not recorded.exists():
+    recorded = results.kept()
+    if not recorded:
         pytest.skip("nothing is recorded")
-    read = results._READ.validate_json(recorded.read_bytes())
-    assert (results.DOCS / "formats.md").read_text(encoding="utf-8") == results.page(read)
-    assert set(read) <= set(names())
+    assert (results.DOCS / "formats.md").read_text(encoding="utf-8") == page(recorded)
+    assert set(recorded) <= set(names())

@@ -1,6 +1,7 @@
 """Every format against its real parser: a spread of plans, rendered, read by what a team runs, held against the plan.
 
 `make verify-formats` runs all formats and writes docs/formats.md; FORMATS='a b' runs some and renews their part of it.
+The plans: a spread of choices (spread.py), and every zoo model, planned for the format (zoo.py).
 
 A format is a folder tests/formats/NAME. Its accept.py gets the folders of the plans as arguments and answers with one
 JSON line for each: {"folder", "accepted", "said": [problems], "values": what the parser understood, in the words of
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,21 @@ from symconfig.errors import InfeasibleError
 from symconfig.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.files import write
-from tests.formats.results import Outcome, Result, record
+from tests.formats.page import page
+from tests.formats.results import DOCS, Outcome, Result, keep, reasons
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences
+from tests.formats.zoo import zoo_plans
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ROOT / "tests" / "formats"
 ENVIRONMENTS = ROOT / ".venv-formats"
 REQUIREMENTS = ("requirements-build.txt", "requirements.txt", "requirements-no-deps.txt")
 _PARSER_LIMIT_S = 1800
+_ZOO = "zoo/"  # before a model's name, for there are plans of the spread of the same name
+
+# Plans by name, and why there is none.
+Plans = Mapping[str, Plan | InfeasibleError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +80,17 @@ def read_format(name: str) -> Format:
     return Format(name, target, (launcher,) if launcher else ())
 
 
-def rendered(form: Format, plans: Mapping[str, Plan], root: Path) -> tuple[dict[str, Path], dict[str, tuple[str, ...]]]:
-    """The folder of every plan that the format can say, and our reasons for every one that it cannot."""
+def rendered(form: Format, plans: Plans, root: Path) -> tuple[dict[str, Path], dict[str, tuple[str, ...]]]:
+    """The folder of every plan that the format can say, and our reasons where it cannot or where there is no plan."""
     folders, refused = {}, {}
     for name, plan in plans.items():
+        if isinstance(plan, InfeasibleError):
+            refused[name] = reasons(plan)
+            continue
         try:
             files = render(plan, form.target or plan.best.target.backend, form.launchers)
         except InfeasibleError as error:
-            refused[name] = tuple(str(problem) for problem in error.problems)
+            refused[name] = reasons(error)
             continue
         folders[name] = root / form.name / name
         write(files, folders[name])
@@ -129,13 +139,13 @@ def asked(form: Format, python: str, folders: Mapping[str, Path]) -> dict[str, d
     return {name: answers.get(str(folder), silent) for name, folder in folders.items()}
 
 
-def judge(form: Format, python: str, plans: Mapping[str, Plan], root: Path) -> Result:
+def judge(form: Format, python: str, plans: Plans, root: Path) -> tuple[Outcome, ...]:
     """Render the format for every plan, and hear what its parser says."""
     folders, refused = rendered(form, plans, root)
     answers = asked(form, python, folders)
     outcomes = []
     for name, plan in plans.items():
-        if name in refused:
+        if isinstance(plan, InfeasibleError) or name in refused:
             outcomes.append(Outcome(name, refused=refused[name]))
             continue
         answer = answers[name]
@@ -143,9 +153,17 @@ def judge(form: Format, python: str, plans: Mapping[str, Plan], root: Path) -> R
         if not answer["accepted"] and not said:
             said = ["not accepted"]
         outcomes.append(Outcome(name, said=tuple(said), compared=len(answer["values"])))
+    return tuple(outcomes)
+
+
+def result_of(form: Format, python: str, spread: Plans, zoo: Plans, root: Path) -> Result:
+    """Both kinds of plans, in one run of the parser."""
+    own = {f"{_ZOO}{name}": plan for name, plan in zoo.items()}
+    outcomes = judge(form, python, {**spread, **own}, root)
     files = [form.folder / name for name in REQUIREMENTS[1:] if (form.folder / name).exists()]
     pins = [line.split("#")[0].strip() for file in files for line in file.read_text().splitlines()]
-    return Result(tuple(pin for pin in pins if pin), tuple(outcomes))
+    return Result(tuple(pin for pin in pins if pin), outcomes[: len(spread)],
+                  tuple(replace(item, plan=item.plan.removeprefix(_ZOO)) for item in outcomes[len(spread) :]))
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -157,21 +175,26 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     if unknown := set(arguments.formats) - set(names()):
         parser.error(f"no such format: {', '.join(sorted(unknown))}")
-    chosen = [item for item in SPREAD if not arguments.plan or any(text in item.name for text in arguments.plan)]
-    started = time.perf_counter()
-    plans = {item.name: item.plan() for item in chosen}
-    print(f"{len(plans)} plans in {time.perf_counter() - started:.0f} s", flush=True)
+    spread = {item.name: item.plan() for item in SPREAD if _chosen(item.name, arguments.plan)}
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.formats or names():
-            form = read_format(name)
-            result = judge(form, python_of(form, arguments.torch), plans, arguments.keep or Path(scratch))
-            print(f"{name}: {result}", flush=True)
-            _print_wrong(result.outcomes)
+            form, started = read_format(name), time.perf_counter()
+            zoo = {model: plan for model, plan in zoo_plans(form.target).items() if _chosen(model, arguments.plan)}
+            planned = time.perf_counter() - started
+            python = python_of(form, arguments.torch)
+            result = result_of(form, python, spread, zoo, arguments.keep or Path(scratch))
+            print(f"{name}: {result} ({planned:.0f} s planning the zoo, {time.perf_counter() - started:.0f} s in all)",
+                  flush=True)
+            _print_wrong((*result.outcomes, *result.zoo))
             results[name] = result
-    if not arguments.plan:
-        record(results, names())
+            if not arguments.plan:  # what is done is kept where a later format fails
+                (DOCS / "formats.md").write_text(page(keep({name: result}, names())), encoding="utf-8")
     return 0 if all(result.passed for result in results.values()) else 1
+
+
+def _chosen(name: str, texts: Sequence[str] | None) -> bool:
+    return not texts or any(text in name for text in texts)
 
 
 def _print_wrong(outcomes: Iterable[Outcome]) -> None:

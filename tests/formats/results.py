@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from symconfig.errors import InfeasibleError
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-HEAD = """# Every format, held against its real parser
-
-Written by `make verify-formats`. Each format is rendered for a spread of plans (`tests/formats/spread.py`) and read by
-the program that a team runs it with, and what that program understood is compared with the plan. What a format cannot
-say is refused with all reasons; nothing is left out in silence.
-
-| format | plans | accepted | values compared | refused by symconfig | refused by the parser |
-|---|---|---|---|---|---|
-"""
 
 
 @dataclass(frozen=True)
@@ -36,57 +30,62 @@ class Outcome:
         return not self.refused and not self.said
 
 
+class Counts(NamedTuple):
+    """Of some plans. compared: values, in the plans that are accepted; refused: by symconfig; wrong: by the parser."""
+
+    plans: int
+    accepted: int
+    compared: int
+    refused: int
+    wrong: int
+
+    def __str__(self) -> str:
+        return (f"{self.accepted} of {self.plans} accepted ({self.compared} values compared), {self.refused} refused "
+                f"by symconfig, {self.wrong} refused by the parser")
+
+
 @dataclass(frozen=True)
 class Result:
-    """All plans in one format. versions: the exact requirements that were installed."""
+    """All plans in one format. versions: the exact requirements that were installed; outcomes: of the spread; zoo: of
+    every zoo model, planned for this format."""
 
     versions: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
+    zoo: tuple[Outcome, ...] = ()
 
     @property
     def passed(self) -> bool:
         """The parser takes all that is rendered, and something is."""
-        return not any(item.said for item in self.outcomes) and any(item.accepted for item in self.outcomes)
-
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Plans, those that are accepted, values compared in these, refused by symconfig, refused by the parser."""
-        accepted = [item for item in self.outcomes if item.accepted]
-        return (len(self.outcomes), len(accepted), sum(item.compared for item in accepted),
-                sum(bool(item.refused) for item in self.outcomes), sum(bool(item.said) for item in self.outcomes))
+        every = (*self.outcomes, *self.zoo)
+        return not any(item.said for item in every) and any(item.accepted for item in every)
 
     def __str__(self) -> str:
-        plans, accepted, compared, refused, wrong = self.counts
-        return (f"{accepted} of {plans} plans accepted ({compared} values compared), {refused} refused by symconfig, "
-                f"{wrong} refused by the parser")
+        return f"spread: {counts(self.outcomes)}; zoo: {counts(self.zoo)}"
+
+
+def counts(outcomes: Collection[Outcome]) -> Counts:
+    accepted = [item for item in outcomes if item.accepted]
+    return Counts(len(outcomes), len(accepted), sum(item.compared for item in accepted),
+                  sum(bool(item.refused) for item in outcomes), sum(bool(item.said) for item in outcomes))
+
+
+def reasons(error: InfeasibleError) -> tuple[str, ...]:
+    """Its sentences without what was got, so that plans which are refused for the same reason can be told together."""
+    return tuple(str(replace(problem, got=None)) for problem in error.problems)
 
 
 _READ = TypeAdapter(dict[str, Result])
 
 
-def page(results: Mapping[str, Result]) -> str:
-    """docs/formats.md."""
-    text = HEAD
-    for name, result in results.items():
-        text += f"| [{name}](#{name}) | {' | '.join(map(str, result.counts))} |\n"
-    for name, result in results.items():
-        versions = ", ".join(f"`{pin}`" for pin in result.versions) or "the packages of `make test`"
-        text += f"\n## {name}\n\nRead with {versions}.\n\n"
-        text += "".join(f"- {item.plan}: {_said(item)}\n" for item in result.outcomes)
-    return text
+def kept(docs: Path = DOCS) -> dict[str, Result]:
+    """What the last run of every format came to."""
+    record = docs / "formats.json"
+    return _READ.validate_json(record.read_bytes()) if record.exists() else {}
 
 
-def _said(item: Outcome) -> str:
-    if item.accepted:
-        return f"accepted, {item.compared} values"
-    return f"refused: {' '.join(item.refused)}" if item.refused else f"**refused by the parser**: {' '.join(item.said)}"
-
-
-def record(results: Mapping[str, Result], known: Collection[str], docs: Path = DOCS) -> None:
-    """Put these formats' results beside those of the other `known` ones, and write the page anew."""
-    kept = docs / "formats.json"
-    before = _READ.validate_json(kept.read_bytes()) if kept.exists() else {}
-    every = {name: result for name, result in sorted((before | dict(results)).items()) if name in known}
+def keep(results: Mapping[str, Result], known: Collection[str], docs: Path = DOCS) -> dict[str, Result]:
+    """Put these formats' results beside those of the other `known` ones; all of them."""
+    every = {name: result for name, result in sorted((kept(docs) | dict(results)).items()) if name in known}
     data = {name: asdict(result) for name, result in every.items()}
-    kept.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (docs / "formats.md").write_text(page(every), encoding="utf-8")
+    (docs / "formats.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return every

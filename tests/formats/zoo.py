@@ -1,0 +1,33 @@
+"""Every zoo model, planned for a format: on the fewest GPUs of one cluster that hold it as the format can say it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import symconfig
+from symconfig.descriptor.load import zoo_models
+from symconfig.errors import InfeasibleError
+from symconfig.plan import Plan
+from tests.verify_all import BATCH, sizes
+
+CLUSTER = "h100"
+# The field of the first problem where more GPUs may help: nothing fits, or nothing that the target can be told fits.
+_TOO_FEW = (None, "target")
+
+
+@cache  # launchers have no target, and all of them the same plans
+def zoo_plans(target: str | None) -> dict[str, Plan | InfeasibleError]:
+    """By model; target None: for the model's own framework. An error is why no number of GPUs has a plan."""
+    return {model: _plan(model, target) for model in zoo_models()}
+
+
+def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
+    found = InfeasibleError(f"more GPUs than {CLUSTER} has")
+    for gpus in sizes(model, CLUSTER):
+        try:
+            return symconfig.plan(model, CLUSTER, gpus, max(BATCH, gpus), target=target, top=1).plan
+        except InfeasibleError as error:
+            found = error
+            if error.problems[0].field not in _TOO_FEW:
+                return found
+    return found
