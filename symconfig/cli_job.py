@@ -54,8 +54,9 @@ def request(arguments: argparse.Namespace) -> Request:
     given = set()
     for option, (path, kind) in OPTIONS.items():
         text = getattr(arguments, option[2:].replace("-", "_"))
-        if text is not None and not (option == "--target" and _of_templates(text, arguments)):
+        if text is not None:
             given.add(option)
+            text = _base(text, arguments) if option == "--target" else text
             _put(data, path, _read(text, kind))
     problems: list[Problem] = []
     pins = _pins(arguments.pin, problems)
@@ -70,11 +71,18 @@ def request(arguments: argparse.Namespace) -> Request:
     )
 
 
-def _of_templates(target: str, arguments: argparse.Namespace) -> bool:
-    """Whether only a folder of a user's own has this target: what it can be told, nobody knows beforehand."""
+def _base(target: str, arguments: argparse.Namespace) -> str:
+    """The target that one of the user's own templates can be told as much as; a name that there is none of stays."""
     from symconfig.render import targets
+    from symconfig.render.overlay import overlaid
 
-    return arguments.templates is not None and target not in targets()
+    if arguments.templates is None:
+        return target
+    try:
+        known = overlaid(targets(), Path(arguments.templates))
+    except InputError:  # said where the files are asked for
+        return target
+    return known[target].base if target in known else target
 
 
 def as_options(problem: Problem, asked: Request) -> Problem:

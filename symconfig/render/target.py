@@ -31,7 +31,8 @@ class Source:
     """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
     wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
-    `assumes`: fields of a job that a target takes for granted."""
+    `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
+    with them what it can be told."""
 
     name: str
     does: str
@@ -43,6 +44,7 @@ class Source:
     foreign: bool = False
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -110,4 +112,5 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     return Source(
         module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
         (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
-        getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""), assumes=getattr(module, "ASSUMES", {}))
+        getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""), assumes=getattr(module, "ASSUMES", {}),
+        base=module.NAME)

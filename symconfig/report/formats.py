@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import SymconfigError
+from symconfig.errors import Problem, SymconfigError
 from symconfig.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.overlay import overlaid
@@ -17,38 +17,50 @@ from symconfig.report.grid import Block, Grid
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A format. reasons: why it cannot carry the plan, all of them; None: no plan was given."""
+    """A format. problems: why it cannot carry the plan, all of them; None: no plan was given."""
 
     name: str
     does: str
-    reasons: tuple[str, ...] | None
+    problems: tuple[Problem, ...] | None
+
+    @property
+    def another(self) -> bool:
+        """Whether it is for choices of this plan alone that it cannot carry it, so that it may carry another one."""
+        return bool(self.problems) and all(problem.pins for problem in self.problems or ())
+
+    @property
+    def carries(self) -> str:
+        return "yes" if not self.problems else "another" if self.another else "no"
 
 
 def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
     """Every target. Raises InputError for a folder of templates that is wrong."""
     known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
-    return tuple(Carried(name, source.does, None if plan is None else _reasons(plan, name, templates))
+    return tuple(Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
                  for name, source in known.items())
 
 
-def _reasons(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
+def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem, ...]:
     try:
         render(plan, target, (), templates)
     except SymconfigError as error:
-        return tuple(str(problem) for problem in error.problems)
+        return error.problems
     return ()
 
 
 def blocks(found: tuple[Carried, ...]) -> list[Block]:
     """The targets, the launchers, and why some cannot be had."""
-    asked = any(item.reasons is not None for item in found)
-    rows = tuple((item.name, *([] if not asked else ["no" if item.reasons else "yes"]), item.does) for item in found)
+    asked = any(item.problems is not None for item in found)
+    rows = tuple((item.name, *([item.carries] if asked else []), item.does) for item in found)
     headers = ("target", *(["this plan"] if asked else []), "writes")
     starts = tuple((name, source.does) for name, source in every_launcher().items())
     grids: list[Block] = [Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
                           Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)")]
-    why = tuple((item.name if not place else "", reason) for item in found
-                for place, reason in enumerate(item.reasons or ()))
+    why = tuple((item.name if not place else "", str(problem)) for item in found
+                for place, problem in enumerate(item.problems or ()))
+    if any(item.another for item in found):
+        grids.insert(1, "another: symconfig replan PLAN.json --target T finds the best plan that it can be told, and "
+                        "says what that costs.")
     return [*grids, *([Grid(("target", "cannot say"), why, left=(0, 1), title="Why not")] if why else [])]
 
 
@@ -57,7 +69,8 @@ def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
     return {
         "schema": "symconfig.formats/1",
         "targets": [{"name": item.name, "does": item.does,
-                     **({} if item.reasons is None else {"carries": not item.reasons, "reasons": list(item.reasons)})}
+                     **({} if item.problems is None else {"carries": not item.problems, "another": item.another,
+                                                          "reasons": [str(problem) for problem in item.problems]})}
                     for item in found],
         "launchers": [{"name": name, "does": source.does} for name, source in every_launcher().items()],
     }
