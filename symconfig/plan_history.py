@@ -105,6 +105,10 @@ class History:
         steps = self.tokens // (batch * seq_length)
         return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())
 
+    def spanned(self, iterations: int, batch: int) -> int:
+        """Iterations of `batch` sequences, all of them, that see what the run has seen by its end at `iterations`."""
+        return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
+
     def exactly(self, name: str, rounded: int) -> Fraction:
         """A field of the plan's `training` before it was rounded; as it is where it says something else by now."""
         value = Fraction(*self.exact.get(name, (rounded, 1)))

@@ -27,7 +27,7 @@ SECTIONS: dict[str, str] = {
         microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers
         recompute_modules fine_grained_activation_offloading offload_modules rotary_scaling_factor mscale
         mscale_all_dim layernorm_epsilon layernorm_zero_centered_gamma""",
-    "train": "micro_batch_size global_batch_size train_iters eval_iters eval_interval",
+    "train": "micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
     "scheduler": "lr_decay_style lr_decay_iters lr_warmup_iters lr_wsd_decay_iters",

@@ -22,7 +22,7 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.group = "TRAINING_ARGS"
     out.put("--micro-batch-size", batch.micro)
     out.put("--global-batch-size", batch.global_)
-    out.put("--train-iters", training.train_iters)
+    _length(out, plan)
     out.put("--optimizer", "adam")
     out.put("--adam-beta1", training.adam_beta1)
     out.put("--adam-beta2", training.adam_beta2)
@@ -31,6 +31,17 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)
     _schedule(out, training)
+
+
+def _length(out: Arguments, plan: Plan) -> None:
+    """Megatron-LM makes --train-iters x --global-batch-size samples (training.py, get_train_valid_test_num_samples,
+    core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen: after steps of a larger batch they
+    would run out, so that it is told of more iterations and where to exit."""
+    end = plan.job.training.train_iters
+    sampled = plan.history.spanned(end, plan.best.batch.global_)
+    out.put("--train-iters", max(end, sampled))
+    if sampled > end:  # a multiple of it is the end alone: the run goes on before it and does not come to twice as many
+        out.put("--exit-interval", end)
 
 
 def _schedule(out: Arguments, training: Training) -> None:

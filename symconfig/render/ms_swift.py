@@ -13,6 +13,7 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan
+from symconfig.plan_history import History
 from symconfig.render import environment, flags, megatron, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
@@ -53,7 +54,9 @@ def stage(plan: Plan) -> str:
 
 def sections(plan: Plan) -> dict[str, Values]:
     """The arguments under the names of Megatron-LM's groups. Raises InfeasibleError with all that cannot be said."""
-    groups = megatron.groups(replace(plan, model=plan.model.model_copy(update={"adapter": None})))
+    # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
+    plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
+    groups = megatron.groups(plain)
     if problems := [*_problems(plan), *_refusals(groups)]:
         raise InfeasibleError(problems)
     options = flags.flags(megatron.version(plan))

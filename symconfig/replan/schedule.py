@@ -247,6 +247,12 @@ class _Kept:
                    f"{count(self.run.sequences)} sequences that the checkpoint has seen "
                    f"(consumed_train_samples); without {OVERRIDE} Megatron-LM stops, since iterations x batch are not "
                    "the checkpoint's")
+        end, batch = self.after.train_iters, self.new.global_
+        sampled = self.run.spanned(end, batch)
+        if sampled > end:
+            yield (f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
+                   f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
+                   f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}")
         if self.old.seq_length == self.new.seq_length:
             return
         skipped = self.run.sequences * self.new.seq_length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Recompute, Target
+from symconfig.plan_history import History, Segment
 from symconfig.render import environment, megatron, render, summary
 from symconfig.render.flags import flags, versions
 from symconfig.render.megatron_args import pattern
@@ -266,3 +268,14 @@ def test_gradients_have_the_plan_s_bytes(overrides: dict[str, Any], flag: str | 
     given = megatron.arguments(sample_plan("llama2-13b", "h100", **overrides))
     ours = {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16", "--megatron-fsdp-main-grads-dtype"}
     assert ours & set(given) == ({flag} if flag else set())
+
+
+@pytest.mark.parametrize(("before", "train", "leaves"), [(600, "1000", "800"), (200, "800", None)])
+def test_a_run_has_data_to_its_end(before: int, train: str, leaves: str | None) -> None:
+    """400 steps of another batch saw as much as `before` of the plan's own; samples are --train-iters x batch."""
+    plan = sample_plan("llama2-13b", "h100", training={"train_iters": 800})
+    batch = plan.best.batch
+    plan = replace(plan, history=History((Segment(400, before * batch.global_, batch.seq_length),)))
+    words = megatron.arguments(plan)
+    given = dict(pairwise(words))
+    assert (given["--train-iters"], given.get("--exit-interval")) == (train, leaves)

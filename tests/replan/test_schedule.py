@@ -258,3 +258,22 @@ def test_what_a_checkpoint_has_seen_changes_its_last_steps() -> None:
     run = ran(400).until(500, 32, 4096)
     assert run.seen(6000).segments == (Segment(400, 3200, 4096), Segment(100, 2800, 4096))
     assert run.seen(3000).segments == (Segment(500, 3000, 4096),)
+
+
+@given(chains())
+def test_a_chain_of_plans_never_runs_out_of_data(chain: list[tuple[int, int]]) -> None:
+    """Megatron-LM has --train-iters x batch sequences, and exits at the first multiple of --exit-interval."""
+    of, before, history = training(train_iters=1000), Batch(1, 64, 1, 4096), History()
+    for step, batch in chain:
+        found = scheduled(of, before, batch, 4096, "megatron", history.until(step, before.global_, 4096))
+        of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
+        needed = found.consumed + (of.train_iters - step) * batch
+        assert history.spanned(of.train_iters, batch) * batch in range(needed, needed + batch)
+
+
+def test_data_that_would_run_out_are_asked_for_and_said() -> None:
+    found = scheduled(training(), OLD, 2, 4096, "megatron", ran(400))
+    assert found.training.train_iters == 400 + 600 * 4
+    assert any("--train-iters 4,000 and --exit-interval 2,800" in note for note in found.notes)
+    assert not any("--exit-interval" in note
+                   for note in scheduled(training(), OLD, 32, 4096, "megatron", ran(400)).notes)
