@@ -75,16 +75,19 @@ NOTES = {
     ),
     "deepspeed": (
         'Put your hosts into `hostfile`, then `./deepspeed.sh` on one of them. Words with `$`, `"`, `` ` `` '
-        "or `\\` are refused: DeepSpeed hands them through a remote shell. The other variables that launch.sh "
+        "or `\\` are refused: DeepSpeed hands them through a remote shell, by pdsh; its other ways refuse the number "
+        "of nodes, or lose the ranks. The other variables that launch.sh "
         "knows are told to every host through `.deepspeed_env` where they are set."
     ),
     "pytorchjob": (
         "`kubectl apply --server-side -f pytorchjob.yaml`. The files travel in a ConfigMap, at most 1 MB. "
-        "`image` is a placeholder until you set it."
+        "`image` is a placeholder until you set it. `restarts` are of all pods: a process that dies ends those of the "
+        "other nodes, and the operator adds up the restarts of every pod (`backoffLimit`)."
     ),
     "trainjob": (
         "`kubectl apply --server-side -f trainjob.yaml`. It brings a TrainingRuntime of its own, so that it "
-        "does not depend on what a cluster has. The rest is as of `pytorchjob`."
+        "does not depend on what a cluster has. `restarts` are its JobSet's, of all pods at once; the rest is as of "
+        "`pytorchjob`."
     ),
     "skypilot": (
         "`sky launch sky.yaml` from its folder, which is the task's `workdir`. GPUs that SkyPilot has no name "

@@ -137,12 +137,21 @@ def environment(*folders: Path) -> Sandbox:
     return Sandbox(*folders)
 
 
+# PyYAML quotes what YAML 1.1 would read as something else than text, by its own reading; Go's libraries (Kubernetes)
+# and YAML 1.2 take 1e-4, 0o17 and y for numbers and for true. All that any of them does begins with no letter, or is
+# one of these words. Source: resolve.go of gopkg.in/yaml.v2 and v3; yaml.org, 1.1 types and 1.2 core schema.
+_A_WORD = re.compile(r"[A-Za-z/].*")
+_NO_TEXTS = ("y", "yes", "on", "true", "n", "no", "off", "false", "null", "nan", "inf")
+
+
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines stays in lines, where YAML can say it so."""
+    """Text is text to every reader; that of several lines stays in lines, where YAML can say it so."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    plain = _A_WORD.fullmatch(text) and text.lower() not in _NO_TEXTS
+    style = "|" if "\n" in text else None if plain else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)

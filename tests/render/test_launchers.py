@@ -165,15 +165,51 @@ def test_settings_reach_the_files() -> None:
     assert {each["metadata"]["namespace"] for each in found.values()} == {"team"}
     assert job["metadata"]["name"] == "mine"
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q"}
-    assert job["spec"]["runPolicy"]["backoffLimit"] == 3
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 3 * 8 + 1  # of eight pods, each of which starts again
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert [replicas[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 7]
     pod = replicas["Worker"]["template"]["spec"]
     container = pod["containers"][0]
     assert (container["image"], container["resources"]) == ("a/b:1", {"limits": {"x/y": "8", "rdma/hca": "1"}})
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
     assert {"name": "data", "mountPath": "/mnt/d"} in container["volumeMounts"]
     assert {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}} in pod["volumes"]
     assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "9Gi"}
+
+
+@pytest.mark.parametrize(("restarts", "policy", "limit"), [(0, "Never", 0), (1, "OnFailure", 9)])
+def test_all_pods_start_again_or_none(restarts: int, policy: str, limit: int) -> None:
+    """The operator's limit is on the restarts of all pods together; a JobSet's on those of the whole."""
+    asked = [f"{name}:restarts={restarts}" for name in ("pytorchjob", "trainjob")]
+    files = render(_plan(), "megatron", asked)
+    job = _documents(files["pytorchjob.yaml"])["PyTorchJob"]["spec"]
+    assert {each["restartPolicy"] for each in job["pytorchReplicaSpecs"].values()} == {policy}
+    assert job["runPolicy"]["backoffLimit"] == limit
+    jobs = _documents(files["trainjob.yaml"])["TrainingRuntime"]["spec"]["template"]["spec"]
+    assert jobs["failurePolicy"] == {"maxRestarts": restarts}
+    (node,) = jobs["replicatedJobs"]
+    assert node["template"]["spec"]["backoffLimit"] == 0
+    assert node["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_texts_that_go_or_yaml_1_2_read_as_something_else_are_quoted() -> None:
+    """PyYAML, which reads YAML 1.1 without half of its words, gives all of these back even where they are plain."""
+    values = ["1e-4", "0o17", "y", "N", "On", "null", "~", ".5", "+1", "0b1", "1_000", "12:30", "nan", "Inf", "<<"]
+    settings = ",".join(f"env.V{number}={value}" for number, value in enumerate(values))
+    launchers = [f"{name}:name=on,resource=1e4,{settings}" for name in ("pytorchjob", "trainjob")]
+    files = render(_plan(), "megatron", launchers)
+    texts = {*values, "on", "1e4"}
+    for path in ("pytorchjob.yaml", "trainjob.yaml"):
+        scalars = [event for event in yaml.parse(files[path]) if isinstance(event, yaml.ScalarEvent)]
+        assert {event.value for event in scalars} >= texts
+        assert not [event.value for event in scalars if event.value in texts and event.style is None]
+
+
+def test_deepspeeds_launcher_goes_over_hosts_with_pdsh_alone(tmp_path: Path) -> None:
+    shown = dry_run(render(_plan("deepspeed"), "deepspeed", ["deepspeed"]), tmp_path, "deepspeed.sh")
+    assert shown[shown.index("--launcher") + 1] == "pdsh"
+    with pytest.raises(InputError, match="deepspeed:backend: is not a setting of this launcher"):
+        render(_plan("deepspeed"), "deepspeed", ["deepspeed:backend=openmpi"])
 
 
 def test_one_node_needs_no_workers_and_no_ssh(tmp_path: Path) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from symconfig.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.by_rank import of_each_rank, read_variables
-from symconfig.render.settings import Chosen, Setting
+from symconfig.render.settings import Chosen
 
 NAME = "deepspeed"
 DOES = "deepspeed.sh and hostfile: DeepSpeed's launcher starts every process over ssh"
 START = "./deepspeed.sh    # on one node, with your hosts in hostfile"
-SETTINGS = (
-    Setting("backend", "deepspeed's --launcher", "pdsh", r"pdsh|openmpi|mpich|impi|mvapich|slurm",
-            "pdsh, openmpi, mpich, impi, mvapich or slurm"),
-)
+# Not which of its ways over the hosts, --launcher: beside pdsh they refuse --num_nodes, or (slurm) start launch.sh with
+# Python and tell it no rank. Source: DeepSpeed 0.19, launcher/runner.py and multinode_runner.py.
+SETTINGS = ()
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:

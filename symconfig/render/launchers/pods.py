@@ -29,6 +29,8 @@ SETTINGS = (
     Setting("resource", "what the cluster calls its GPUs (default: the vendor's device plugin's name)"),
     Setting("rdma", "a network device that every pod takes one of, such as rdma/hca"),
 )
+RESTARTS = Setting("restarts", "how often all pods are started again after a failure", "0", r"[0-9]{1,4}",
+                   "a whole number")
 
 
 def pod(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
@@ -48,6 +50,11 @@ def pod(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
         "volumes": volumes,
         "port": 29500,
     }
+
+
+def restarts(chosen: Chosen) -> int:
+    """The setting RESTARTS of a launcher."""
+    return int(chosen.values[RESTARTS.name] or 0)
 
 
 def label(text: str) -> str:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from symconfig.plan import Plan
+from symconfig.render import summary
 from symconfig.render.files import Files
 from symconfig.render.launchers import pods
-from symconfig.render.settings import Chosen, Setting
+from symconfig.render.settings import Chosen
 
 NAME = "pytorchjob"
 DOES = "pytorchjob.yaml: a PyTorchJob of Kubeflow's Training Operator 1, a pod per node"
 START = "kubectl apply --server-side -f pytorchjob.yaml"
-SETTINGS = (*pods.SETTINGS, Setting("restarts", "how often pods that failed are started again", "0", r"[0-9]{1,4}",
-                                    "a whole number"))
+SETTINGS = (*pods.SETTINGS, pods.RESTARTS)
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """Those of a pod. Its own variables come from the operator: PET_NNODES, PET_NODE_RANK, MASTER_ADDR, MASTER_PORT.
 
-    Source: Training Operator 1.9, pkg/controller.v1/pytorch/envvar.go and master.go.
+    backoff: the operator ends a job whose pods that run were started again so often, all of them taken together
+    (PastBackoffLimit). A process that dies takes those of the other nodes with it, so a failure is a restart of all.
+
+    Source: Training Operator 1.9, pkg/controller.v1/pytorch/envvar.go and master.go, pkg/core/job.go.
     """
-    return pods.pod(plan, files, chosen)
+    restarts = pods.restarts(chosen)
+    backoff = restarts * summary.nodes(plan).count + 1 if restarts else 0
+    return {**pods.pod(plan, files, chosen), "backoff": backoff}

@@ -10,12 +10,15 @@ from symconfig.render.settings import Chosen
 NAME = "trainjob"
 DOES = "trainjob.yaml: a TrainJob of Kubeflow Trainer 2 with its TrainingRuntime, a pod per node"
 START = "kubectl apply --server-side -f trainjob.yaml"
-SETTINGS = pods.SETTINGS
+SETTINGS = (*pods.SETTINGS, pods.RESTARTS)
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """Those of a pod. Its own variables come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and _PORT.
 
-    Source: Kubeflow Trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go.
+    Its JobSet starts all pods anew or none: a Job left to itself starts a single pod again, beside ranks that hang.
+
+    Source: Kubeflow Trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go; JobSet, api/jobset/v1alpha2, whose
+    restartPolicy defaults to OnFailure, and Kubernetes' Job, whose backoffLimit defaults to 6.
     """
-    return pods.pod(plan, files, chosen)
+    return {**pods.pod(plan, files, chosen), "restarts": pods.restarts(chosen)}
