@@ -1,4 +1,4 @@
-"""In what order files are run, so that two processes that take whole files end together."""
+"""In what order files are run, so that two processes that take whole files end together; what a busy machine may do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import gc
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes by the clock says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
 # Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.

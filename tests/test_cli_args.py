@@ -30,7 +30,7 @@ def written(folder: Path, plan: Plan) -> Path:
 def bash(script: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHON": sys.executable, **more}
     head = 'symconfig() { "$PYTHON" -m symconfig "$@"; }\n'
-    return subprocess.run(["bash", "-c", head + script], cwd=cwd, env=env, capture_output=True, text=True, timeout=60,
+    return subprocess.run(["bash", "-c", head + script], cwd=cwd, env=env, capture_output=True, text=True, timeout=300,
                           check=False)
 
 

@@ -30,7 +30,7 @@ def test_the_main_job_gives_files_that_start_it(run: Run, tmp_path: Path, backen
     assert best["predicted"]["device_bytes"] <= 0.96 * 80 * 2**30
     assert sum(best["predicted"]["time"].values()) == pytest.approx(best["predicted"]["step_s"], rel=1e-6)
     dry = subprocess.run(["bash", str(out / "launch.sh")], env={**os.environ, "DRY_RUN": "1"}, capture_output=True,
-                         text=True, timeout=60, check=False)
+                         text=True, timeout=300, check=False)
     assert dry.returncode == 0, dry.stderr
 
 
@@ -44,7 +44,7 @@ def test_alternatives_are_ranked_and_none_is_better(run: Run) -> None:
 def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:
     for name, seed in (("one", "1"), ("two", "2")):
         subprocess.run([sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / name)], check=True,
-                       capture_output=True, timeout=120, env={**os.environ, "PYTHONHASHSEED": seed})
+                       capture_output=True, timeout=300, env={**os.environ, "PYTHONHASHSEED": seed})
     for path in sorted((tmp_path / "one").rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path.name

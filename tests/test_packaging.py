@@ -107,7 +107,7 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed: Path, tmp_pa
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
             env=environment,
         )

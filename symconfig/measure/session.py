@@ -14,7 +14,7 @@ from symconfig.verify.megatron_session import Job, Phase, refusal
 from symconfig.verify.megatron_source import MegatronSource
 
 # Between two things that the process does: on a GPU compiling kernels in the first step takes minutes.
-SILENCE_S: Mapping[Device, float] = {"cuda": 600.0, "cpu": 120.0}
+SILENCE_S: Mapping[Device, float] = {"cuda": 600.0, "cpu": 300.0}
 WORKER = Path(__file__).with_name("worker.py")
 
 

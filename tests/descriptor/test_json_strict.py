@@ -76,15 +76,15 @@ def test_what_is_refused_says_why(text: str, message: str) -> None:
     "text", ["[" * 10_000, '{"a":' * 10_000, "[[]," * 10_000, "[" * 10_000 + "]" * 10_000, '{"a":[' * 1_000_000]
 )
 def test_deep_nesting_is_a_quick_message(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert "nested too deeply" in _error(text)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_many_values_are_a_quick_message() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert "too many values" in _error("[" + "1," * 2_000_000 + "1]")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_hundred_megabytes_are_not_parsed(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_a_hundred_megabytes_are_not_parsed(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.write(b'{"model_type": "llama", "x": "')
         stream.truncate(100_000_000)  # a hole in the file: nothing is written
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError, match="too large"):
         load_model(str(path))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @given(st.text(max_size=200))

@@ -115,20 +115,20 @@ def test_what_is_refused_says_why(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 10_000, "{a: " * 10_000, "- " * 10_000, "[[],[" * 5_000, "? " * 10_000])
 def test_deep_nesting_is_a_quick_message(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     message = _error(text)
     assert "nested too deeply" in message or "key must be a plain word" in message
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
     "text", ["[" + "1," * 2_000_000 + "]", "a: 1\n" * 500_000, "x " * 2_000_000, "- \n" * 1_000_000]
 )
 def test_a_long_file_is_read_or_refused_in_seconds(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with contextlib.suppress(InputError):
         parse_yaml_strict(text, "f.yaml")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

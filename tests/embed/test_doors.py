@@ -116,6 +116,6 @@ def test_nothing_heavy_is_imported_for_it() -> None:
 
     script = ("import sys, symconfig; symconfig.megatron, symconfig.deepspeed, symconfig.transformers; "
               "print([name for name in ('torch', 'sympy', 'transformers', 'deepspeed') if name in sys.modules])")
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[]"
     assert started.__module__ == "symconfig.embed.start"

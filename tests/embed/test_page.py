@@ -128,7 +128,7 @@ def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
             'torchrun() { "$PYTHON" -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"; }\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "NNODES": "8", "GPUS_PER_NODE": "8"}
     ended = subprocess.run(["bash", "-c", head + text], cwd=tmp_path, env=env, capture_output=True, text=True,
-                           timeout=60, check=False)
+                           timeout=300, check=False)
     if "symconfig check" in text:
         assert "Nothing is edited or stale" in ended.stdout
     else:

@@ -25,7 +25,7 @@ def really(script: str, command: str) -> list[str] | None:
         [str(BASH), "--norc", "-c", f"set +H\n{script}\nprintf '%s\\0' start {command}"],
         capture_output=True,
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-        timeout=10,
+        timeout=60,
         cwd="/",
     )
     if done.returncode or done.stderr:

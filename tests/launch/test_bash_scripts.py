@@ -312,11 +312,11 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     ],
 )
 def test_hostile_scripts_end_soon(script: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with suppress(InputError):
         bash = read(script)
         assert not bash.reading.complete or "--x" in options(bash)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_long_script_is_read_quickly() -> None:
@@ -325,9 +325,9 @@ def test_a_long_script_is_read_quickly() -> None:
         + "".join(f"V{i}=${{V{i}:-{i}}}\nA+=(--o{i} $V{i} --p{i})\n" for i in range(150))
         + 'python train.py "${A[@]}"'
     )
-    start = time.monotonic()
+    start = time.process_time()
     assert len(read(script).reading.settings) == 300
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def idle(script: str, *extra: str, **variables: str) -> list[str]:

@@ -129,16 +129,16 @@ def test_nothing_but_an_input_error_comes_of_rubbish(source: bytes) -> None:
 
 
 def test_a_file_in_one_line_takes_seconds_at_most() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     read = tree('{"x": [' + ", ".join(f'"é{index}"' for index in range(50_000)) + "]}")
     last = read.spans[("x", 49_999)].value
     assert (last.line, read.text.at(last)) == (1, '"é49999"')
     assert last.column == len(read.text.data.decode()) - len('"é49999"]}') + 1
-    assert time.monotonic() - start < 8
+    assert time.process_time() - start < 8
 
 
 def test_a_mebibyte_takes_seconds_at_most() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InputError):
         tree("[" + "[1,2],\n" * 150_000 + "]")
-    assert time.monotonic() - start < 8
+    assert time.process_time() - start < 8

@@ -10,7 +10,7 @@ from symconfig.verify import megatron_session
 from symconfig.verify.megatron_sameness import compare
 from symconfig.verify.megatron_session import Job
 from tests.recover.options import NEWEST, names_of
-from tests.verify.megatron_support import source
+from tests.verify.megatron_support import LIMIT_S, source
 
 SHAPE = (
     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 4096 "
@@ -52,7 +52,7 @@ def test_megatron_resolves_the_same_model() -> None:
         pytest.skip(f"the options are those of {NEWEST}, and here is {megatron.version}")
     lists = {case: f"{SHAPE} {case}".split() for case in CASES}
     jobs = [Job(case, tuple(words), 2, env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}) for case, words in lists.items()]
-    results = megatron_session.run(megatron, jobs, timeout_s=60.0)
+    results = megatron_session.run(megatron, jobs, LIMIT_S)
     for case, words in lists.items():
         assert results[case].ok, (case, results[case].error)
         found = described(names_of(words), seq_length=2048).model

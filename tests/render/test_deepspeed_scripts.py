@@ -167,7 +167,7 @@ def test_qwen_7b_s_weights_load_into_the_qwen2_class(tmp_path: Path) -> None:
                          num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=8)
     write(render(sample_plan(model, backend="deepspeed"), "deepspeed"), tmp_path / "out")
     subprocess.run([sys.executable, "convert_qwen.py", str(tmp_path / "qwen"), str(tmp_path / "new")],
-                   cwd=tmp_path / "out", check=True, timeout=120)
+                   cwd=tmp_path / "out", check=True, timeout=300)
     loaded, said = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new", output_loading_info=True)
     assert type(loaded).__name__ == "Qwen2ForCausalLM"
     assert not said["missing_keys"]

@@ -20,7 +20,7 @@ from symconfig.verify.megatron_session import Result
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.states.megatron_worker_support import Ask, worker
-from tests.verify.megatron_support import rendered, source
+from tests.verify.megatron_support import LIMIT_S, rendered, source
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ CASES = {
     "tied, first": Case("qwen2.5-7b", 0, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
     "tied, last": Case("qwen2.5-7b", -1, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
 }
-SECONDS = 60.0
 
 
 def plan_of(case: Case) -> Any:
@@ -85,7 +84,7 @@ def real() -> dict[str, Result]:
         item = rendered(plan)
         job = megatron_session.job(name, plan, item.args, item.env, found)
         jobs.append(replace(job, rank=case.rank % plan.best.parallel.world_size, task="build"))
-    return megatron_session.run(found, jobs, SECONDS)
+    return megatron_session.run(found, jobs, LIMIT_S)
 
 
 @pytest.fixture(params=CASES, ids=str)

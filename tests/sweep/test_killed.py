@@ -50,7 +50,7 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(tmp_path: Path, number: si
         time.sleep(0.01)
     workers = children(process.pid)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     done = lines(journal) - 1
     assert 2 <= done < 8
     assert process.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL)
@@ -59,6 +59,6 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(tmp_path: Path, number: si
         time.sleep(0.05)
     assert len(workers) == 2
     assert not any(map(alive, workers))
-    ended = subprocess.run(words, cwd=tmp_path, env=there, capture_output=True, timeout=120, check=True)
+    ended = subprocess.run(words, cwd=tmp_path, env=there, capture_output=True, timeout=300, check=True)
     data = json.loads(ended.stdout)
     assert (data["known"], data["done"], data["counts"]["planned"]) == (done, 8, 8)

@@ -14,6 +14,8 @@ from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_source import MegatronSource
 from tests.sample_plans import sample_plan
 
+LIMIT_S = 300.0  # of a job that takes seconds: on a machine with much else to do, minutes. Nothing waits for it.
+
 
 def source() -> MegatronSource:
     """Megatron's code as `verify` finds it, or a skip that says how to get it."""

@@ -40,7 +40,7 @@ def cases() -> Iterator[Told]:
 def asked(questions: list[Told]) -> list[Any]:
     root, folder = source().root, Path(megatron_runner.__file__).parent
     command = [sys.executable, "-E", "-P", str(Path(__file__).with_name("stages_worker.py")), str(root), str(folder)]
-    ended = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, timeout=120,
+    ended = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, timeout=300,
                            check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     answers: list[Any] = json.loads(ended.stdout)

@@ -15,7 +15,7 @@ from symconfig.states.activations import saved
 from symconfig.verify import megatron_saved, megatron_session
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
-from tests.verify.megatron_support import rendered, source
+from tests.verify.megatron_support import LIMIT_S, rendered, source
 
 LAYERS, SEQUENCE, WIDTH, FFN, HEADS, TP = 4, 4096, 5120, 13824, 40, 4  # of the tests' llama2-13b
 RECOMPUTES = {
@@ -64,7 +64,7 @@ def traces() -> dict[str, Mapping[str, Any]]:
         item = rendered(plan)
         job = megatron_session.job(name, plan, item.args, item.env, found)
         jobs.append(replace(job, rank=RANKS.get(name, 0), task="trace"))
-    results = megatron_session.run(found, jobs, timeout_s=60, workers=2)
+    results = megatron_session.run(found, jobs, LIMIT_S)
     assert {name: result.error for name, result in results.items()} == dict.fromkeys(PLANS)
     return {name: result.rank for name, result in results.items()}
 

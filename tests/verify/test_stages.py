@@ -13,7 +13,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plan import Plan
 from symconfig.verify import megatron, megatron_agreement
 from symconfig.verify.megatron_session import Result
-from tests.verify.megatron_support import rendered, source
+from tests.verify.megatron_support import LIMIT_S, rendered, source
 
 GLM = Path(__file__).parent / "models" / "glm-4.5-air.yaml"
 
@@ -71,7 +71,7 @@ def plans() -> dict[str, Plan]:
 @pytest.fixture(scope="module")
 def results(plans: dict[str, Plan]) -> dict[str, Result]:
     """Megatron's word on each plan's arguments, for those of old versions as well: it still has their options."""
-    return megatron.run({name: rendered(plan) for name, plan in plans.items()}, source(), timeout_s=60.0)
+    return megatron.run({name: rendered(plan) for name, plan in plans.items()}, source(), LIMIT_S)
 
 
 @pytest.mark.parametrize("name", CASES)
