@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from symconfig.launch.reading import Setting
 from symconfig.recover.words import settings
 from symconfig.rules import examples
@@ -11,9 +13,9 @@ from symconfig.rules.facts import MegatronFacts
 from symconfig.rules.megatron import RULES, findings
 from symconfig.rules.rule import Rule
 from symconfig.verify import megatron_session
-from symconfig.verify.megatron_session import Job
+from symconfig.verify.megatron_session import Job, Result
 from tests.rules.megatron_support import facts
-from tests.verify.megatron_support import source
+from tests.verify.megatron_support import LIMIT_S, source
 
 REST = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "1000", "--train-iters", "10", "--lr",
         "1e-4", "--min-lr", "1e-5")
@@ -113,14 +115,30 @@ def further() -> list[tuple[str, str]]:
     return [(rule, options) for rule, _, options in (line.partition(": ") for line in lines)]
 
 
-def test_megatron_refuses_what_else_breaks_a_rule() -> None:
-    launches = {f"{rule}: {options}": facts(options, environment={}) for rule, options in further()}
+def broken() -> dict[str, MegatronFacts]:
+    """The launches of `further`, by the rule and the options."""
+    return {f"{rule}: {options}": facts(options, environment={}) for rule, options in further()}
+
+
+def shown() -> list[Rule[MegatronFacts]]:
+    """Rules whose example is for the Megatron that is here."""
+    release = "core_v{}.{}.".format(*source().release)
+    return [rule for rule in RULES if examples.version(rule).startswith(release)]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Result]:
+    """What one process that imports Megatron once says of all of them."""
+    jobs = [Job(name, words_of(launch.names.settings), 8, megatron_session.CAPABILITY[examples.ARCHITECTURE])
+            for name, launch in broken().items()]
+    return megatron_session.run(source(), [*jobs, *map(job, shown())], LIMIT_S)
+
+
+def test_megatron_refuses_what_else_breaks_a_rule(answers: dict[str, Result]) -> None:
+    launches = broken()
     silent = [name for name, launch in launches.items()
               if name.partition(":")[0] not in {item.rule for item in findings(launch) if item.severity == "error"}]
-    jobs = [Job(name, words_of(launch.names.settings), 8, megatron_session.CAPABILITY[examples.ARCHITECTURE])
-            for name, launch in launches.items()]
-    results = megatron_session.run(source(), jobs, 60.0)
-    assert (silent, [name for name in launches if results[name].ok]) == ([], [])
+    assert (silent, [name for name in launches if answers[name].ok]) == ([], [])
 
 
 def words_of(given: Sequence[Setting]) -> tuple[str, ...]:
@@ -140,10 +158,8 @@ def job(rule: Rule[MegatronFacts]) -> Job:
     return Job(rule.name, words_of(launch.names.settings), rule.gpus, capability, env=exported)
 
 
-def test_megatron_refuses_the_errors_but_for_those_that_show_later() -> None:
-    megatron = source()
-    rules = [rule for rule in RULES if examples.version(rule).startswith("core_v{}.{}.".format(*megatron.release))]
-    results = megatron_session.run(megatron, [job(rule) for rule in rules], 60.0)
-    refused = {rule.name for rule in rules if not results[rule.name].ok} - NO_KERNEL
+def test_megatron_refuses_the_errors_but_for_those_that_show_later(answers: dict[str, Result]) -> None:
+    rules = shown()
+    refused = {rule.name for rule in rules if not answers[rule.name].ok} - NO_KERNEL
     errors = {rule.name for rule in rules if rule.severity == "error"}
     assert refused == errors - set(LATER) | (SOONER & {rule.name for rule in rules})

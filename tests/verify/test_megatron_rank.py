@@ -25,7 +25,7 @@ from symconfig.verify.megatron_source import MegatronSource
 from tests.cli_support import Run
 from tests.cli_support import run as run
 from tests.sample_plans import sample_plan
-from tests.verify.megatron_support import rendered, replaced, source
+from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
 # Plans whose ranks must be Megatron's to the last element and byte; further ones are in tests/states.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -60,23 +60,6 @@ def _item(name: str) -> Rendered:
     return rendered(replace(plan, best=replace(plan.best, stages=stages)))
 
 
-@pytest.fixture(scope="module")
-def real() -> dict[str, list[Check]]:
-    return megatron.check_many({name: _item(name) for name in PLANS}, source(), 60.0, workers=2, build=True)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_ranks_are_as_planned(name: str, real: dict[str, list[Check]]) -> None:
-    ranks = [check for check in real[name] if check.compared]
-    assert len(ranks) >= 2
-    assert [str(check) for check in real[name] if check.status != "passed"] == []
-    for check in ranks:
-        assert all(pair.ours == pair.real for pair in check.compared)
-        assert {"parameters", "gradient buffers", "optimizer shard", "layers"} <= {pair.what for pair in check.compared}
-    hosted = [pair for check in ranks for pair in check.compared if pair.what == "of it on the host"]
-    assert bool(hosted) == ("offloaded" in name)
-
-
 WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
     "lost layers": (lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
                     "--num-layers 60 (rendered: --num-layers 80)"),
@@ -93,13 +76,32 @@ WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
 }
 
 
-def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words() -> None:
-    found = megatron.check_many({name: make() for name, (make, _) in WRONG.items()}, source(), 60.0, 2, build=True)
-    for name, (_, words) in WRONG.items():
-        said = " ".join(check.detail for check in found[name] if check.status == "failed")
-        assert "megatron_args.txt" in said, name
-        assert words in said, f"{name}: {said}"
-        assert not any(check.compared and check.status == "passed" for check in found[name]), name
+@pytest.fixture(scope="module")
+def real() -> dict[str, list[Check]]:
+    """All that Megatron builds here, in one process, which takes seconds to import it."""
+    items = {name: _item(name) for name in PLANS} | {name: make() for name, (make, _) in WRONG.items()}
+    return megatron.check_many(items, source(), LIMIT_S, build=True)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_ranks_are_as_planned(name: str, real: dict[str, list[Check]]) -> None:
+    ranks = [check for check in real[name] if check.compared]
+    assert len(ranks) >= 2
+    assert [str(check) for check in real[name] if check.status != "passed"] == []
+    for check in ranks:
+        assert all(pair.ours == pair.real for pair in check.compared)
+        assert {"parameters", "gradient buffers", "optimizer shard", "layers"} <= {pair.what for pair in check.compared}
+    hosted = [pair for check in ranks for pair in check.compared if pair.what == "of it on the host"]
+    assert bool(hosted) == ("offloaded" in name)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words(
+        name: str, real: dict[str, list[Check]]) -> None:
+    said = " ".join(check.detail for check in real[name] if check.status == "failed")
+    assert "megatron_args.txt" in said
+    assert WRONG[name][1] in said
+    assert not any(check.compared and check.status == "passed" for check in real[name])
 
 
 def _used_s() -> float:
@@ -117,7 +119,7 @@ def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: s
     assert item.plan.best.parallel.world_size == gpus
     jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
     before_s = _used_s()
-    result = megatron.megatron_session.run(source(), jobs[-1:], 60.0)[jobs[-1].id]
+    result = megatron.megatron_session.run(source(), jobs[-1:], LIMIT_S)[jobs[-1].id]
     assert result.ok, result.error
     assert 0 < _used_s() - before_s < BOUNDS[0]
     assert result.rank["max_rss_bytes"] < BOUNDS[1]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.verify import megatron, megatron_session
-from symconfig.verify.megatron_session import Job
+from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
-from tests.verify.megatron_support import rendered, replaced, source
+from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
 ARGUMENTS = """
 import os, sys, time
@@ -21,7 +21,7 @@ def parse_args():
     if what == "dies":
         os.abort()
     if what == "hangs":
-        time.sleep(60)
+        time.sleep(600)
     if what == "exits":
         print("pretrain_gpt.py: error: no such option", file=sys.stderr)
         sys.exit(2)
@@ -50,12 +50,12 @@ def test_a_crash_or_a_hang_of_one_list_is_reported_and_the_others_are_still_judg
     monkeypatch.setenv("SECRET", "the shell's own environment")
     names = ("dies", "fails", "hangs", "exits", "asserts")
     start = time.perf_counter()
-    found = megatron_session.run(pretender, [Job(name, (name,), 8) for name in names], timeout_s=2.0)
-    assert time.perf_counter() - start < 50
+    found = megatron_session.run(pretender, [Job(name, (name,), 8) for name in names], timeout_s=4.0)
+    assert time.perf_counter() - start < 500  # the hang is not waited for, however slow the machine is
     errors = {name: str(found[name].error) for name in names}
     assert "ended with status -6" in errors["dies"]
     assert "parsing dies" in errors["dies"]
-    assert "did not end within 2 s" in errors["hangs"]
+    assert "did not end within 4 s" in errors["hangs"]
     assert "ValueError: because of nothing" in errors["fails"]
     assert "exits with status 2; pretrain_gpt.py: error: no such option" in errors["exits"]
     assert 'assert what != "asserts"' in errors["asserts"]
@@ -65,8 +65,8 @@ def test_a_crash_or_a_hang_of_one_list_is_reported_and_the_others_are_still_judg
 def test_after_a_hang_or_a_refusal_no_other_job_of_its_group_is_tried(pretender: MegatronSource) -> None:
     lists = [("a", "hangs", "a"), ("a rank 0", "exits", "a"), ("b", "exits", "b"), ("b rank 0", "hangs", "b"),
              ("c", "exits", None), ("d", "exits", None)]
-    found = megatron_session.run(pretender, [Job(id, (what,), 8, group=group) for id, what, group in lists], 1.0)
-    assert found["a rank 0"].not_run == "the check of rank 0 did not end within 1 s"
+    found = megatron_session.run(pretender, [Job(id, (what,), 8, group=group) for id, what, group in lists], 3.0)
+    assert found["a rank 0"].not_run == "the check of rank 0 did not end within 3 s"
     assert found["b rank 0"].not_run == "the arguments are refused"
     assert [found[id].not_run for id in "abcd"] == [None] * 4
     assert not found["a rank 0"].ok
@@ -99,26 +99,30 @@ REFUSED = {
 }
 
 
-def test_megatrons_own_refusals_come_through_in_its_words() -> None:
-    items = {name: replaced(rendered(), option, *values) for name, (option, values, _) in REFUSED.items()}
-    items["no connection limit"] = megatron.Rendered(rendered().plan, rendered().args, {})
-    found = megatron.run(items, source(), timeout_s=60.0)
-    for name, (_, _, words) in REFUSED.items():
-        assert words in str(found[name].error), f"{name}: {found[name].error}"
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" in str(found["no connection limit"].error)
-
-
-def test_the_fork_server_keeps_lists_apart_and_order_does_not_matter() -> None:
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Result]:
+    """Of one process, which takes seconds to import Megatron: refused lists among others, in a shell with settings."""
     good, other = rendered(), rendered("mixtral-8x7b")
-    items = {"a": good, "b": replaced(good, "--num-layers", "41"), "c": other, "d": good}
-    found = megatron.run(items, source(), timeout_s=60.0, workers=2)
-    assert [found[name].ok for name in "abcd"] == [True, False, True, True]
-    assert found["a"].config == found["d"].config
-    assert found["c"].config["num_moe_experts"] == 8
+    items = {name: replaced(good, option, *values) for name, (option, values, _) in REFUSED.items()}
+    items["no connection limit"] = megatron.Rendered(good.plan, good.args, {})
+    items |= {"a": good, "b": replaced(good, "--num-layers", "41"), "c": other, "d": good}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+        monkeypatch.setenv("PYTHONPATH", os.getcwd())
+        return megatron.run(items, source(), LIMIT_S)
 
 
-def test_the_subprocess_hears_nothing_of_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    item = megatron.Rendered(rendered().plan, rendered().args, {})
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" in str(megatron.run({"": item}, source(), 60.0)[""].error)
+@pytest.mark.parametrize("name", REFUSED)
+def test_megatrons_own_refusals_come_through_in_its_words(name: str, answers: dict[str, Result]) -> None:
+    assert REFUSED[name][2] in str(answers[name].error)
+
+
+def test_the_fork_server_keeps_lists_apart_and_order_does_not_matter(answers: dict[str, Result]) -> None:
+    assert [answers[name].ok for name in "abcd"] == [True, False, True, True]
+    assert answers["a"].config == answers["d"].config
+    assert answers["c"].config["num_moe_experts"] == 8
+
+
+def test_the_subprocess_hears_nothing_of_this_shell(answers: dict[str, Result]) -> None:
+    """A plan whose launcher exports no limit of connections is refused, though this shell has one."""
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" in str(answers["no connection limit"].error)
