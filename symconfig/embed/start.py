@@ -68,10 +68,17 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
             duration(time.perf_counter() - start), after.parallel.world_size, after.target.backend,
             after.target.version, short(after), duration(after.predicted.step_s), before.parallel.world_size,
             short(before), duration(before.predicted.step_s))
-        _log.warning("a checkpoint of that plan (%s) loads: %s%s; symconfig replan PLAN.json --gpus %d says why, and "
-                     "which plan loads it with less ado", loads.kind, loads.verdict, _with(loads),
-                     after.parallel.world_size)
+        _log.warning("a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
+                     loads.kind, loads.verdict, _with(loads), command(plan, fresh))
     return fresh
+
+
+def command(plan: Plan, fresh: Plan) -> str:
+    """What makes the same plan of that one, for a person."""
+    words = ["symconfig replan PLAN.json", f"--gpus {fresh.best.parallel.world_size}"]
+    if fresh.job.megatron_version != plan.job.megatron_version:
+        words.append(f"--megatron-version {fresh.job.megatron_version}")
+    return " ".join(words)
 
 
 def _with(loads: Loadable) -> str:

@@ -14,9 +14,9 @@ from tests.checkpoint import cases, cases_deepspeed
 from tests.checkpoint.cases_deepspeed import LORA, ZERO
 from tests.sample_plans import sample_plan
 
-PLACE = re.compile(r"\b(?:CHECKPOINT|CONVERTED|FSDP|IMPORTED)\b(?:/torch_dist)?")
-READ = re.compile(r"(?:--load|--load-dir|fsdp-dtensor|--model|import_ckpt\('|export_ckpt\('|from_pretrained\('"
-                  r"|zero_to_fp32.py|--input_folder) ?([A-Z]+(?:/torch_dist)?)")
+PLACE = re.compile(r"\b(?:CHECKPOINT|ADAPTER|CONVERTED|FSDP|IMPORTED)\b(?:/torch_dist)?")
+READ = re.compile(r"(?:--load|--load-dir|fsdp-dtensor|--model|import_ckpt\('|export_(?:adapter_)?ckpt\('"
+                  r"|from_pretrained\('|zero_to_fp32.py|--input_folder) ?([A-Z]+(?:/torch_dist)?)")
 
 
 def megatron(**fields: Any) -> Plan:
@@ -34,7 +34,7 @@ PLANS = {
     "experts": megatron(model=cases.experts(), ep=2, dp=2), "zero 0": deepspeed(dp=2, **ZERO[0]),
     "zero 1": deepspeed(dp=4, **ZERO[1]), "zero 3": deepspeed(dp=2, **ZERO[3]),
     "autotp": deepspeed(tp=2, **ZERO[1]), "lora": deepspeed(LORA, dp=2, **ZERO[2]),
-    "lora, zero 3": deepspeed(LORA, dp=2, **ZERO[3]),
+    "lora, zero 3": deepspeed(LORA, dp=2, **ZERO[3]), "lora, megatron": megatron(model=LORA, dp=2),
 }
 
 
@@ -64,14 +64,27 @@ def runs(said: Loadable) -> list[str]:
     return [step.words for step in said.how]
 
 
-def test_an_adapter_is_merged_before_megatron_reads_it() -> None:
-    model = LORA.model_copy(update={"adapter": None})
+@pytest.mark.parametrize("adapter", [None, LORA.adapter], ids=["for all weights", "for an adapter"])
+def test_an_adapter_is_merged_before_megatron_reads_it(adapter: Any) -> None:
+    model = LORA.model_copy(update={"adapter": adapter})
     said = loadable(PLANS["lora"], sample_plan(model, "h100", seq_length=32))
     assert said.verdict is Verdict.WEIGHTS
-    merged, imported, run = runs(said)
+    ended, merged, imported, run = runs(said)
+    assert "--save CHECKPOINT --train-iters" in ended  # final/ is there after the last step only
     assert "CHECKPOINT/final" in merged
     assert "import_ckpt('CONVERTED', 'IMPORTED')" in imported
     assert run == "--load IMPORTED --finetune --no-load-optim --no-load-rng"
+
+
+@pytest.mark.parametrize("adapter", [None, LORA.adapter], ids=["for all weights", "for an adapter"])
+def test_an_adapter_of_megatron_is_merged_before_deepspeed_reads_it(adapter: Any) -> None:
+    model = LORA.model_copy(update={"adapter": adapter})
+    said = loadable(PLANS["lora, megatron"], deepspeed(model, dp=2, **ZERO[1]))
+    assert said.verdict is Verdict.WEIGHTS
+    exported, merged, run = runs(said)
+    assert "export_adapter_ckpt('CHECKPOINT', 'ADAPTER')" in exported
+    assert "from_pretrained('ADAPTER')" in merged
+    assert run == "--model CONVERTED"
 
 
 def test_another_grid_on_the_way_to_fsdp() -> None:

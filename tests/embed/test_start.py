@@ -19,7 +19,7 @@ from symconfig.api import PlanResult, loaded
 from symconfig.descriptor.load import load_cluster
 from symconfig.embed import again, surroundings
 from symconfig.embed.mismatch import MismatchError, mismatches
-from symconfig.embed.start import started
+from symconfig.embed.start import command, started
 from symconfig.embed.surroundings import RANK, Gpu, Surroundings, look
 from symconfig.errors import InputError
 from symconfig.plan import Plan
@@ -288,6 +288,13 @@ def test_the_first_start_of_a_run_has_no_checkpoint_yet(
         (tmp_path / "saved").mkdir()
         (tmp_path / "saved" / name).touch()
     assert started(loading(tmp_path / "saved"), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+
+
+def test_the_command_that_is_named_makes_the_same_plan() -> None:
+    plan, fewer = sample_plan(), sample_plan(dp=1)
+    older = replace(fewer, job=fewer.job.model_copy(update={"megatron_version": "core_v0.16"}))
+    said = f"symconfig replan PLAN.json --gpus {fewer.best.parallel.world_size}"
+    assert (command(plan, fewer), command(plan, older)) == (said, f"{said} --megatron-version core_v0.16")
 
 
 def test_a_history_stays_with_a_plan_that_is_solved_again(
