@@ -256,6 +256,12 @@ class Wanted:
 
         return self.target or own_target(plan)
 
+    def to_start(self, target: str) -> tuple[str, ...]:
+        """The launchers of this target. Raises InputError."""
+        from symconfig.render import usual_launchers
+
+        return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
+
     def check(self) -> None:
         """Whether there are such targets, launchers and templates. Asked before the search, not after it.
 
@@ -269,12 +275,12 @@ class Wanted:
 def files(plan: Plan, wanted: Wanted) -> Files:
     """All that `write` writes: those of the target and its launchers, trace.json (the schedule simulated, of which the
     report has a section), and manifest.json, which says what they were when they were written."""
-    from symconfig.render import LAUNCHERS, manifest, render
+    from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
     from symconfig.report.timeline.written import TRACE, written
 
     target = wanted.of_plan(plan)
-    launchers = LAUNCHERS if wanted.launchers is None else wanted.launchers
+    launchers = wanted.to_start(target)
     rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
     items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]

@@ -69,18 +69,20 @@ def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Pa
 
 def fallback_files(found: Fallback, wanted: Wanted) -> Files:
     """All that `write` writes: the folders of the plans, what picks one of them, and a manifest of all of it."""
-    from symconfig.render import LAUNCHERS
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
+    from symconfig.render.together import LAUNCH
     from symconfig.report.fallback import advice, to_dict
 
-    launchers = LAUNCHERS if wanted.launchers is None else wanted.launchers
     target, framework = wanted.of_plan(found.plan), found.plan.best.target.backend
+    launchers = wanted.to_start(target)
     # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
-    made = above(found.runs, launchers, advice(found, "bash launch.sh" if target == framework else ""))
-    for count, plan in found.runs:
-        made += [replace(item, path=f"{folder(count)}/{item.path}") for item in files(plan, wanted)]
+    advised = advice(found, "bash launch.sh" if target == framework else "")
+    made = [replace(item, path=f"{folder(count)}/{item.path}")
+            for count, plan in found.runs for item in files(plan, wanted)]
+    if any(item.path == f"{folder(found.runs[0][0])}/{LAUNCH}" for item in made):
+        made = [*above(found.runs, launchers, advised), *made]
     made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
     done = Files(tuple(made))
     return Files((*done, manifest(done, target, launchers, wanted.templates)))

@@ -14,10 +14,11 @@ from symconfig.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split
-from symconfig.render.target import Source, discovered, source
+from symconfig.render.target import ENDING, Source, discovered, source
+from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 
-LAUNCHERS = ("slurm",)  # what is written where nobody says which
+LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is something to start
 
 
 @cache
@@ -63,17 +64,25 @@ def own_target(plan: Plan) -> str:
     return target_of(plan.model, plan.job).name
 
 
-def render(plan: Plan, target: str, launch: Sequence[str] = LAUNCHERS, templates: Path | None = None) -> Files:
-    """The files of `target` and of every launcher in `launch` (with its settings: `render.settings`), plan.json among
-    them.
+def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templates: Path | None = None) -> Files:
+    """The files of `target` and of every launcher in `launch` (with its settings: `render.settings`; None: the usual
+    ones), plan.json among them.
 
-    templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of,
-    InfeasibleError for what the target cannot express.
+    templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of and for
+    files that want the same place, InfeasibleError for what the target cannot express or launchers cannot start.
     """
+    launch = usual_launchers(target, templates) if launch is None else launch
     first, *others = sources(target, launch, templates)
     own = first.files(plan, starts=[source.start for source in others])
-    made = [*own, *(item for source in others for item in source.files(plan, Files(tuple(own))))]
+    startable(target, own, others)
+    made = together([(first, own), *((source, source.files(plan, Files(tuple(own)))) for source in others)])
     return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
+
+
+def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
+    """Those of a target where nobody says which. Raises InputError."""
+    (found,) = sources(target, (), templates)
+    return LAUNCHERS if f"{LAUNCH}{ENDING}" in found.templates() else ()
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:

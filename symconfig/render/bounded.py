@@ -31,7 +31,8 @@ class TooLongError(Exception):
 def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
     """What `make` gives, from a forked child. what: whose templates these are, for where the child says nothing.
 
-    Raises InputError as `make` does, and where it takes longer than MOST_SECONDS or more memory than MOST_BYTES.
+    Raises InputError as `make` does, and where it takes longer than MOST_SECONDS or more memory than MOST_BYTES;
+    RuntimeError for what else it raises.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -46,6 +47,8 @@ def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
         raise InputError(Problem(f"its templates could not be filled in {MOST_SECONDS} s of computing and "
                                  f"{MOST_BYTES >> 20:,} MiB of memory", file=what))
     data = json.loads(answer)
+    if "defect" in data:
+        raise RuntimeError(data["defect"])
     if "problems" in data:
         raise InputError([Problem(**problem) for problem in data["problems"]])
     return [File(**item) for item in data["files"]]
@@ -59,6 +62,10 @@ def _answer(make: Callable[[], list[File]], writer: int) -> NoReturn:
             data: dict[str, Any] = {"files": [asdict(item) for item in make()]}
         except InputError as error:
             data = {"problems": [asdict(problem) for problem in error.problems]}
+        except (TooLongError, MemoryError):
+            raise
+        except Exception as error:  # no template's fault: not to be told as one
+            data = {"defect": f"{type(error).__name__}: {error}"}
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(json.dumps(data).encode())
         os._exit(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -23,6 +23,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.render import summary
 from symconfig.render.bounded import MOST_SECONDS, TooLongError
 from symconfig.render.files import line, sh, slug
+from symconfig.render.target import ENDING
 
 _PLAIN = (str, int, float, bool, list, tuple, dict)
 MOST_LETTERS = 8 * 2**20  # of one file
@@ -31,15 +32,26 @@ _OF_EXPRESSIONS = (TypeError, ValueError, ArithmeticError, LookupError, Attribut
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
+class _Templates(FileSystemLoader):
+    """Finds templates, and no other file of their folders."""
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        if not template.endswith(ENDING):
+            raise TemplateNotFound(template)
+        return super().get_source(environment, template)
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """Undefined names are errors, nothing is escaped as HTML, and no method of a plan's parts can be called: those of
-    pydantic read files, and some of them pickles."""
+    pydantic read files, and some of them pickles. What Jinja makes up by chance is not there: files are to come out the
+    same again."""
 
     def __init__(self, *folders: Path) -> None:
         super().__init__(
-            loader=FileSystemLoader([str(folder) for folder in folders]), undefined=Undefined, autoescape=False,
+            loader=_Templates([str(folder) for folder in folders]), undefined=Undefined, autoescape=False,
             trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         self.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml)
+        del self.filters["random"], self.globals["lipsum"]
 
     def is_safe_callable(self, obj: Any) -> bool:
         if isinstance(getattr(obj, "__self__", None), _PLAIN):

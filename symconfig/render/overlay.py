@@ -43,7 +43,7 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
     if not templates.is_dir():
         what = "this is no folder" if templates.exists() else "there is no such folder"
         raise InputError(Problem(what, file=str(templates), field="--templates"))
-    problems = [*_links(templates), *_reserved(templates)]
+    problems = [*_links(templates), *_misnamed(templates)]
     found = dict(known)
     for folder in sorted(path for path in templates.iterdir() if path.is_dir() and not path.is_symlink()):
         if folder.name.startswith("."):
@@ -103,10 +103,15 @@ def _links(templates: Path) -> Iterator[Problem]:
                       hint="copy what it points to")
 
 
-def _reserved(templates: Path) -> Iterator[Problem]:
+def _misnamed(templates: Path) -> Iterator[Problem]:
+    """Templates whose names give no file, or one of symconfig's own, or a folder of that name."""
     for path in _walk(templates, Path.is_file):
-        name = path.relative_to(templates).parts[1:]
-        if len(name) == 1 and name[0].removesuffix(ENDING) in _RESERVED and name[0].endswith(ENDING):
+        names = path.relative_to(templates).parts[1:]
+        if not names or not path.name.endswith(ENDING):
+            continue
+        if path.name == ENDING:
+            yield Problem(f"is a template without a name before {ENDING}, which would be its file's", file=str(path))
+        elif names[0] in _RESERVED or (len(names) == 1 and names[0].removesuffix(ENDING) in _RESERVED):
             yield Problem("would stand in the place of a file that symconfig writes itself", file=str(path))
 
 

@@ -82,6 +82,11 @@ class Source:
         made = ((name, env.filled(name, values)) for name in self.templates())
         return [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
 
+    def template_of(self, path: str) -> str | None:
+        """Where the template of this file lies; None of a file that no template makes."""
+        places = (folder / f"{path}{ENDING}" for folder in self.folders)
+        return next((str(place) for place in places if place.is_file()), None)
+
     def templates(self) -> tuple[str, ...]:
         """Their names, with forward slashes."""
         names = {path.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(f"*{ENDING}")}

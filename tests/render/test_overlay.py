@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.errors import InputError
-from symconfig.render import bounded, fill, render
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.render import bounded, every_launcher, fill, render
 from symconfig.render.files import File
 from symconfig.render.overlay import digest
 from tests.sample_plans import sample_plan
@@ -81,6 +81,34 @@ def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> N
         render(sample_plan(), "megatron", templates=tmp_path / "none")
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("megatron/.j2", "is a template without a name before .j2"),
+    ("megatron/trace.json/a.j2", "in the place of a file that symconfig writes itself"),
+    ("megatron/launch.sh/x.txt.j2", "needs a folder where megatron writes the file launch"),
+    ("megatron/sbatch.sh.j2", "sbatch.sh is written by megatron and by slurm"),
+])
+def test_templates_that_have_no_place_of_their_own_are_named(tmp_path: Path, name: str, said: str) -> None:
+    mine = put(tmp_path, {name: "x\n"})
+    with pytest.raises(InputError) as caught:
+        render(sample_plan(), "megatron", templates=mine)
+    (problem,) = caught.value.problems
+    assert problem.file == str(mine / name)
+    assert said in problem.what
+
+
+def test_a_target_without_launch_sh_has_no_launcher(tmp_path: Path) -> None:
+    mine = put(tmp_path, {"ours/target.yaml": ABOUT, "ours/args.txt.j2": "x\n"})
+    assert render(sample_plan(), "ours", templates=mine).paths() == ("plan.json", "args.txt")
+    for launcher in every_launcher():
+        with pytest.raises(InfeasibleError, match=r"'ours' writes no launch\.sh, which is what launchers start"):
+            render(sample_plan(), "ours", (launcher,), mine)
+
+
+def test_a_defect_of_the_child_is_not_told_as_a_templates(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: not a path inside the output folder"):
+        bounded.bounded(lambda: [File("../a", "")], "mine")
+
+
 def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path: Path) -> None:
     text = "{% import 'megatron/launch.sh.j2' as theirs WITH %}"
     mine = put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "")})
@@ -98,6 +126,9 @@ def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path
     ("{% if %}", 1, "is no template: Expected an expression"),
     ("x\n{% for a in b %}", 2, "is no template: Unexpected end of template"),
     ("{{ 1 | nosuch }}", 1, "is no template: No filter named 'nosuch'"),
+    ("{{ [1, 2] | random }}", 1, "is no template: No filter named 'random'"),
+    ("{{ lipsum() }}", 1, "cannot be filled: 'lipsum' is undefined"),
+    ("{% include 'megatron/variables.yaml' %}", 1, "a template that is not there: 'megatron/variables.yaml'"),
     ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
     ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
     ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
