@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig import cli
-from tests.checkpoint.folders import torch_dist
+from tests.checkpoint.folders import SAFETENSORS, torch_dist
 from tests.sample_plans import sample_plan
 
 
@@ -54,7 +54,7 @@ def test_another_model_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_weights_of_a_hub(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "model.safetensors").write_bytes(SAFETENSORS)
     for layers, code, said in ((40, 0, "AutoBridge.import_ckpt"), (32, 1, "num_hidden_layers 32 -> 40")):
         (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": layers}))
         assert cli.main(["checkpoint", str(folder), "--plan", plan(tmp_path, tp=2)]) == code

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from symconfig.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
 from symconfig.checkpoint.pickled import Plain, archived_file
+from symconfig.checkpoint.sane import checked
+from symconfig.checkpoint.whole import demand
 from symconfig.errors import InputError, Problem
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 # mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
 MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank_(\d+)_optim_states\.pt")
+UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes the second after the tensors
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
 SAID = ("global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step", "sequences")
+STAGE = "stage"  # of ds_config's zero_optimization
+SHOWN = 3  # ranks without a file that an error names
 # What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
 CLIENT = ("step", "sequences")
 
@@ -30,7 +36,7 @@ def is_root(folder: Path) -> bool:
 
 
 def is_tag(folder: Path) -> bool:
-    return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / "zero").is_dir()
+    return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / UNIVERSAL).is_dir()
 
 
 def read_root(root: Path) -> Checkpoint:
@@ -50,19 +56,25 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """One tag's folder. Raises InputError where files of ranks are missing."""
+    """One tag's folder. Raises InputError where files of ranks are missing or cut off."""
     names = sorted(path.name for path in data.iterdir())
-    universal = (data / "zero").is_dir()
-    if not universal:
-        _whole(data, names)
+    universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
-    says = archived_file(data / states[0], CLIENT) if states else {}
+    if not states:
+        raise InputError(Problem("is not whole: it has no model states", file=str(data), got=shown(names) or "nothing",
+                                 need="mp_rank_00_model_states.pt"))
+    demand(data, [data / name for name in names if name.endswith(".pt")])
+    says = archived_file(data / states[0], CLIENT)
     wrote = said if isinstance(said := says.get("ds_version"), str) else None
-    return Checkpoint(
+    found = checked(Checkpoint(
         "universal" if universal else "deepspeed", folder, data, size_bytes(data), _iteration(says, data),
         wrote, wrote, numbers(says, DEGREES) or _degrees(names),
-        {name: says[name] for name in SAID if name in says},
-        notes if states or universal else (*notes, "no file says of which run it is"))
+        {name: says[name] for name in SAID if name in says}, notes))
+    if universal:
+        _converted(data)
+    else:
+        _whole(data, names, found, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
+    return found
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
@@ -82,13 +94,24 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
     return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
 
 
-def _whole(data: Path, names: Iterable[str]) -> None:
-    """Raises InputError where a rank's file is missing, which shows in the numbers of the others."""
-    for what, pattern in (("model states", MODEL), ("optimizer states", OPTIMIZER)):
+def _converted(data: Path) -> None:
+    """Raises InputError where ds_to_universal.py did not come to what it writes behind the tensors."""
+    if not (data / UNIVERSAL / GROUPS).is_file():
+        raise InputError(Problem("is not whole: the conversion did not end", file=str(data),
+                                 got=f"no {UNIVERSAL}/{GROUPS}", hint="convert again"))
+    demand(data, [data / UNIVERSAL / GROUPS])
+
+
+def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -> None:
+    """Raises InputError where a rank's file is missing, which shows in the numbers of the others, and where the run had
+    ZeRO (sharded), in how many ranks it had: each keeps its part of the optimizer's states in a file of its own."""
+    kept = (found.degrees.get("dp", 1), 1) if sharded else (0, 0)
+    for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
         there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
-        replicas, ranks = (max((place[axis] for place in there), default=-1) + 1 for axis in (0, 1))
-        missing = [f"rank {replica} of dp, {rank} of tp" for replica in range(replicas) for rank in range(ranks)
-                   if (replica, rank) not in there]
-        if missing:
-            raise InputError(Problem(f"is not whole: {what} of some ranks are missing", file=str(data),
-                                     got=f"none of {shown(missing)}", need=f"{replicas} x {ranks} files"))
+        replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))
+        if len(there) == replicas * ranks:
+            continue
+        gaps = (f"rank {replica} of dp, {rank} of tp" for replica in range(replicas) for rank in range(ranks)
+                if (replica, rank) not in there)
+        raise InputError(Problem(f"is not whole: {what} of some ranks are missing", file=str(data),
+                                 got=f"none of {'; '.join(islice(gaps, SHOWN))}", need=f"{replicas} x {ranks} files"))

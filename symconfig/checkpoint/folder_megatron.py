@@ -13,6 +13,7 @@ from pathlib import Path
 from symconfig.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
 from symconfig.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.checkpoint.table import table
+from symconfig.checkpoint.whole import demand
 from symconfig.errors import InputError, Problem
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -109,22 +110,37 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     """torch_dist and zarr say what they are in metadata.json; PyTorch's own formats have none."""
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
+    common = data / "common.pt"
     if backend == "zarr":
-        return "zarr", archived_file(data / "common.pt")
+        _common_there(data, common.is_file())
+        return "zarr", archived_file(common)
     index = data / ".metadata"
     if not index.is_file() or (backend is None and config):
         raise InputError(Problem("is not whole: its saving did not end", file=str(data), got=_listed(data),
                                  need="metadata.json and .metadata, which are written last"))
+    demand(data, [index])
     content = _bytes(index)
-    missing = sorted(name.decode() for name in set(FILE.findall(content)) if not (data / name.decode()).is_file())
-    if missing:
-        raise InputError(Problem("is not whole: files that .metadata names are not there", file=str(data),
-                                 got=f"no {shown(missing)}"))
+    named = sorted(name.decode() for name in set(FILE.findall(content)))
+    missing = [name for name in named if not (data / name).is_file()]
+    if missing or not named:
+        raise InputError(Problem("is not whole: files that .metadata names are not there" if named else
+                                 "is not whole: .metadata names no file of tensors", file=str(data),
+                                 got=f"no {shown(missing)}" if named else _listed(data)))
+    demand(data, [data / name for name in named])
     if backend != "torch_dist":
         return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
-    common = data / "common.pt"
     says = archived_file(common) if common.is_file() else _common(data, content)
+    _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
     return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
+
+
+def _common_there(data: Path, there: bool) -> None:
+    """there: whether the state that all ranks share was found. Raises InputError where not, or where it is cut off."""
+    if not there:
+        raise InputError(Problem("is not whole: the state that all ranks share is missing or cut off", file=str(data),
+                                 got=_listed(data), need=f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the "
+                                 "tensors"))
+    demand(data, [file for file in (data / "common.pt",) if file.is_file()])
 
 
 def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
@@ -167,6 +183,7 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
         got = f"no {WEIGHTS} in {shown(empty)}" if empty else f"{len(ranks)} folders mp_rank_*"
         raise InputError(Problem("is not whole: files of some ranks are missing", file=str(data), got=got,
                                  need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None))
+    demand(data, [file for path in ranks for file in sorted(path.glob("*.pt"))])
     says = archived_file(next(iter(ranks)) / WEIGHTS)
     degrees = numbers(says, DEGREES)
     return "torch", degrees or {"tp": extents[0], **({"pp": extents[1]} if len(extents) == 3 else {})}, says

@@ -11,6 +11,7 @@ from typing import Any
 
 from symconfig.checkpoint.folder import Checkpoint, json_object, shown, size_bytes
 from symconfig.checkpoint.pickled import Plain
+from symconfig.checkpoint.whole import demand
 from symconfig.errors import InputError, Problem
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
@@ -30,7 +31,7 @@ def is_model(folder: Path) -> bool:
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Raises InputError where files of the weights are missing."""
+    """Raises InputError where files of the weights are missing or cut off."""
     config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is not None:
@@ -39,18 +40,23 @@ def read_model(folder: Path) -> Checkpoint:
         missing = [name for name in named if not (folder / name).is_file()]
         if missing or not named:
             raise InputError(Problem("names files that are not there", file=str(index), got=f"no {shown(missing)}"))
-    elif not any((folder / name).is_file() for name in WHOLE):
-        raise InputError(Problem("has no weights", file=str(folder), got=f"{CONFIG} alone",
-                                 need=" or ".join((*INDEXES, *WHOLE))))
+    else:
+        named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
+        if not named:
+            raise InputError(Problem("has no weights", file=str(folder), got=f"{CONFIG} alone",
+                                     need=" or ".join((*INDEXES, *WHOLE))))
+    demand(folder, [folder / name for name in named])
     return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_said(config, SAID))
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Raises InputError where the adapter's weights are missing."""
+    """Raises InputError where the adapter's weights are missing or cut off."""
     config = json_object(folder / ADAPTER)
-    if not any((folder / name).is_file() for name in ADAPTERS):
+    named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
+    if not named:
         raise InputError(Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone",
                                  need=" or ".join(ADAPTERS)))
+    demand(folder, [folder / name for name in named])
     return Checkpoint("peft", folder, folder, size_bytes(folder), says=_said(config, ADAPTER_SAID))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.checkpoint import Checkpoint, read
+from symconfig.checkpoint import read
 from symconfig.errors import InputError
-from tests.checkpoint.folders import OPTIMIZER, archive, by_rank, common, deepspeed, torch_dist
+from tests.checkpoint.folders import OPTIMIZER, SAFETENSORS, archive, by_rank, deepspeed, torch_dist
 
 
 def said(folder: Path) -> str:
@@ -72,15 +72,24 @@ def test_what_lies_beside_is_told_from_it(tmp_path: Path) -> None:
     assert read(root).kind == "deepspeed"
     assert read(root / "final").kind == "huggingface"
     (root / "latest_universal").write_text("step-30_universal")
-    (root / "step-30_universal" / "zero").mkdir(parents=True)
+    universal(root)
     assert read(root / "step-30_universal").kind == "universal"
     assert "step-30_universal" in read(root).notes[0]
+
+
+def universal(root: Path) -> Path:
+    """As ds_to_universal.py leaves it beside the checkpoint that it was made of."""
+    data = root / "step-30_universal"
+    (data / "zero").mkdir(parents=True)
+    (data / "zero" / "optimizer_state.pt").write_bytes(archive({}))
+    (data / "mp_rank_00_model_states.pt").write_bytes(archive({"global_steps": 30}))
+    return data
 
 
 def model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
-    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "model.safetensors").write_bytes(SAFETENSORS)
     return folder
 
 
@@ -90,7 +99,7 @@ def test_weights_and_adapters(tmp_path: Path) -> None:
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 16}))
     assert "has no weights" in said(adapter)
-    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    (adapter / "adapter_model.safetensors").write_bytes(SAFETENSORS)
     assert (read(adapter).kind, read(adapter).says["r"]) == ("peft", 16)
 
 
@@ -120,6 +129,24 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a replica's file that is gone": (
         lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink(),
         "optimizer states of some ranks are missing (got none of rank 2 of dp, 0 of tp, need 4 x 1 files)"),
+    "the last replica's file that is gone": (
+        lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").unlink(),
+        "got none of rank 3 of dp, 0 of tp, need 4 x 1 files"),
+    "ZeRO without a file of the optimizer's": (
+        lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").glob("*optim_states.pt")],
+        "optimizer states of some ranks are missing (got none of rank 0 of dp, 0 of tp; rank 1"),
+    "a tag that is empty": (
+        lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").iterdir()],
+        "has no model states (got nothing"),
+    "a conversion that did not end": (
+        lambda root: [(universal(root).parent / "latest_universal").write_text("step-30_universal"),
+                      os.unlink(root / "step-30_universal/zero/optimizer_state.pt")],
+        "the conversion did not end (got no zero/optimizer_state.pt)"),
+    "metadata that names no file": (
+        lambda root: (torch_dist(root) / "iter_0000200" / ".metadata").write_bytes(pickle.dumps({})),
+        ".metadata names no file of tensors"),
+    "common state that is gone": (lambda root: (torch_dist(root) / "iter_0000200" / "common.pt").unlink(),
+                                  "the state that all ranks share is missing"),
     "a tag that is gone": (lambda root: (deepspeed(root) / "latest").write_text("step-40"),
                            "names 'step-40', which is not there"),
     "a tag that leads elsewhere": (lambda root: (deepspeed(root) / "latest").write_text("../.."), "names '../..'"),
@@ -205,11 +232,46 @@ def test_nothing_is_unpickled(tmp_path: Path, inside: bool) -> None:
     assert victim.exists()  # the trap is one
 
 
-@pytest.mark.parametrize("cut", [0, 1, 50, 200])
-def test_a_file_that_is_cut_off_says_less(tmp_path: Path, cut: int) -> None:
-    root = torch_dist(tmp_path / "it")
-    file = root / "iter_0000200" / "common.pt"
-    file.write_bytes(archive(common())[:cut])
-    found: Checkpoint = read(root)
-    assert found.kind == "torch_dist:dp_reshardable"
-    assert found.says == {}
+CUT: dict[str, tuple[Callable[..., object], str]] = {
+    "common.pt": (torch_dist, "iter_0000200/common.pt"), ".metadata": (torch_dist, "iter_0000200/.metadata"),
+    "a rank's file": (lambda root: by_rank(root, 2, 1), "iter_0000200/mp_rank_01/model_optim_rng.pt"),
+    "model states": (deepspeed, "step-30/mp_rank_00_model_states.pt"),
+    "optimizer states": (deepspeed, "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"),
+    "weights": (model, "model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("left", [0, 1, 9])
+@pytest.mark.parametrize("name", CUT)
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path, name: str, left: int) -> None:
+    make, cut = CUT[name]
+    make(tmp_path / "it")
+    file = tmp_path / "it" / cut
+    file.write_bytes(file.read_bytes()[:left])
+    sentence = said(tmp_path / "it")
+    assert "is not whole: files are empty or cut off" in sentence
+    assert file.name in sentence
+
+
+def test_tensors_that_are_empty_or_end_before_the_common_state(tmp_path: Path) -> None:
+    tensors = torch_dist(tmp_path / "it", inside=True) / "iter_0000200" / "__0_0.distcp"
+    tensors.write_bytes(tensors.read_bytes()[:30])
+    assert "the state that all ranks share is missing or cut off" in said(tmp_path / "it")
+    tensors.write_bytes(b"")
+    assert "cut off (got __0_0.distcp" in said(tmp_path / "it")
+
+
+def test_safetensors_end_where_their_header_says(tmp_path: Path) -> None:
+    weights = model(tmp_path / "it") / "model.safetensors"
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    whole = len(header).to_bytes(8, "little") + header + bytes(8)
+    weights.write_bytes(whole)
+    assert read(tmp_path / "it").kind == "huggingface"
+    weights.write_bytes(whole[:-1])
+    assert "cut off (got model.safetensors" in said(tmp_path / "it")
+
+
+def test_what_torch_saved_before_it_wrote_zips_is_no_less_whole(tmp_path: Path) -> None:
+    root = by_rank(tmp_path / "it", 1, 1)
+    (root / "iter_0000200/mp_rank_00/model_optim_rng.pt").write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2))
+    assert read(root).kind == "torch"
