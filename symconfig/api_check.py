@@ -53,6 +53,7 @@ class _Reason(Strict):
     got: str | None
     need: str | None
     hint: str | None
+    pins: tuple[str, ...] = ()
 
 
 class _Lost(BaseModel):
