@@ -153,6 +153,9 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
     if plan.best.parallel.cp > 1:
         yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
+        sequences = plan.job.training.train_iters * plan.best.batch.global_
+        yield Row("epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no "
+                             "second one",))
     if plan.model.adapter is not None:
         yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

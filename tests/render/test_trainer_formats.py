@@ -68,3 +68,14 @@ def test_a_plan_of_megatron_is_rendered_where_deepspeed_can_run_it_and_says_whos
 def test_schedules_that_trainer_has_none_of(training: dict[str, object], field: str) -> None:
     plan = sample_plan("llama2-13b", backend="deepspeed", training=training)
     assert [problem.field for problem in trainer.schedule_problems(plan)] == [field]
+
+
+def test_what_a_script_must_know_of_a_plan_is_in_the_report() -> None:
+    """Accelerate makes a step of a prepared schedule for every process; Ulysses stops at batches without positions."""
+    plan = plans()["ulysses"]
+    report = render(plan, "accelerate")["REPORT.md"]
+    training, ranks = plan.job.training, plan.best.parallel.world_size
+    assert f"give {training.lr_warmup_iters * ranks} and {training.train_iters * ranks}" in report
+    assert 'batch["shift_labels"]' in report
+    assert all("| position_ids |" in render(plan, name)["REPORT.md"] for name in ("accelerate", "transformers"))
+    assert "| position_ids |" not in render(plans()["zero3"], "transformers")["REPORT.md"]

@@ -35,6 +35,7 @@ TRAINING: dict[str, Any] = {"lr": 2e-3, "min_lr": 2e-4, "lr_warmup_iters": 2, "t
                             "save_interval": 1000}
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 MEGATRON = ("megatron", "megatron-yaml", "model-args")
+OWN_DATA = (*MEGATRON, "bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Case:
 
     @property
     def trains_on_files(self) -> bool:
-        """Megatron-LM has data and weights of its own for a first run; to the others they are given."""
-        return self.formats[0] not in MEGATRON
+        """Megatron-LM and Bridge have data and weights for a first run; to the others they are given."""
+        return self.formats[0] not in OWN_DATA
 
     def plan(self) -> Plan:
         training = {**TRAINING, "lr": 2e-2, "min_lr": 2e-3} if "LoRA" in self.family else TRAINING
@@ -102,6 +103,9 @@ CASES = (
     Case("llama, pp 2", "llama", "megatron", MEGATRON, {"pp": 2, "vpp": 1}),
     Case("llama, pp 2, interleaved", "llama", "megatron", ("megatron", "model-args"), {"pp": 2, "vpp": 2}),
     Case("mixtral, ep 2", "mixtral", "megatron", MEGATRON, {"ep": 2, "tp": 1, "pp": 1}),
+    Case("llama, distributed optimizer, with Bridge", "llama", "megatron", ("bridge",), {"tp": 1, "pp": 1}),
+    Case("llama, tp 2 with sequence parallelism, with Bridge", "llama", "megatron", ("bridge",), {"tp": 2, "sp": 1}),
+    Case("llama, pp 2, with Bridge", "llama", "megatron", ("bridge",), {"pp": 2, "vpp": 1}),
     Case("torchtitan's llama, FSDP", "llama of torchtitan", "deepspeed", ("torchtitan",), {"zero": 3}),
     Case("torchtitan's llama, tp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"tp": 2, "sp": 1}),
     Case("torchtitan's llama, pp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"pp": 2, "vpp": 1}),
@@ -110,6 +114,6 @@ CASES = (
 # What is not started here, and why.
 _PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
 LEFT_OUT = {
-    "bridge": "Megatron-Bridge needs a GPU", "ms-swift": "ms-swift's Megatron needs a GPU",
+    "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS, "trainjob": _PODS, "skypilot": "rents machines of a cloud",
 }

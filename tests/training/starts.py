@@ -106,6 +106,15 @@ def megatron(plan: Plan, folder: Path, material: Material | None) -> Start:
     return Start(LAUNCH, environment, logs.of_megatron, (GLOO, "a GPU's calls of torch.cuda do nothing"))
 
 
+def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """On its own mock data, by its own random weights."""
+    environment = {**CPU, "VERIFY": str(VERIFY), "PYTHONPATH": str(HERE / "bridge_on_cpu")}
+    return Start(LAUNCH, environment, logs.of_megatron, (
+        GLOO, "a GPU's calls of torch.cuda do nothing", "nothing compiled",
+        "megatron-core's own layers for Transformer Engine's",
+        "Transformer Engine, Triton, modelopt, nvidia_resiliency_ext, wandb and TensorBoard imported only"))
+
+
 def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Its data set for tests lies in the current folder."""
     assert material is not None
@@ -122,6 +131,6 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 STARTS: dict[str, Starter] = {
     "deepspeed": deepspeed, "transformers": transformers, "accelerate": accelerate, "llamafactory": llamafactory,
-    "megatron": megatron, "megatron-yaml": megatron, "model-args": megatron,
+    "megatron": megatron, "megatron-yaml": megatron, "model-args": megatron, "bridge": bridge,
     "torchtitan": torchtitan, "torchrun": torchrun, "slurm": slurm, "ray": ray,
 }

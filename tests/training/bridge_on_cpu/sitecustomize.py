@@ -74,6 +74,8 @@ def stand_in() -> None:
     kernels.without_fp8()
     provider: Any = importlib.import_module("megatron.bridge.models.gpt_provider")
     provider.transformer_engine_layer_spec = provider.local_layer_spec
+    training: Any = importlib.import_module("megatron.bridge.training.train")
+    training.get_tensor_shapes_adjust_fn_for_distillation = lambda *args, **kwargs: None  # of modelopt: none is wanted
     without_kernels(config, {**patches.KERNELS, **kernels.KERNELS})
 
 

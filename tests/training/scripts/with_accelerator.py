@@ -32,7 +32,8 @@ def main() -> None:
     rows = [json.loads(line)["input_ids"] for line in Path(os.environ["DATA"]).read_text().splitlines()]
     sequences: Any = [{"input_ids": row, "labels": row, "position_ids": torch.arange(len(row))}
                       for row in torch.tensor(rows)]
-    loader: Any = DataLoader(sequences, batch_size=batch["micro"])
+    # Within one epoch: under Ulysses an Accelerator takes the last micro-batches of one for a step of their own.
+    loader: Any = DataLoader(sequences * (training["train_iters"] + 1), batch_size=batch["micro"])
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [{"params": [weight for weight in trained if weight.dim() > 1], "weight_decay": training["weight_decay"]},
               {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0}]
