@@ -75,6 +75,8 @@ def _loop(plan: Plan) -> Iterator[Row]:
                            f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
                            f"step is {ranks} of its steps, one for each process",))
     if plan.best.parallel.cp > 1:
+        yield Row("mode", ("model.train() before the loop: a model that was loaded is in evaluation mode, in which "
+                           "Accelerate switches Ulysses off, and each rank attends to its own part only",))
         yield Row("loss", ("over batch[\"shift_labels\"], which Ulysses puts in the place of labels; the mean over all "
                            "tokens of the sp ranks, not of each rank's mean",))
     recomputed = deepspeed_launch.recompute_layers(plan) != 0

@@ -77,5 +77,6 @@ def test_what_a_script_must_know_of_a_plan_is_in_the_report() -> None:
     training, ranks = plan.job.training, plan.best.parallel.world_size
     assert f"give {training.lr_warmup_iters * ranks} and {training.train_iters * ranks}" in report
     assert 'batch["shift_labels"]' in report
+    assert "model.train()" in report
     assert all("| position_ids |" in render(plan, name)["REPORT.md"] for name in ("accelerate", "transformers"))
     assert "| position_ids |" not in render(plans()["zero3"], "transformers")["REPORT.md"]

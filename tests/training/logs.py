@@ -65,4 +65,4 @@ def _step(line: dict[str, Any]) -> Step:
 def _of_the_step(rates: Sequence[float]) -> list[float]:
     """Megatron-LM and Trainer log a step's rate when the schedule has moved on. The first step's is not told: all
     plans here warm up from 0, and a loss that does not move in the first step says the same."""
-    return [0.0, *rates[:-1]]
+    return [0.0, *rates][: len(rates)]

@@ -44,6 +44,7 @@ def main() -> None:
     schedule = get_scheduler("cosine_with_min_lr", optimizer, training["lr_warmup_iters"] * ranks,
                              training["train_iters"] * ranks, {"min_lr": training["min_lr"]})
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    model.train()
     parallel = plan["best"]["parallel"]
     together = parallel["tp"] * parallel["cp"]  # ranks that work on the same sequences
     loop(accelerator, model, optimizer, loader, schedule, training["train_iters"], together)
