@@ -48,8 +48,8 @@ class Ids:
     _digests: dict[int, str] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """job: as of `settled`."""
-        asked = {"job": {**job, "training": None}, "model": self._digest(model), "cluster": self._digest(cluster)}
+        """job: as of `settled`, with all of its training: no plan looks at that, and every plan.json has it."""
+        asked = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(asked)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:

@@ -73,7 +73,14 @@ def test_all_who_read_it_get_the_very_arguments(version: str, tmp_path: Path) ->
 def test_the_environment_is_exported(tmp_path: Path) -> None:
     arrived, environment = really_run(render(sample_plan("llama2-13b"), NAME), tmp_path)
     assert environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert "--micro-batch-size" in arrived
+
+
+def test_the_callers_environment_wins_but_over_what_the_run_needs(tmp_path: Path) -> None:
+    own = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
+    _, environment = really_run(render(sample_plan("llama2-13b"), NAME), tmp_path, **own)
+    assert {name: environment[name] for name in own} == {**own, "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 @settings(max_examples=25, deadline=None)

@@ -80,6 +80,8 @@ def test_ids_say_what_is_asked_and_nothing_else() -> None:
     edited = point.model.model_copy(update={"num_hidden_layers": 31})
     assert Ids().of(settled(point.job), point.model, point.cluster) == point.id
     assert Ids().of(settled(point.job), edited, point.cluster) != point.id
+    faster = {**point.job, "training": {"lr": 1e-3}}  # in plan.json, of which a row has the digest
+    assert Ids().of(settled(faster), point.model, point.cluster) != point.id
 
 
 def test_a_field_put_is_the_field_that_is_got() -> None:
