@@ -50,11 +50,11 @@ def extra_args_provider(
 def args_defaults(
     plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> dict[str, Any]:
-    """The dictionary for `pretrain(args_defaults=…)`, and in front of the words of `argv` what it cannot carry.
+    """The dictionary for `args_defaults=`, and in front of the words of `argv` what it cannot carry.
 
-    Megatron-LM takes from args_defaults only what has no default of its own, which no parallel degree is, and no
-    switch (`symconfig.embed.megatron_defaults`). argv: sys.argv, which Megatron-LM parses, unless another list is
-    given; words that are there already stay behind the plan's, and win.
+    `pretrain` takes it, from core_v0.18 on `parse_and_validate_args`. Of it, Megatron-LM uses only what has no default
+    of its own, which no parallel degree is, and no switch (`symconfig.embed.megatron_defaults`). argv: sys.argv, which
+    Megatron-LM parses, unless another list is given; words that are there already stay behind the plan's, and win.
     """
     values, words = megatron_defaults.split(started(plan, "megatron", world_size, on_mismatch))
     parsed = sys.argv if argv is None else argv

@@ -94,6 +94,19 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
     assert "is no target whose program takes words" in refused.err
 
 
+@pytest.mark.parametrize("target", targets())
+def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
+    backend = "megatron" if target in ("bridge", "megatron") else "deepspeed"
+    ended = run("args", written(tmp_path, sample_plan(backend=backend, dp=1)), "--target", target, "--null")
+    assert ended.code == 0, ended.err
+    assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
+
+
+def test_overrides_of_hydra_are_named_by_their_field() -> None:
+    (problem,) = unsafe(["model.pipeline_layout=[Et*3|L]"])
+    assert problem.field == "model.pipeline_layout"
+
+
 def test_another_number_of_gpus_is_a_check_that_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ MAPFILE = "mapfile -d '' ARGS < <(symconfig args --null PLAN.json), then \"${ARG
 # bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
 # two, where extglob is on.
 _PATTERN = re.compile(r"[*?\[\\]|[+@!]\(")
+_OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's optimizer.lr=
 
 
 @cache
@@ -42,8 +43,8 @@ def unsafe(found: Sequence[str]) -> Iterator[Problem]:
     """The words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
     option = "the first word"
     for word in found:
-        if word.startswith("--"):
-            option = word.partition("=")[0]
+        if named := _OPTION.match(word):
+            option = named[0]
         if what := _changed(word):
             yield Problem(f"{what} in $(symconfig args ...)", field=option, got=repr(word), hint=MAPFILE)
 

@@ -11,11 +11,11 @@ from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
     fine_tuned,
+    overrides,
     peft,
     provider,
     sections,
     version,
-    words,
 )
 from symconfig.render.files import File, sh
 from symconfig.targets import BRIDGE_MEGATRON, BRIDGE_RELEASE
@@ -51,7 +51,12 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def texts(plan: Plan) -> Iterator[File]:
     """The overrides as a command line of its own would have them."""
-    yield File("overrides.txt", " ".join(map(sh, words(sections(plan)))) + "\n")
+    yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
+
+
+def words(plan: Plan) -> list[str]:
+    """The overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
+    return overrides(sections(plan))
 
 
 def _notes(plan: Plan, target: str) -> tuple[str, ...]:

@@ -165,7 +165,7 @@ def _refused(plan: Plan) -> Iterator[Problem]:
                       field="backend", got=plan.best.target.backend, hint="symconfig plan --backend megatron")
 
 
-def words(config: Sections) -> list[str]:
+def overrides(config: Sections) -> list[str]:
     """The same as overrides on a command line, in Hydra's grammar."""
     return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 

@@ -103,6 +103,14 @@ def test_megatron(text: str, here: Callable[[Plan], None], megatron: list[Namesp
     assert "my_options" not in text or args.my_option == "mine"
 
 
+def test_each_release_is_told_its_own_entry_point() -> None:
+    """pretrain(args_defaults=, extra_args_provider=) went with core_v0.18.0 (megatron/training/training.py)."""
+    for text in snippets("python", "symconfig.megatron"):
+        before = PAGE[:PAGE.index(text)].rstrip("`python\n").rpartition("```")[2]
+        assert ("ntil core_v0.17" in before) == ("pretrain(" in text)
+        assert ("from core_v0.18 on" in before.lower()) == ("parse_and_validate_args(" in text)
+
+
 def test_deepspeed(here: Callable[[Plan], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plan = sample_plan(backend="deepspeed")
     here(plan)
@@ -141,4 +149,4 @@ def test_every_snippet_is_run() -> None:
     """Transformers' in test_doors.py, where the real one is imported once."""
     run = [*snippets("python", "symconfig.megatron"), *snippets("python", "deepspeed.initialize"),
            *snippets("python", "symconfig.transformers"), *snippets("bash")]
-    assert len(run) == len(SNIPPETS) == 9
+    assert len(run) == len(SNIPPETS) == 10

@@ -205,7 +205,7 @@ def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -
 
 
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
-    said = bridge_config.words({"a": {"layout": "Et*3|(tt|)*2L", "name": "it's", "flag": True, "none": None,
+    said = bridge_config.overrides({"a": {"layout": "Et*3|(tt|)*2L", "name": "it's", "flag": True, "none": None,
                                       "list": ["core_attn", 1], "small": 1e-05, "word": "adam", "number": "3",
                                       "windows": "c:\\x\\"}})
     assert said == ["a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null",
