@@ -29,7 +29,9 @@ says, in this order:
   the run is: Megatron-LM counts iterations on from the checkpoint's but its schedule in sequences, DeepSpeed's train.py
   numbers its steps anew by the sequences that the checkpoint has seen. The new plan records what the run did before it
   (`history` in plan.json), so that a plan made again, and again from that, counts sequences, tokens and decay exactly;
-  a checkpoint that has seen another number is named, and its number counts;
+  a checkpoint that has seen another number is named, and its number counts. With `--target T` the command that goes on
+  is in T's own words, or it is said that they are not known; Trainer and torchtitan count steps on from the
+  checkpoint's, and their schedules with them, so that the learning rate turns there, which is said, too;
 - which files change. `--out DIR` writes them.
 
 It ends with 1 where nothing fits, or nothing that keeps what was asked, and then names which of that binds.

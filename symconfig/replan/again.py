@@ -9,7 +9,7 @@ from math import isclose
 from symconfig.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.checkpoint.table import table
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Backend, Job
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import count
@@ -20,6 +20,7 @@ from symconfig.render.answer import TOP, answer
 from symconfig.replan import keep
 from symconfig.replan.asked import inputs
 from symconfig.replan.changes import changed
+from symconfig.replan.counting import counting
 from symconfig.replan.differences import differences
 from symconfig.replan.near import nearest
 from symconfig.replan.replan import Drift, Kept, Replan
@@ -96,7 +97,7 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None and here else None
     if not isinstance(said, int) or not step:
         return old.history.until(step, batch, length), ()
-    if old.best.target.backend == "megatron":
+    if counting(old.model, old.job) != "deepspeed":
         run = counted = old.history.until(step, batch, length)
         apart = said != counted.sequences
     else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
@@ -111,11 +112,9 @@ def _scheduled(
 ) -> Schedule:
     """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
     job = again.job
-    backend: Backend = "deepspeed" if again.model.adapter is not None else "megatron"
-    backend = job.backend if "backend" in job.model_fields_set else backend
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
-    return scheduled(job.training, old.best.batch, job.global_batch_size, length, backend, run, again.mode, anew,
-                     past or History())
+    return scheduled(job.training, old.best.batch, job.global_batch_size, length, counting(again.model, job), run,
+                     again.mode, anew, past or History())
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
@@ -168,7 +167,7 @@ def _drift(old: Plan) -> Drift | None:
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
-    """Names of rendered files that are not the same; None for plans of two frameworks, or one that has no files."""
+    """Names of rendered files that are not the same; None for plans of two targets, or one that has no files."""
     target = own_target(new)
     if own_target(old) != target:
         return None

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from symconfig.checkpoint import Loadable
 from symconfig.plan import Plan
+from symconfig.render import own_target
 from symconfig.replan.changes import Changes
 from symconfig.replan.differences import Difference
+from symconfig.replan.going_on import going_on
 from symconfig.replan.near import Near
 from symconfig.replan.schedule import Schedule
 
@@ -63,7 +65,18 @@ class Replan:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the new run is started with besides its own options to go on from a checkpoint, one word each."""
+        """What the framework's own program is started with besides its own options to go on from a checkpoint, one word
+        each."""
         words = [*self.checkpoint.options("new")]
         words += [word for word in self.schedule.options if word not in words]
         return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
+
+    @property
+    def going_on(self) -> str | None:
+        """How the new run is started there, in the words of its target; None: it has none that are known here."""
+        return going_on(self.new, self.options)
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """Of the old and the new plan."""
+        return own_target(self.old), own_target(self.new)

@@ -3,7 +3,8 @@
 Megatron-LM counts iterations from the checkpoint on, but its scheduler counts sequences (training.py,
 get_optimizer_param_scheduler: lr_decay_steps = lr_decay_iters x global_batch_size; checkpointing.py keeps
 consumed_train_samples; core_v0.12 to core_v0.19). train.py of DeepSpeed's files counts steps, which it numbers anew by
-the sequences that a checkpoint has seen.
+the sequences that a checkpoint has seen. Transformers' Trainer and torchtitan count steps from the checkpoint's on, and
+their schedulers with them (replan.counting).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from fractions import Fraction
 from math import ceil, sqrt
 from typing import Literal
 
-from symconfig.descriptor.job import Backend, Training
+from symconfig.descriptor.job import Training
 from symconfig.errors import InputError, Problem
 from symconfig.format import count
 from symconfig.plan import Batch
 from symconfig.plan_history import History
+from symconfig.replan.counting import Counting
 from symconfig.replan.rate import rate
 
 Mode = Literal["keep", "as-is"]
@@ -72,7 +74,7 @@ class Schedule:
 
 
 def scheduled(
-    training: Training, old: Batch, batch: int, seq_length: int, backend: Backend, run: History = _NONE,
+    training: Training, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
     """The schedule of a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
@@ -89,23 +91,23 @@ def scheduled(
     anew = anew and run.step > 0
     if mode == "as-is" or (new == old and not anew):
         exact = run.exact if new == old else {}
-        notes = (_as_is(training, old, new, run, backend),) if new != old else ()
-        return Schedule(training, run=run, history=_recorded(replace(run, exact=exact), new, backend, anew),
+        notes = (_as_is(training, old, new, run, counting),) if new != old else ()
+        return Schedule(training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew),
                         notes=notes)
-    clock = _Clock(old, new, run if backend == "megatron" else _NONE, past, anew)
+    clock = _Clock(old, new, run if counting != "deepspeed" else _NONE, past, anew, counting == "steps")
     every = tuple(_converted(training, run, clock))
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
     exact = {each.field: each.exact.as_integer_ratio() for each in every
              if each.exact.denominator > 1 and ceil(each.exact) == each.after}
-    kept = _Kept(old, new, run, past, training, changed, backend, anew)
-    return Schedule(changed, rescaled, run, _recorded(replace(run, exact=exact), new, backend, anew),
+    kept = _Kept(old, new, run, past, training, changed, counting, anew)
+    return Schedule(changed, rescaled, run, _recorded(replace(run, exact=exact), new, counting, anew),
                     tuple(kept.options()), tuple(kept.notes()))
 
 
-def _recorded(run: History, new: Batch, backend: Backend, anew: bool) -> History:
+def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
     """What was done by then, as the new plan counts it."""
-    if backend == "deepspeed":
+    if counting == "deepspeed":
         return run.renumbered(new.global_, new.seq_length)
     return replace(run, unscheduled=run.sequences) if anew else run
 
@@ -119,6 +121,7 @@ class _Clock:
     done: History
     past: History
     anew: bool = False  # whether the scheduler starts from 0 there
+    steps: bool = False  # whether the scheduler counts iterations, too
 
     @property
     def ratio(self) -> Fraction:
@@ -132,12 +135,16 @@ class _Clock:
     def run(self, iteration: Fraction) -> Fraction:
         """Iterations go on from the checkpoint's."""
         if not self.done.step:
-            return Fraction(self.past.tokens, self._new_tokens) + (iteration - self.past.step) * self.ratio
+            own = max(Fraction(0), iteration - self.past.step)
+            before = Fraction(self.past.tokens, self._new_tokens)
+            return (before if own or not self.past.step else before * iteration / self.past.step) + own * self.ratio
         step = Fraction(self.done.step)
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """The scheduler counts sequences: those that were seen as they were, the others by their tokens."""
+        """A scheduler that counts sequences: those that were seen as they were, the others by their tokens."""
+        if self.steps:
+            return self.run(iteration)
         sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
         if not self.done.step:
             return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
@@ -159,7 +166,7 @@ def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Res
         return done.exactly(name, getattr(training, name))
 
     decay = exactly("lr_decay_iters" if training.lr_decay_iters else "train_iters")
-    given = training.lr_decay_iters is not None or clock.done.step > 0
+    given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
     last = max(Fraction(1), clock.schedule(decay)) if given else clock.run(decay)
     exact = {"train_iters": clock.run(exactly("train_iters"))}
     if given:
@@ -174,9 +181,9 @@ def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Res
         yield Rescaled(name, training.train_iters if before is None else before, after, value)
 
 
-def _as_is(training: Training, old: Batch, new: Batch, run: History, backend: Backend) -> str:
+def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: Counting) -> str:
     """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
-    seen, left = (run.tokens, training.train_iters - run.step) if backend == "megatron" else (0, training.train_iters)
+    seen, left = (0, training.train_iters) if counting == "deepspeed" else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
             f"{count(now)} now")
@@ -192,16 +199,16 @@ class _Kept:
     past: History
     before: Training
     after: Training
-    backend: Backend
+    counting: Counting
     anew: bool
 
     def options(self) -> Iterator[str]:
         """What the new run's command needs to go on."""
         if not self.run.step or self.anew:
             return
-        if self.backend == "megatron":
+        if self.counting == "megatron":
             yield OVERRIDE
-        elif self.old.seq_length != self.new.seq_length:
+        elif self.counting == "deepspeed" and self.old.seq_length != self.new.seq_length:
             yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
 
     def notes(self) -> Iterator[str]:
@@ -212,11 +219,12 @@ class _Kept:
         if len(self.run.segments) > 1:
             yield f"the run has had {self.run}: {count(self.run.sequences)} sequences"
         if self.run.step:
-            yield from self._megatron() if self.backend == "megatron" else self._deepspeed()
+            named = {"deepspeed": self._deepspeed, "steps": self._steps}
+            yield from named.get(self.counting, self._megatron)()
 
     def _tokens(self) -> Iterator[str]:
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
-        if self.backend == "megatron":
+        if self.counting != "deepspeed":
             before = (self.before.train_iters - self.run.step) * old if self.run.step else (
                 self.past.tokens + (self.before.train_iters - self.past.step) * old)
             after = (self.after.train_iters - self.run.step) * new
@@ -243,13 +251,16 @@ class _Kept:
                    f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
                    f"old one does, {count(after)} iterations on")
         elif self.old.seq_length == self.new.seq_length:
+            stops = (f"; without {OVERRIDE} Megatron-LM stops, since iterations x batch are not the checkpoint's"
+                     if self.counting == "megatron" else "")
             yield (f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
                    f"{count(self.run.sequences)} sequences that the checkpoint has seen "
-                   f"(consumed_train_samples); without {OVERRIDE} Megatron-LM stops, since iterations x batch are not "
-                   "the checkpoint's")
+                   f"(consumed_train_samples){stops}")
+        if self.counting == "sequences":
+            yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
         end, batch = self.after.train_iters, self.new.global_
         sampled = self.run.spanned(end, batch)
-        if sampled > end:
+        if sampled > end and self.counting == "megatron":
             yield (f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
                    f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
                    f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}")
@@ -272,3 +283,12 @@ class _Kept:
         if start.denominator != 1:
             again = int((start - int(start)) * self.new.global_)
             yield f"the last {count(again)} of the sequences that were seen come once more, since steps are whole"
+
+    def _steps(self) -> Iterator[str]:
+        yield (f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
+               "them: the last one is where the tokens are those of the old run")
+        was, now = rate(self.before, self.run.step, 1), rate(self.after, self.run.step, 1)
+        if abs(now - was) > 1e-3 * was:
+            yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
+        yield (f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
+               f"{count(self.run.step * self.new.global_)} of them")

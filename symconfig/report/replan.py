@@ -17,6 +17,7 @@ from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
 
 QUICKER = 5e-5  # share of a step from which on it is said
+_OWN = {"megatron": "Megatron-LM's pretrain_gpt.py", "deepspeed": "DeepSpeed's train.py"}
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
@@ -136,14 +137,21 @@ def _command(found: Replan) -> Iterator[str]:
     if found.schedule.lost:
         yield (f"Step {count(found.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
                "is that of a whole run.")
-    if found.schedule.step:
-        yield f"To go on at step {count(found.schedule.step)}: bash launch.sh {' '.join(found.options)}"
+    target, backend = found.targets[1], found.new.best.target.backend
+    if found.schedule.step and found.going_on is not None:
+        yield f"To go on at step {count(found.schedule.step)}: {found.going_on}"
+    elif found.schedule.step:
+        yield (f"How {target} goes on at step {count(found.schedule.step)} is not known here: what is said above of "
+               f"the checkpoint is of {_OWN[backend]}, whose options {target} does not have.")
+    elif target != backend and any(step.run == "new" for step in found.checkpoint.how):
+        yield f"What the new run is told above are options of {_OWN[backend]}, and not of {target}."
 
 
 def _files(found: Replan) -> str:
     if found.files is None:
-        other = found.old.best.target.backend != found.new.best.target.backend
-        return "All files are other ones." if other else "Which files change depends on the target (--target)."
+        old, new = found.targets
+        other = f"All files are other ones: those of {new}, and not of {old}."
+        return other if old != new else "Which files change depends on the target (--target)."
     if not found.files:
         return "No file of the old plan changes but plan.json."
     return f"Files that change besides plan.json: {', '.join(found.files)}."

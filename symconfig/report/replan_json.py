@@ -30,6 +30,7 @@ def to_dict(found: Replan) -> dict[str, Any]:
         "near": None if near is None else {"pins": near.pins, "best": near.plan.best.to_dict(), "slower": near.slower,
                                            "free": near.free, "verdict": near.verdict},
         "schedule": _schedule(found.schedule),
+        "going_on": found.going_on if found.schedule.step else None,
         "checkpoint": found.checkpoint.to_dict(),
         "files": None if found.files is None else list(found.files),
         "plan": found.new.to_dict(),

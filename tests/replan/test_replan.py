@@ -253,6 +253,18 @@ def test_a_schedule_goes_on_as_far_as_its_checkpoint_loads() -> None:
     assert "Step 400 is lost" in " ".join(str(block) for block in blocks(other))
 
 
+def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
+    """Trainer's steps go on from the checkpoint's: 100 of 8 sequences, then 225 of 32."""
+    old = plan("qwen2.5-7b-lora", batch=8, gpus=1)
+    found = replan(old, global_batch_size=32, target="transformers", at_step=100, top=1).found
+    assert found.new.job.training.train_iters == 100 + 225
+    assert found.going_on is None
+    said = " ".join(str(block) for block in blocks(found))
+    assert "launch.sh --load" not in said
+    assert "How transformers goes on at step 100 is not known here" in said
+    assert "All files are other ones: those of transformers, and not of deepspeed." in said
+
+
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         replan(tmp_path, keep=("x",), at_step=-3)
