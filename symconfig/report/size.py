@@ -24,7 +24,8 @@ def blocks(found: Size) -> list[Block]:
         cut = [index for index, name in enumerate(_HEADERS) if name != "cost" or any(row[index] for row in rows)]
         shown.append(Grid(tuple(_HEADERS[index] for index in cut), tuple(tuple(row[i] for i in cut) for row in rows),
                           left=tuple(place for place, index in enumerate(cut) if index in (0, 2, 5)),
-                          title="Of each cluster the numbers of GPUs that no other beats in both time and cost"))
+                          title="Of each cluster the fewest GPUs that are in time, and the numbers that no other beats "
+                                "in both time and cost"))
     if (over := overall(found)) is not None:
         shown.append(over)
     return [*shown, footer(found)]
@@ -42,13 +43,26 @@ def answer(one: OfCluster, asked: Question) -> str:
     """One cluster's, in a sentence."""
     if one.smallest is None:
         return f"{one.name}: {_not_met(one, asked)}"
-    text = f"{one.name}: {count(one.smallest.gpus)} GPUs, {_days(one.smallest.run_s)} days"
+    text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days"
     if one.surest is None:
-        return f"{text}; no number up to {count(one.tried[-1].gpus)} is in time at the slow end of what is likely"
-    if one.surest.gpus == one.smallest.gpus:
-        return f"{text}, in time also at the slow end of what is likely ({_days(one.surest.slow_s)} days)"
-    return (f"{text}; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
-            f"({_days(one.surest.slow_s)} days)")
+        text += f"; no number up to {count(one.tried[-1].gpus)} is in time at the slow end of what is likely"
+    elif one.surest.gpus == one.smallest.gpus:
+        text += f", in time also at the slow end of what is likely ({_days(one.surest.slow_s)} days)"
+    else:
+        text += (f"; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
+                 f"({_days(one.surest.slow_s)} days)")
+    return text + _beaten(one.smallest, one)
+
+
+def _beaten(smallest: Tried, one: OfCluster) -> str:
+    """What takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
+    better = [tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
+              if tried.run_s < smallest.run_s and tried.gpu_hours < smallest.gpu_hours]
+    if not better:
+        return ""
+    first = min(better, key=lambda tried: tried.gpus)
+    return (f"; {several(first.gpus, 'GPU')} need less of both: {_days(first.run_s)} days and "
+            f"{count(first.gpu_hours)} GPU-hours, not {count(smallest.gpu_hours)}")
 
 
 def _not_met(one: OfCluster, asked: Question) -> str:
@@ -117,7 +131,7 @@ def overall(found: Size) -> Grid | None:
 
 
 def footer(found: Size) -> str:
-    """What is not in the figures, and how to go on."""
+    """What is not in the figures, and how to go on: with what costs least in time."""
     asked = found.question
     share = (f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
              "the rest (--goodput)." if asked.goodput < 1 else
@@ -126,10 +140,10 @@ def footer(found: Size) -> str:
     tried = sum(len(one.tried) for one in found.clusters)
     lines = [share, f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
              "where it would be too slow even with a tenth more from each GPU than the best one seen."]
-    met = [(one, one.smallest) for one in found.clusters if one.smallest is not None]
+    met = [(one.name, tried) for one in found.clusters for tried in one.planned if tried.run_s <= asked.deadline_s]
     if met:
-        one, smallest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
-        lines.append(f"Next: {command(asked, one.name, smallest.gpus)}")
+        name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
+        lines.append(f"Next: {command(asked, name, cheapest.gpus)}")
     return "\n".join(lines)
 
 

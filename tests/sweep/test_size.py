@@ -18,6 +18,7 @@ from tests.sweep.support import replace_engine
 
 __all__ = ["run"]
 SPEED = {"h100": 10_000.0, "a100-80gb": 4_000.0}  # tokens/s of a GPU
+FEW = {"h100": 0, "a100-80gb": 0}  # of fewer GPUs each does half, as where they have to recompute
 SLOW = 1.2
 ASKED = ("llama2-7b", "--tokens", "100B", "--clusters", "h100,a100-80gb")
 
@@ -28,7 +29,7 @@ def answer(task: Task) -> Row:
     gpus, tokens = job["gpus"], job["global_batch_size"] * job["seq_length"]
     if gpus == 24:
         return Row(task.id, Status.INFEASIBLE, planner(), "24 does not divide the batch")
-    rate = SPEED[job["cluster"]] / (1 + gpus / 1000)
+    rate = SPEED[job["cluster"]] / (1 + gpus / 1000) / (2 if gpus < FEW[job["cluster"]] else 1)
     step_s = tokens / gpus / rate
     values = {"gpus": gpus, "step_s": step_s, "step_high_s": SLOW * step_s, "mfu": 0.4, "tp": 1, "pp": 1, "cp": 1,
               "ep": 1, "dp": gpus}
@@ -92,6 +93,18 @@ def test_a_table_for_people(run: Run, given: list[Task]) -> None:
     assert "Of all clusters the numbers of GPUs that no other beats in both time and cost" in outcome.out
     assert "Next: symconfig plan --model llama2-7b --cluster h100 --gpus 48 --global-batch-size 1024" in outcome.out
     assert "nothing is counted for failures" in outcome.out
+
+
+def test_the_fewest_that_another_number_beats_are_told_so(
+    run: Run, given: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FEW, "h100", 96)
+    outcome = run("size", *ASKED[:3], "--clusters", "h100", "--deadline", "4d")
+    said = (r"h100: 64 GPUs, 3\.8\d days; 80 to be in time .*; 96 GPUs need less of both: 1\.32 days and 3,044 GPU-"
+            r"hours, not 5,91\d\n")
+    assert re.search(said, outcome.out)
+    assert "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats" in outcome.out
+    assert "Next: symconfig plan --model llama2-7b --cluster h100 --gpus 96 " in outcome.out
 
 
 def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
