@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from symconfig import plan as plan_room
+from symconfig import plan_history
 from symconfig.descriptor.load import load_model
 from symconfig.errors import SymconfigError
 from symconfig.plan import Plan
@@ -20,7 +21,8 @@ from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
-ELSEWHERE = {"Nodes": summary.Nodes, "Row": summary.Row, "Variable": environment.Variable, "Group": megatron_args.Group}
+ELSEWHERE = {"Nodes": summary.Nodes, "Row": summary.Row, "Variable": environment.Variable, "Group": megatron_args.Group,
+             "History": plan_history.History, "Segment": plan_history.Segment}
 
 
 @pytest.fixture(scope="module")
