@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -15,7 +15,7 @@ from symconfig.api_fallback import NAME as FALLBACK
 from symconfig.api_fallback import fallback_files
 from symconfig.arguments import typed
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import find, load_cluster, load_model
 from symconfig.descriptor.model import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
@@ -23,6 +23,7 @@ from symconfig.plan import Candidate, Plan
 from symconfig.render import summary
 from symconfig.render.answer import answer
 from symconfig.render.fallback import folder as subfolder
+from symconfig.render.files import sh
 from symconfig.render.manifest import NAME
 from symconfig.render.summary import duration, short
 from symconfig.replan.check import (
@@ -38,7 +39,7 @@ from symconfig.replan.check import (
 )
 from symconfig.replan.fallback import Fallback, Smaller, loaded
 
-T = TypeVar("T")
+Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
@@ -84,18 +85,19 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
         raise InputError(Problem(f"there is no {NAME} in this folder, and without it nobody knows what was written",
                                  file=str(folder), hint=f"one of {', '.join(below)}" if below else
                                  "symconfig render DIR/plan.json --out DIR --force"))
+    mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
-        return _several(folder, manifest, Path(templates) if templates else None, solve)
+        return _several(folder, manifest, mine, solve)
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
-        findings += _files(folder, manifest, plan if not findings else None, Path(templates) if templates else None)
+        findings += _files(folder, manifest, plan if not findings else None, mine)
     else:
         notes.append(f"there is no {NAME} beside the plan: no files were looked at")
-    findings += _inputs(plan, notes)
-    if solve:
-        findings += _solved(plan)
-    return Checked(place, manifest, tuple(findings), tuple(notes))
+    others = _inputs(plan, notes)
+    findings += [*others.values(), *(_solved(plan) if solve else ())]
+    return Checked(place, folder / "plan.json" if place.is_dir() else place, manifest, tuple(findings), tuple(notes),
+                   mine, _names(plan, others))
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
@@ -133,7 +135,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         try:
             found = _written(folder, plans)
             lost = [each.lost for each in found.smaller]
-            again = f"fallback {folder / subfolder(found.nodes.count)} --lose-nodes {min(lost)}..{max(lost)}"
+            again = f"fallback {sh(folder / subfolder(found.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
             now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += [Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
@@ -146,8 +148,11 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
         findings += [replace(each, path=f"{subfolder(nodes)}/{each.path}")
                      for each in (*below, *(_solved(plan) if solve else ()))]
-    findings += _inputs(plans[max(plans)], notes) if plans else ()
-    return Checked(folder, manifest, tuple(findings), tuple(notes), again or "fallback PLAN.json --lose-nodes N")
+    whole = plans[max(plans)] if plans else None
+    others = _inputs(whole, notes) if whole is not None else {}
+    return Checked(folder, folder / subfolder(max(plans, default=0)) / "plan.json", manifest,
+                   (*findings, *others.values()), tuple(notes), templates, _names(whole, others) if whole else {},
+                   again or "fallback PLAN.json --lose-nodes N")
 
 
 def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
@@ -184,20 +189,27 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
         for each in said.smaller))
 
 
-def _inputs(plan: Plan, notes: list[str]) -> list[Finding]:
-    """The model and the cluster by the names or paths that the job has for them."""
-    model = _looked_up(lambda: load_model(plan.job.model), f"model {plan.job.model}", notes)
-    cluster = _looked_up(lambda: load_cluster(plan.job.cluster), f"cluster {plan.job.cluster}", notes)
-    return [*(of_input(plan, "model", model) if model is not None else ()),
-            *(of_input(plan, "cluster", cluster) if cluster is not None else ())]
+def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
+    """The model and the cluster by the names or paths that the job has for them, of those that are others now.
+
+    Raises InputError for a file that is there and no model or cluster any more.
+    """
+    loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
+    found: dict[Input, Finding] = {}
+    for kind, load in loads.items():
+        name: str = getattr(plan.job, kind)
+        try:
+            find(name, f"{kind}s", None)
+        except InputError:
+            notes.append(f"the {kind} {name} is not found from here: whether it has changed is not known")
+            continue
+        for each in of_input(plan, kind, load(name)):
+            found[kind] = each
+    return found
 
 
-def _looked_up(load: Callable[[], T], what: str, notes: list[str]) -> T | None:
-    try:
-        return load()
-    except InputError:
-        notes.append(f"the {what} is not found from here: whether it has changed is not known")
-        return None
+def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
+    return {kind: getattr(plan.job, kind) for kind in others}
 
 
 def _solved(plan: Plan) -> list[Finding]:

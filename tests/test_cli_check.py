@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from symconfig.api import Wanted
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plan import Plan
 from symconfig.render.files import File, Files
+from symconfig.resources import data_dir
 from tests.cli_support import Outcome, Run, replace_search, run
 from tests.sample_plans import sample_plan, signed
 
@@ -131,6 +133,14 @@ def test_another_plan_in_its_place_makes_the_other_files_stale(run: Run, out: Pa
     ended = run("check", out, "--json")
     kinds = {path: kind for kind, path in found(ended)}
     assert kinds["launch.sh"] == kinds["megatron_args.txt"] == "stale"
+    said = next(each for each in ended.json()["findings"] if each["path"] == "launch.sh")
+    assert (said["written"].strip(), said["found"].strip()) == ("--lr 0.0003", "--lr 0.5")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run: Run, out: Path) -> None:
+    (out / "launch.sh").unlink()
+    os.mkfifo(out / "launch.sh")
+    assert found(run("check", out, "--json")) == [("missing", "launch.sh")]
 
 
 def test_inputs_that_changed_since_are_named_by_field(run: Run, out: Path, tmp_path: Path) -> None:
@@ -153,6 +163,29 @@ def test_a_model_that_cannot_be_found_is_not_said_to_be_the_same(run: Run, out: 
     ended = run("check", tmp_path / "p.json")
     assert ended.code == 0
     assert "The model gone/model.yaml is not found from here" in ended.out
+
+
+def own_model(tmp_path: Path, text: str) -> Path:
+    """A plan for a model of one's own, whose file says something else now."""
+    model = tmp_path / "my model.yaml"
+    model.write_text(text)
+    data = json.loads(sample_plan(load_model("llama2-13b"), load_cluster("a100-80gb")).to_json())
+    data["inputs"]["job"]["model"] = str(model)
+    (tmp_path / "p.json").write_text(signed(data))
+    return tmp_path / "p.json"
+
+
+def test_the_hint_names_the_model_that_has_changed(run: Run, tmp_path: Path) -> None:
+    lone = own_model(tmp_path, (data_dir("model_zoo") / "models" / "llama2-7b.yaml").read_text())
+    ended = run("check", lone)
+    assert ended.code == 1
+    assert f"symconfig replan {lone} --model '{tmp_path}/my model.yaml' --out NEW" in " ".join(ended.out.split())
+
+
+def test_a_model_that_is_there_and_none_any_more_is_bad_input(run: Run, tmp_path: Path) -> None:
+    ended = run("check", own_model(tmp_path, "num_hidden_layers: abc\n"))
+    assert ended.code == 2
+    assert "my model.yaml" in ended.err
 
 
 @pytest.mark.parametrize("change", ["none", "choice", "figures", "nothing fits"])
@@ -184,7 +217,7 @@ def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path
     (mine / "megatron").mkdir(parents=True)
     (mine / "megatron" / "own.txt.j2").write_text("tp {{ best.parallel.tp }}\n")
     out = tmp_path / "out"
-    api.write(plan, out, Wanted(templates=mine), force=False)
+    api.write(plan, out, Wanted(launchers=("slurm:env.A=a b",), templates=mine), force=False)
     assert run("check", out, "--templates", mine).code == 0
     without = run("check", out)
     assert without.code == 2
@@ -193,6 +226,8 @@ def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path
     ended = run("check", out, "--templates", mine, "--json")
     assert ended.code == 1
     assert found(ended) == [("templates", str(mine)), ("stale", "own.txt")]
+    again = " ".join(run("check", out, "--templates", mine).out.split())
+    assert f"--target megatron --launcher 'slurm:env.A=a b' --templates {mine} --out {out} --force" in again
 
 
 def test_files_of_another_launcher_that_were_left_are_only_noted(run: Run, out: Path, plan: Plan) -> None:

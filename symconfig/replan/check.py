@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from pathlib import Path
+from stat import S_ISREG
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -45,7 +46,8 @@ class Manifest(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written. line: the first that differs; written, found: what stands there."""
+    """One thing that is not as it was written. line: the first that differs; written: what was written there; found:
+    what stands there now, or where nobody edited it, what would be written there now."""
 
     kind: Kind
     path: str
@@ -61,13 +63,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What `symconfig check` found. manifest: None where only a plan was there. notes: what could not be looked at.
-    again: the command that writes all of it again, where that is not `render`'s."""
+    """What `symconfig check` found. plan: the file to begin anew from. manifest: None where only a plan was there.
+    notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and the
+    cluster, of those that are others now. again: the command that writes all of it again, if that is not `render`'s."""
 
     place: Path
+    plan: Path
     manifest: Manifest | None
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
+    templates: Path | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
     again: str = ""
 
     @property
@@ -112,7 +118,7 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
             yield _edited(path, content, sha256, fresh)
         elif fresh is not None:
             place, written, found = _first_difference(content, fresh.text.encode())
-            yield Finding("stale", path, "symconfig would write something else now", place, found, written)
+            yield Finding("stale", path, "symconfig would write something else now", place, written, found)
         elif now.items:
             yield Finding("stale", path, "symconfig would not write it any more")
     for path in now.items:
@@ -167,9 +173,10 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
 
 
 def _content(path: Path) -> bytes | None:
+    """None where there is no file: nor is a folder one, or a pipe, which would be waited for."""
     try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return path.read_bytes() if S_ISREG(path.stat().st_mode) else None
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(path))) from None

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count
+from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
-    from symconfig.replan.check import Checked, Finding, Manifest
+    from symconfig.replan.check import Checked, Finding
 
 
 def blocks(checked: Checked) -> list[Block]:
@@ -38,18 +39,24 @@ def _verdict(checked: Checked) -> str:
 
 def _again(checked: Checked) -> str:
     """The command that makes it good."""
-    if checked.again and checked.manifest is not None:
-        return f"symconfig {checked.again}{_asked(checked.manifest)} --out {checked.place} --force"
-    folder = checked.place if checked.place.is_dir() else checked.place.parent
+    asked = _asked(checked)
+    kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
-    if edited or checked.manifest is None or any(f.kind in ("input", "answer") for f in checked.findings):
-        return f"symconfig replan {folder}/plan.json{' --accept-edits' if edited else ''} --out NEW"
-    return f"symconfig render {folder}/plan.json{_asked(checked.manifest)} --out {folder} --force"
+    if checked.inputs or (not checked.again and (edited or checked.manifest is None or kinds & {"input", "answer"})):
+        changed = "".join(f" --{name} {sh(value)}" for name, value in checked.inputs.items())
+        return f"symconfig replan {sh(checked.plan)}{' --accept-edits' if edited else ''}{changed}{asked} --out NEW"
+    if checked.again:
+        return f"symconfig {checked.again}{asked} --out {sh(checked.place)} --force"
+    return f"symconfig render {sh(checked.plan)}{asked} --out {sh(checked.plan.parent)} --force"
 
 
-def _asked(manifest: Manifest) -> str:
+def _asked(checked: Checked) -> str:
     """The options with which the same files are asked for."""
-    return f" --target {manifest.target}" + "".join(f" --launcher {name}" for name in manifest.launchers)
+    if checked.manifest is None:
+        return ""
+    launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
+    templates = "" if checked.templates is None else f" --templates {sh(checked.templates)}"
+    return f" --target {sh(checked.manifest.target)}{launchers}{templates}"
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:
