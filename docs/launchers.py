@@ -28,6 +28,9 @@ launcher:
 What the launcher itself tells launch.sh (`NNODES`, `GPUS_PER_NODE`, `NODE_RANK`, `MASTER_ADDR`, `PER_RANK`, `RANK`,
 `LOCAL_RANK`, `WORLD_SIZE`) is refused there; `MASTER_PORT` may be set.
 
+Pods, SkyPilot and Ray start launch.sh in a folder of each node's own. A `training.save` that is not absolute is refused
+with them: the checkpoints would be lost with the node.
+
 The whole text stands in `manifest.json`, and so `symconfig check` renders the same again.
 
 ## What launch.sh is given

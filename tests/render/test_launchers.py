@@ -67,7 +67,7 @@ def test_a_launcher_is_given_the_target_alone() -> None:
 def test_hostile_names_and_values_stay_what_they_are(name: str, value: str) -> None:
     """In a ConfigMap, in a variable of a container, and in a script."""
     model = sample_model("llama2-13b-lora", name=name, huggingface_id=name)
-    plan = sample_plan(model, backend="deepspeed", training={"save": name})
+    plan = sample_plan(model, backend="deepspeed", training={"save": f"/{name}"})
     files = render(plan, "deepspeed", [f"{each}:env.DATA={value}" for each in NAMES])
     for kind in ("PyTorchJob", "TrainJob"):
         found = _documents(files[MANIFESTS[kind.lower()]])
@@ -203,6 +203,19 @@ def test_texts_that_go_or_yaml_1_2_read_as_something_else_are_quoted() -> None:
         scalars = [event for event in yaml.parse(files[path]) if isinstance(event, yaml.ScalarEvent)]
         assert {event.value for event in scalars} >= texts
         assert not [event.value for event in scalars if event.value in texts and event.style is None]
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "skypilot", "ray"])
+def test_checkpoints_that_would_be_lost_with_their_node_are_refused(name: str) -> None:
+    plan = _plan("deepspeed", training={"save": "checkpoints"})
+    with pytest.raises(InputError, match=f"launcher {name}: its checkpoints .* be lost with it") as error:
+        render(plan, "deepspeed", [name])
+    assert f"{name}:env.SAVE=" in str(error.value)
+    assert render(plan, "deepspeed", [f"{name}:env.SAVE=/data/checkpoints"])
+    with pytest.raises(InputError, match=r"an absolute training\.save in the job\.$"):
+        render(_plan(training={"save": "checkpoints"}), "megatron", [f"{name}:env.SAVE=/data"])
+    for shared in ("/data/checkpoints", "s3://bucket/checkpoints"):
+        assert render(_plan(training={"save": shared}), "megatron", [name])
 
 
 def test_deepspeeds_launcher_goes_over_hosts_with_pdsh_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import Files, slug
+from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import LABEL, Chosen, Setting
 
 # As the vendors' device plugins name them: k8s-device-plugin of NVIDIA and of ROCm, ascend-device-plugin.
@@ -33,8 +34,10 @@ RESTARTS = Setting("restarts", "how often all pods are started again after a fai
                    "a whole number")
 
 
-def pod(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Variables of both kinds of job. Raises InputError or InfeasibleError for files that a ConfigMap cannot hold."""
+def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
+    """Variables of both kinds of job. Raises InputError or InfeasibleError for files that a ConfigMap cannot hold, and
+    InputError for checkpoints that would be lost with their pod."""
+    outlives_its_node(launcher, "the container's own folder", plan, files, chosen)
     nodes, values = summary.nodes(plan), chosen.values
     limits = {values["resource"] or RESOURCES[plan.cluster.gpu.vendor]: nodes.gpus}
     if values["rdma"]:

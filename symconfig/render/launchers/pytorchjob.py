@@ -24,4 +24,4 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """
     restarts = pods.restarts(chosen)
     backoff = restarts * summary.nodes(plan).count + 1 if restarts else 0
-    return {**pods.pod(plan, files, chosen), "backoff": backoff}
+    return {**pods.pod(NAME, plan, files, chosen), "backoff": backoff}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from symconfig.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.launchers.by_rank import read_variables
+from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import Chosen
 from symconfig.resources import data_dir
 
@@ -19,7 +20,11 @@ RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """What the cluster calls the GPUs, and which variables the nodes have to be told."""
+    """What the cluster calls the GPUs, and which variables the nodes have to be told.
+
+    Raises InputError for checkpoints that would be lost with the job's copy of its folder.
+    """
+    outlives_its_node(NAME, "the job's working_dir", plan, files, chosen)
     return {"resource": RESOURCES[plan.cluster.gpu.vendor], "passed": read_variables(files["launch.sh"])}
 
 

@@ -8,6 +8,7 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.pods import label
+from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import Chosen, Setting
 
 NAME = "skypilot"
@@ -28,7 +29,12 @@ ACCELERATORS = (
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """The accelerator, and a name of the task. Raises InfeasibleError for a GPU that SkyPilot has no name of."""
+    """The accelerator, and a name of the task.
+
+    Raises InfeasibleError for a GPU that SkyPilot has no name of, InputError for checkpoints that would be lost with
+    their node.
+    """
+    outlives_its_node(NAME, "the task's workdir", plan, files, chosen)
     product = plan.cluster.gpu.product
     name = chosen.values["accelerator"] or named(product)
     if name is None:

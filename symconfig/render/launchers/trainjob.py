@@ -21,4 +21,4 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     Source: Kubeflow Trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go; JobSet, api/jobset/v1alpha2, whose
     restartPolicy defaults to OnFailure, and Kubernetes' Job, whose backoffLimit defaults to 6.
     """
-    return {**pods.pod(plan, files, chosen), "restarts": pods.restarts(chosen)}
+    return {**pods.pod(NAME, plan, files, chosen), "restarts": pods.restarts(chosen)}
