@@ -80,6 +80,9 @@ class Training(Strict):
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
     lr_warmup_iters: Count = 100
     lr_decay_iters: PositiveInt | None = None
+    lr_wsd_decay_iters: PositiveInt | None = Field(
+        default=None, description="iterations of the decay that ends WSD; absent: a tenth of lr_decay_iters"
+    )
     train_iters: PositiveInt = 1000
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -99,6 +102,11 @@ class Training(Strict):
     eval_interval: PositiveInt = 1000
     eval_iters: Count = 0
     log_interval: PositiveInt = 1
+
+    @property
+    def wsd_decay_iters(self) -> int:
+        """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
+        return self.lr_wsd_decay_iters or max(1, (self.lr_decay_iters or self.train_iters) // 10)
 
 
 class Job(Strict):

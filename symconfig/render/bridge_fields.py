@@ -30,7 +30,7 @@ SECTIONS: dict[str, str] = {
     "train": "micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad
         use_precision_aware_optimizer optimizer_cpu_offload optimizer_offload_fraction""",
-    "scheduler": "lr_decay_style lr_decay_iters lr_warmup_iters lr_wsd_decay_iters",
+    "scheduler": "lr_decay_style lr_decay_iters lr_warmup_iters lr_wsd_decay_iters lr_wsd_decay_style",
     "ddp": "data_parallel_sharding_strategy overlap_grad_reduce",
     "rng": "seed",
     "mixed_precision": "fp8_recipe fp8_amax_history_len fp8_amax_compute_algo fp4_recipe",

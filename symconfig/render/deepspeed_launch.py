@@ -78,6 +78,7 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
             f"--seq-length={batch.seq_length}", f"--train-iters={training.train_iters}", f"--lr={training.lr}",
             f"--min-lr={training.min_lr}", f"--lr-decay-style={training.lr_decay_style}",
             *([f"--lr-decay-iters={training.lr_decay_iters}"] if training.lr_decay_iters else []),
+            *([f"--lr-wsd-decay-iters={training.wsd_decay_iters}"] if training.lr_decay_style == "WSD" else []),
             f"--lr-warmup-iters={training.lr_warmup_iters}", f"--seed={training.seed}",
             f"--log-interval={training.log_interval}", f"--save-interval={training.save_interval}"],
     }

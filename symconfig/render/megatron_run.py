@@ -59,12 +59,8 @@ def _schedule(out: Arguments, training: Training) -> None:
     out.put("--lr-decay-iters", decay)
     out.put("--lr-warmup-iters", training.lr_warmup_iters)
     if training.lr_decay_style == "WSD":
-        out.put("--lr-wsd-decay-iters", wsd_decay_iters(training))
-
-
-def wsd_decay_iters(training: Training) -> int:
-    """Iterations of the decay behind the stable phase: Megatron demands a number; a tenth is common."""
-    return max(1, (training.lr_decay_iters or training.train_iters) // 10)
+        out.put("--lr-wsd-decay-iters", training.wsd_decay_iters)
+        out.put("--lr-wsd-decay-style", "linear")  # as every other format decays; the default is exponential
 
 
 def precision_args(out: Arguments, best: Candidate) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 SAME = frozenset((
     "--micro-batch-size", "--global-batch-size", "--train-iters", "--optimizer", "--adam-beta1", "--adam-beta2",
     "--adam-eps", "--weight-decay", "--clip-grad", "--seed", "--lr", "--min-lr", "--lr-decay-style",
-    "--lr-decay-iters", "--lr-warmup-iters", "--lr-wsd-decay-iters", "--fp16", "--bf16", "--fp8-format", "--fp8-recipe",
-    "--fp8-amax-history-len", "--fp8-amax-compute-algo", "--fp4-format", "--fp4-recipe",
+    "--lr-decay-iters", "--lr-warmup-iters", "--lr-wsd-decay-iters", "--lr-wsd-decay-style", "--fp16", "--bf16",
+    "--fp8-format", "--fp8-recipe", "--fp8-amax-history-len", "--fp8-amax-compute-algo", "--fp4-format", "--fp4-recipe",
     "--accumulate-allreduce-grads-in-fp32", "--tensor-model-parallel-size", "--pipeline-model-parallel-size",
     "--context-parallel-size", "--cp-comm-type", "--expert-model-parallel-size", "--expert-tensor-parallel-size",
     "--sequence-parallel", "--tp-comm-overlap", "--decoder-first-pipeline-num-layers",

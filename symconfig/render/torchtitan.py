@@ -14,7 +14,7 @@ from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
 from symconfig.render.torchtitan_limits import Flavor, refuse
-from symconfig.render.trainer import STABLE_SHARE, json_file
+from symconfig.render.trainer import json_file
 from symconfig.resources import data_dir
 
 NAME = "torchtitan"
@@ -133,7 +133,7 @@ def _schedule(plan: Plan) -> dict[str, Any]:
     if training.lr_decay_iters is not None:
         found["total_steps"] = training.lr_decay_iters
     if style == "WSD":
-        found["decay_ratio"] = 1 / STABLE_SHARE
+        found["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
     return {**found, "decay_type": "cosine" if style == "cosine" else "linear",
             "min_lr_factor": training.min_lr / training.lr}
 

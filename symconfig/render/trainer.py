@@ -21,8 +21,6 @@ from symconfig.render.summary import Row
 
 Json = dict[str, Any]
 
-STABLE_SHARE = 10  # Megatron-LM demands how long WSD decays; a tenth of the run is common
-
 
 def refuse(plan: Plan, *others: Problem) -> None:
     """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
@@ -100,9 +98,8 @@ def schedule(plan: Plan) -> Json:
         return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
     if style == "linear":
         return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
-    decay = max(1, (training.lr_decay_iters or training.train_iters) // STABLE_SHARE)
     return {**found, "lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {
-        "num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": floor / training.lr}}
+        "num_decay_steps": training.wsd_decay_iters, "decay_type": "linear", "min_lr_ratio": floor / training.lr}}
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:

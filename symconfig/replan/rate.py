@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import cos, pi, sqrt
 
 from symconfig.descriptor.job import Training
-from symconfig.render.megatron_run import wsd_decay_iters
 
 
 def rate(training: Training, sequences: float, batch: int) -> float:
@@ -30,6 +29,6 @@ def _coefficient(training: Training, sequences: float, warmup: int, decay: int, 
         return 1.0 - done
     if training.lr_decay_style == "cosine":
         return 0.5 * (cos(pi * done) + 1.0)
-    last = wsd_decay_iters(training) * batch  # exponential, Megatron-LM's default of --lr-wsd-decay-style
+    last = training.wsd_decay_iters * batch
     into = sequences - (decay - last)
-    return 1.0 if into <= 0 else float(2.0 * 0.5 ** (into / last) - 1.0)
+    return 1.0 if into <= 0 else 1.0 - into / last  # linear, as the rendered files say

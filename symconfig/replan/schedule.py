@@ -167,18 +167,22 @@ def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Res
 
     decay = exactly("lr_decay_iters" if training.lr_decay_iters else "train_iters")
     given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
-    last = max(Fraction(1), clock.schedule(decay)) if given else clock.run(decay)
+    ends = clock.schedule if given else clock.run
+    last = max(Fraction(1), ends(decay))
     exact = {"train_iters": clock.run(exactly("train_iters"))}
     if given:
         exact["lr_decay_iters"] = last
+    if training.lr_decay_style == "WSD":
+        length = done.exactly("lr_wsd_decay_iters", training.wsd_decay_iters)
+        exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - length)))
     exact["lr_warmup_iters"] = clock.warmup(exactly("lr_warmup_iters"))
     exact |= {name: exactly(name) * clock.ratio for name in _INTERVALS}
+    unsaid = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
     for name, value in exact.items():
         after = ceil(value)
         if name == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
             after = min(after, max(0, ceil(last) - 1))
-        before = getattr(training, name)
-        yield Rescaled(name, training.train_iters if before is None else before, after, value)
+        yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after, value)
 
 
 def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: Counting) -> str:

@@ -43,6 +43,7 @@ def arguments() -> argparse.Namespace:
     add("--min-lr", type=float, default=0.0)
     add("--lr-decay-style", choices=("constant", "linear", "cosine", "inverse-square-root", "WSD"), default="cosine")
     add("--lr-decay-iters", type=int, help="absent: --train-iters")
+    add("--lr-wsd-decay-iters", type=int, help="steps of WSD's decay; absent: a tenth of all")
     add("--lr-warmup-iters", type=int, default=0)
     add("--lora-r", type=int, default=0, help="0: train all weights")
     add("--lora-alpha", type=float, default=16.0)
@@ -144,8 +145,8 @@ def lr_factor(args: argparse.Namespace, step: int) -> float:
     if args.lr_decay_style == "inverse-square-root":
         return max(floor, math.sqrt(max(warmup, 1) / max(step, 1)))
     done = (step - warmup) / max(1, total - warmup)
-    if args.lr_decay_style == "WSD":  # stable, then linear over the last tenth of all steps
-        decay = max(1, total // 10)
+    if args.lr_decay_style == "WSD":  # stable, then linear
+        decay = args.lr_wsd_decay_iters or max(1, total // 10)
         done = max(0.0, (step - total + decay) / decay)
     shape = 0.5 * (1 + math.cos(math.pi * done)) if args.lr_decay_style == "cosine" else 1 - done
     return floor + (1 - floor) * shape

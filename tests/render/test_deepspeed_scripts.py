@@ -129,7 +129,7 @@ def _lr(step: int, **fields: Any) -> float:
     space: dict[str, Any] = {"math": math, "argparse": argparse}
     exec(compile(ast.Module(body=body, type_ignores=[]), "train.py", "exec"), space)
     given = {"lr": 2.0, "min_lr": 0.5, "lr_warmup_iters": 10, "lr_decay_iters": None, "train_iters": 110,
-             "lr_decay_style": "cosine", **fields}
+             "lr_wsd_decay_iters": None, "lr_decay_style": "cosine", **fields}
     return 2.0 * float(space["lr_factor"](argparse.Namespace(**given), step))
 
 

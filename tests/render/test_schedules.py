@@ -1,4 +1,4 @@
-"""One plan, one learning rate: at every step, train.py, Transformers and Megatron-LM have the same one."""
+"""One plan, one learning rate: at every step, what each format says gives its framework's scheduler the same one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+import yaml
 
 from symconfig.descriptor.job import Training
 from symconfig.plan import Plan
-from symconfig.render import render, trainer
+from symconfig.render import flags, megatron, render, trainer
+from symconfig.render.megatron_namespace import namespace
 from tests.sample_plans import sample_plan
 
 TRAIN = Path(__file__).resolve().parents[2] / "templates" / "deepspeed" / "train.py"
@@ -36,7 +38,7 @@ def train_py(plan: Plan) -> Callable[[int], float]:
     exec(compile(ast.Module(body=body, type_ignores=[]), TRAIN.name, "exec"), space)
     script = render(plan, "deepspeed")["launch.sh"]
     given = {name: _given(script, name) for name in ("lr", "min-lr", "lr-warmup-iters", "lr-decay-style",
-                                                     "lr-decay-iters", "train-iters")}
+                                                     "lr-decay-iters", "lr-wsd-decay-iters", "train-iters")}
     args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in given.items()})
     return lambda step: float(args.lr * space["lr_factor"](args, step))
 
@@ -62,16 +64,16 @@ def of_transformers(plan: Plan) -> Callable[[int], float]:
     return lambda step: float(told["learning_rate"] * made.lr_lambdas[0](step))
 
 
-def of_megatron(plan: Plan) -> Callable[[int], float]:
-    """By megatron-core's scheduler, told in steps what Megatron-LM tells it in samples."""
+def of_megatron(plan: Plan, told: dict[str, Any] | None = None) -> Callable[[int], float]:
+    """By megatron-core's scheduler, told in steps what Megatron-LM tells it in samples. told: by a file's names."""
     core = pytest.importorskip("megatron.core.optimizer_param_scheduler")
-    training = plan.job.training
-    total = training.lr_decay_iters or training.train_iters
+    say = told or namespace(flags.flags(megatron.version(plan)), megatron.groups(plan))
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.0}])
     made = core.OptimizerParamScheduler(
-        optimizer, init_lr=0.0, max_lr=training.lr, min_lr=training.min_lr, lr_warmup_steps=training.lr_warmup_iters,
-        lr_decay_steps=total, lr_decay_style=training.lr_decay_style, start_wd=0.1, end_wd=0.1, wd_incr_steps=1,
-        wd_incr_style="constant", wsd_decay_steps=max(1, total // 10), lr_wsd_decay_style="linear")
+        optimizer, init_lr=0.0, max_lr=say["lr"], min_lr=say["min_lr"], lr_warmup_steps=say["lr_warmup_iters"],
+        lr_decay_steps=say["lr_decay_iters"], lr_decay_style=say["lr_decay_style"], start_wd=0.1, end_wd=0.1,
+        wd_incr_steps=1, wd_incr_style="constant", wsd_decay_steps=say.get("lr_wsd_decay_iters"),
+        lr_wsd_decay_style=say.get("lr_wsd_decay_style", "exponential"))
 
     def rate(step: int) -> float:
         made.num_steps = step
@@ -83,7 +85,7 @@ def of_megatron(plan: Plan) -> Callable[[int], float]:
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("other", "training"), [
     (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6}), (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 0}),
-    (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6, "lr_decay_iters": 40}),
+    (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6, "lr_decay_iters": 40, "lr_wsd_decay_iters": 11}),
     # WSD's warm-up in Transformers begins at the smallest rate, so here that is none.
     (of_transformers, {"min_lr": 0.0, "lr_warmup_iters": 6})])
 def test_every_step_has_the_same_learning_rate(style: str, other: Callable[[Plan], Callable[[int], float]],
@@ -92,3 +94,19 @@ def test_every_step_has_the_same_learning_rate(style: str, other: Callable[[Plan
     ours, theirs = train_py(plan), other(plan)
     steps = range(RUN["train_iters"])
     assert list(map(ours, steps)) == pytest.approx(list(map(theirs, steps)), rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_file_for_megatron_core_says_the_same_schedule(style: str) -> None:
+    plan = sample_plan("qwen2.5-7b", training={**RUN, "lr_decay_style": style, "min_lr": 2e-4, "lr_warmup_iters": 6})
+    bridge = yaml.safe_load(render(plan, "bridge")["overrides.yaml"])
+    words = yaml.safe_load(render(plan, "model-args")["model_config.yaml"])["MODEL_ARGS"]
+    said = {"ms-swift": yaml.safe_load(render(plan, "ms-swift")["config.yaml"]),
+            "bridge": {**bridge["optimizer"], **bridge["scheduler"]},
+            "model-args": {name.lstrip("-").replace("-", "_"): yaml.safe_load(value)
+                           for name, value in words.items() if "lr" in name},
+            "megatron-yaml": yaml.safe_load(render(plan, "megatron-yaml")["megatron.yaml"])}
+    steps = range(RUN["train_iters"])
+    expected = list(map(train_py(plan_of(style, min_lr=2e-4, lr_warmup_iters=6)), steps))
+    for name, told in said.items():
+        assert list(map(of_megatron(plan, told), steps)) == pytest.approx(expected, rel=1e-9, abs=1e-15), name

@@ -14,7 +14,6 @@ from symconfig.descriptor.job import Training
 from symconfig.errors import InputError
 from symconfig.plan import Batch
 from symconfig.plan_history import History, Segment
-from symconfig.render.megatron_run import wsd_decay_iters
 from symconfig.replan.rate import rate
 from symconfig.replan.schedule import OVERRIDE, scheduled
 
@@ -117,7 +116,7 @@ def real(of: Training, batch: int, **more: Any) -> Any:
     return module.OptimizerParamScheduler(
         optimizer, 0.0, of.lr, of.min_lr, of.lr_warmup_iters * batch, decay * batch, of.lr_decay_style, 0.1, 0.1,
         of.train_iters * batch, "constant", use_checkpoint_opt_param_scheduler=False,
-        wsd_decay_steps=wsd_decay_iters(of) * batch, lr_wsd_decay_style="exponential", **more)
+        wsd_decay_steps=of.wsd_decay_iters * batch, lr_wsd_decay_style="linear", **more)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -148,6 +147,15 @@ def test_the_real_scheduler_goes_on_where_it_was(style: str, batch: int) -> None
         wanted, got = rate(old, now.num_steps, 8), now.optimizer.param_groups[0]["lr"]
         assert got == pytest.approx(wanted, rel=0.02, abs=2e-6), now.num_steps  # a step more at most, of 250 or more
     assert found.training.train_iters - 400 - steps in (0, 1)
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("at", [0, 500, 950])
+def test_wsd_decays_over_the_same_tokens_of_longer_sequences(backend: str, at: int) -> None:
+    """A step has twice the tokens: what is left of the decay's 100 steps, of which 50 are done at 950, is half."""
+    new = after(training(lr_decay_style="WSD"), 8, 8192, backend=backend, run=ran(at))
+    done = 50 if at == 950 and backend == "megatron" else 0
+    assert new.wsd_decay_iters == done + (100 - done) // 2
 
 
 def test_another_length_in_mid_run_turns_the_rate_and_says_so() -> None:
