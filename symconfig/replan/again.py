@@ -89,12 +89,16 @@ def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
 def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     """What the run has done by then, as the plan's history counts, or as the checkpoint says.
 
-    With it a sentence where they differ. Raises InputError for a step before the plan's own.
+    With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
     """
     saved, batch, length = again.checkpoint, old.best.batch.global_, old.best.batch.seq_length
-    here = saved is not None and again.step in (None, saved.iteration)
-    step = saved.iteration if saved is not None and here else again.step
-    said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None and here else None
+    if saved is not None and saved.iteration is not None and again.step not in (None, saved.iteration):
+        raise InputError(Problem(
+            "is not where the checkpoint is, at which a run that loads it goes on", field="at_step",
+            got=str(again.step), need=f"{saved.iteration}, as {saved.data} says, or nothing",
+            hint="--checkpoint with the folder of that step"))
+    step = again.step if saved is None or again.step is not None else saved.iteration
+    said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
     if not isinstance(said, int) or not step:
         return old.history.until(step, batch, length), ()
     if counting(old.model, old.job) != "deepspeed":

@@ -226,8 +226,14 @@ def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_pa
     assert found.schedule.consumed == says.get("consumed_train_samples", 200 * 32)
     assert found.new.job.training.train_iters == 200 + 800 // 2
     assert found.checkpoint.kind == "torch_dist:dp_reshardable"
-    earlier = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1).found
-    assert earlier.schedule.consumed == 100 * 32
+    named = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=200, top=1).found
+    assert named.schedule == found.schedule
+
+
+def test_a_step_that_is_not_the_checkpoints_is_refused(tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B)
+    with pytest.raises(InputError, match=r"at_step: is not where the checkpoint is.*\(got 100, need 200, as .*iter_"):
+        replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1)
 
 
 def test_the_step_of_a_checkpoint_is_no_option(tmp_path: Path) -> None:
