@@ -231,10 +231,19 @@ def _histories() -> TypeAdapter[History]:
 
 
 def edited(text: str) -> tuple[str, ...]:
-    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before."""
+    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before.
+
+    Of a plan that an older symconfig wrote none are known.
+    """
     data = json.loads(text)
     written = data.get("digests")
-    return tuple(_mismatched(data, written)) if isinstance(written, dict) else ()
+    return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
+
+
+def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
+    """Parts without a digest. An older symconfig took fewer, of another text: its digests say nothing here."""
+    needed = (*INPUTS, VERSION, *ANSWER, *((HISTORY,) if HISTORY in data else ()))
+    return [name for name in needed if name not in written]
 
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
@@ -245,16 +254,16 @@ def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str
 
 
 def _edited(document: Document) -> Iterator[Problem]:
-    """The parts that are not what their digests were taken of, and the digests that are not there."""
+    """The parts that are not what their digests were taken of, or the digests that are not there."""
     written = document.data.get("digests")
     if not isinstance(written, dict):
         if "digests" in document.data:
             yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
         return
-    needed = (*INPUTS, VERSION, *ANSWER, *((HISTORY,) if HISTORY in document.data else ()))
-    if missing := [name for name in needed if name not in written]:
+    if missing := _undigested(document.data, written):
         yield document.problem(f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it "
                                "was edited", ("digests",), hint=_HINT)
+        return
     for name, path in _mismatched(document.data, written).items():
         says = ("the answer is not this one's" if name in INPUTS else "its run need not be where it says"
                 if name == HISTORY else "its figures need not be the plan's")

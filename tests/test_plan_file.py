@@ -209,6 +209,11 @@ def test_a_plan_without_digests_is_not_trusted() -> None:
         del data["digests"][name]
     with pytest.raises(InputError, match="no digest of best, alternatives, search, binding: an older symconfig"):
         Plan.from_json(json.dumps(data))
+    data["digests"]["model"] = "0" * 64  # as an older symconfig, which took them of another text
+    with pytest.raises(InputError) as caught:
+        Plan.from_json(json.dumps(data))
+    assert [problem.field for problem in caught.value.problems] == ["digests"]
+    assert plan_file.edited(json.dumps(data)) == ()
     del data["digests"]
     with pytest.raises(InputError, match="digests: this field is missing"):
         Plan.from_json(json.dumps(data))

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from symconfig import __version__
 from symconfig.embed.surroundings import Surroundings
 from symconfig.errors import InputError
 from symconfig.plan import Plan
 from symconfig.plan_file import digest
 from symconfig.render.answer import answer
+from symconfig.sweep.planner import planner
 from symconfig.targets import megatron_release
 
 
@@ -31,7 +31,11 @@ def solved_again(plan: Plan, found: Surroundings) -> Plan:
     Raises InputError, and InfeasibleError when nothing fits.
     """
     job = plan.job.model_copy(update=_changes(plan, found))
-    place = cache_dir() / f"{digest([__version__, *map(_plain, (plan.model, plan.cluster, job))])}.json"
+    folder = cache_dir()
+    if folder is None:
+        return replace(answer(plan.model, plan.cluster, job, top=1), history=plan.history)
+    # by the planner's own code, too: of another one, the nodes that kept nothing would have another plan
+    place = folder / f"{digest([planner(), *map(_plain, (plan.model, plan.cluster, job))])}.json"
     with _locked(place):
         fresh = _kept(place)
         if fresh is None:
@@ -40,10 +44,13 @@ def solved_again(plan: Plan, found: Surroundings) -> Plan:
     return replace(fresh, history=plan.history)
 
 
-def cache_dir() -> Path:
-    """In XDG's cache folder of this user; not created here."""
+def cache_dir() -> Path | None:
+    """In XDG's cache folder of this user; not created here. None for a user without a home, as in some containers."""
     base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    try:
+        root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and nobody of this number in the list of users
+        return None
     return root / "symconfig" / "solved-again"
 
 

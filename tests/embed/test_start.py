@@ -214,10 +214,32 @@ def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.Monke
     plans = [started(sample_plan(), "megatron", on_mismatch="replan").to_json() for _ in range(3)]
     assert len(solved) == 1
     assert len(set(plans)) == 1
-    kept = next(again.cache_dir().glob("*.json"))
+    folder = again.cache_dir()
+    assert folder is not None
+    kept = next(folder.glob("*.json"))
     kept.write_text(kept.read_text()[:-500], encoding="utf-8")  # half-written by another program
     assert started(sample_plan(), "megatron", on_mismatch="replan").to_json() == plans[0]
     assert len(solved) == 2
+
+
+def test_an_answer_of_another_planner_is_not_taken(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    for code in ("0.1.0+a", "0.1.0+b"):
+        monkeypatch.setattr(again, "planner", lambda code=code: code)
+        started(sample_plan(), "megatron", on_mismatch="replan")
+    assert len(solved) == 2
+
+
+def test_replan_works_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    assert started(sample_plan(), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+    assert len(solved) == 1
 
 
 def test_replan_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
