@@ -34,7 +34,9 @@ INTRO = """# Templates of your own
 | `megatron/notes/run.txt.j2` | one more file of the target: `notes/run.txt` |
 | `ours/target.yaml`, `ours/*.j2` | a target of its own: `--target ours` |
 
-A file is executable where its text begins with `#!`; a template that gives only white space makes no file.
+A file is executable where its text begins with `#!`; a template that gives only white space makes no file. Launchers
+start `launch.sh`: a target of its own without one has none, and asking for one is an error. So is a file that a
+launcher writes, too (`sbatch.sh`), or that symconfig writes itself.
 `target.yaml` names the target whose variables the templates are given:
 
 ```yaml

@@ -23,6 +23,7 @@ def fallback(arguments: argparse.Namespace) -> int:
     from symconfig.cli_files_options import wanted
     from symconfig.plan import Plan
     from symconfig.render.answer import TOP
+    from symconfig.render.together import LAUNCH
     from symconfig.replan.fallback import fallback as solve
     from symconfig.report.fallback import blocks
     from symconfig.report.progress import Progress
@@ -49,7 +50,8 @@ def fallback(arguments: argparse.Namespace) -> int:
         say(blocks(result))
     if out is not None:
         folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
-        note(f"wrote {len(written)} files into {out}: launch.sh takes the plan that fits, of {folders}")
+        picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
+        note(f"wrote {len(written)} files into {out}: {picks}{folders}")
     return 0 if any(each.plan for each in result.smaller) else 1
 
 
