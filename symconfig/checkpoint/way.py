@@ -16,6 +16,7 @@ from symconfig.checkpoint.verdict import Step
 from symconfig.plan import Plan
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has
+KEPT = ("tp", "pp", "vpp", "ep", "etp", "zero")  # pins with which every rank reads what it wrote
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
@@ -24,7 +25,8 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
     found, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
         if name in wanted and form in conversion.reads:
-            found += [Step(row.run, row.kind, _filled(row.words, place, old, new), row.does) for row in conversion.rows
+            found += [Step(row.run, row.kind, _filled(row.words, place, old, new),
+                           _filled(row.does, place, old, new)) for row in conversion.rows
                       if between(old.best.target.version, row.since, row.until)]
             form, place = conversion.makes, conversion.at
     return (*found, *_new_run(form, place, wanted, old, new))
@@ -41,12 +43,14 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
         words = (_filled(row.words, place, old, new) for row in these)
         if kind == "options":
             words = (option for line in words for option in re.split(r"\s+(?=--)", line))
-        yield Step("new", kind, " ".join(dict.fromkeys(words)), "; ".join(row.does for row in these))
+        does = "; ".join(_filled(row.does, place, old, new) for row in these)
+        yield Step("new", kind, " ".join(dict.fromkeys(words)), does)
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """JSON has braces of its own, so that what is filled in is in double angles."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
+    words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
     for degree in DEGREES:
         words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.parallel, degree)))
     return words

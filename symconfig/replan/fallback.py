@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 
 from symconfig.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.graph.operator import LAYER
 from symconfig.plan import Plan
 from symconfig.render import summary
 from symconfig.render.answer import answer
 from symconfig.replan import near
+from symconfig.replan.carried import carried, judged
 
 Progress = Callable[[str, float], None]
 
@@ -64,9 +65,13 @@ class Fallback:
 
     @property
     def least(self) -> int:
-        """GPUs that a run of the whole cluster's layout needs at least, with as few replicas as it can have."""
-        p = self.plan.best.parallel
-        return p.pp * lcm(p.tp, p.ep * p.etp)
+        """GPUs that a run of the whole cluster's layout needs at least: its fewest replicas that divide the batch and
+        whose shares of the optimizer's state still fit, with all layers recomputed."""
+        parallel = self.plan.best.parallel
+        inner = parallel.tp * parallel.cp
+        able = (dp for dp in range(1, parallel.dp)
+                if inner * dp % (parallel.ep * parallel.etp) == 0 and _runs(self.plan, dp))
+        return parallel.pp * inner * next(able, parallel.dp)
 
     def kept(self, each: Smaller) -> dict[str, str]:
         """Choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
@@ -122,6 +127,15 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         if _ranks(loads) < _ranks(best):
             found, best = other, loads
     return Smaller(lost, left, gpus, replace(found, history=plan.history), best)
+
+
+def _runs(plan: Plan, dp: int) -> bool:
+    """Whether its choice does with so many replicas, where every layer is recomputed."""
+    best, parallel = plan.best, replace(plan.best.parallel, dp=dp)
+    fewer = replace(plan, best=replace(best, parallel=parallel),
+                    job=plan.job.model_copy(update={"gpus": parallel.world_size}))
+    least = replace(carried(best, fewer), modules=frozenset({LAYER}), block_layers=0, activation_offload=False)
+    return judged(fewer, least).fits
 
 
 def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:

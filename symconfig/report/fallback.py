@@ -119,8 +119,9 @@ def _said(found: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: s
     for how, those in alike.items():
         lines = [f"{what} on {_either([each.nodes for each in those])}:", *steps(how)]
         if any(step.run == "old" for step in how):
-            few = [each.nodes for each in those if each.gpus < found.least]
-            lines.append(f"The old layout needs at least {count(found.least)} GPUs"
+            least = found.least
+            few = [each.nodes for each in those if each.gpus < least]
+            lines.append(f"The old layout needs at least {count(least)} GPUs"
                          + (f": {_either(few)} cannot do that any more." if few else "."))
         said.append("\n".join(lines))
     return said

@@ -62,7 +62,7 @@ def test_every_reason_has_a_source_and_no_word_is_left_open(
         assert "@" in reason.source or "." in reason.source
         assert "{" not in reason.text
     for step in (*said.how, *said.otherwise_how):
-        assert "<<" not in step.words
+        assert "<<" not in step.words + step.does
 
 
 def test_buckets_that_close_elsewhere_can_be_told() -> None:
