@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from symconfig.api import Wanted, files
 from symconfig.api_fallback import NAME as FALLBACK
@@ -60,7 +60,7 @@ class _Reason(Strict):
 class _Lost(BaseModel):
     """Of fallback.json what no plan says."""
 
-    lost: int
+    lost: int = Field(ge=1)
     nodes: int
     gpus: int
     problems: tuple[_Reason, ...]

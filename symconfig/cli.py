@@ -92,21 +92,28 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
         if as_json:
             found = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
             print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": found})
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         return _broken_pipe()
+    except OSError:  # the disk is full, to which standard output or standard error go
+        _silence()
     return code
 
 
 def _broken_pipe() -> int:
-    """Nobody reads any more (`| head`): keep the interpreter from complaining when it flushes at exit."""
+    """Nobody reads any more (`| head`)."""
+    _silence()
+    return BROKEN_PIPE
+
+
+def _silence() -> None:
+    """What cannot be written is dropped, so that the interpreter does not complain when it flushes at exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
             os.dup2(devnull, stream.fileno())
         except (OSError, ValueError):
             continue
-    return BROKEN_PIPE
 
 
 def print_json(value: Any) -> None:

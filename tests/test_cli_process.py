@@ -48,6 +48,17 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+@pytest.mark.parametrize("words", [("formats",), ("formats", "--json"), ("check", "none", "--json")])
+def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-m", "symconfig", *words], stdout=full, stderr=subprocess.PIPE,
+                               text=True, timeout=300, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("error: ")
+
+
 def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
     fifo = tmp_path / "job.yaml"
     os.mkfifo(fifo)  # reading it blocks until somebody writes

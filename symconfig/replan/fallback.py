@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.checkpoint import Loadable, Saving, loadable, savings
+from symconfig.checkpoint.folder import shown
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.graph.operator import LAYER
 from symconfig.plan import Plan
@@ -101,7 +102,7 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
     if wrong or not lost:
         raise InputError(Problem(
             "a plan of one node has none to lose" if nodes.count == 1 else "cannot lose so many nodes",
-            field="lose_nodes", got=", ".join(map(str, wrong)) or "none",
+            field="lose_nodes", got=shown(list(map(str, wrong))) or "none",
             need=f"1 to {nodes.count - 1}" if nodes.count > 1 else "a plan of more nodes"))
     return Fallback(plan, nodes, tuple(_without(plan, nodes, count, top, progress) for count in sorted(set(lost))))
 

@@ -90,6 +90,12 @@ def test_more_nodes_than_there_are_cannot_be_lost(plan: Plan, lost: tuple[int, i
         symconfig.fallback(plan, lost)
 
 
+def test_of_many_wrong_numbers_some_are_shown(plan: Plan) -> None:
+    with pytest.raises(InputError) as caught:
+        symconfig.fallback(plan, (1, 99_999))
+    assert len(str(caught.value)) < 200
+
+
 def test_one_node_has_none_to_lose() -> None:
     with pytest.raises(InputError, match="a plan of one node has none to lose"):
         symconfig.fallback(sample_plan(tp=1, pp=1, dp=8), 1)
@@ -293,6 +299,13 @@ def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Pat
     (out / "nodes-1/ray.sh").unlink()
     (out / "nodes-2/plan.json").unlink()
     assert findings() == [("missing", "nodes-2/plan.json")]
+
+
+def test_check_takes_no_numbers_of_nodes_from_an_edited_list(result: FallbackResult, tmp_path: Path) -> None:
+    result.write(tmp_path / "out")
+    path = tmp_path / "out" / "fallback.json"
+    path.write_text(path.read_text().replace('"lost": 1', '"lost": 0'))
+    assert symconfig.check(path.parent).again == "fallback PLAN.json --lose-nodes N"
 
 
 def test_check_finds_an_edited_plan_below(result: FallbackResult, tmp_path: Path) -> None:
