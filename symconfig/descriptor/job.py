@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from posixpath import normpath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -107,6 +108,11 @@ class Training(Strict):
     def wsd_decay_iters(self) -> int:
         """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
         return self.lr_wsd_decay_iters or max(1, (self.lr_decay_iters or self.train_iters) // 10)
+
+    @property
+    def loads_its_own(self) -> bool:
+        """Whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
 
 
 class Job(Strict):

@@ -37,7 +37,7 @@ _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
-    trainer.refuse(plan, *trainer.schedule_problems(plan), *_problems(plan))
+    trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
     return {
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "sections": sections(plan), "variables": deepspeed_launch.environment_variables(plan),

@@ -42,6 +42,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}", "version": version, "release": RELEASE,
         "bridge_release": BRIDGE_RELEASE, "command_name": stage(plan), "sections": sections(plan),
+        "loaded_as": loaded_as(plan), "last_checkpoint": _last_checkpoint(plan),
         "variables": environment.variables(plan, version), "notes": tuple(_notes(plan)),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
@@ -74,6 +75,7 @@ def sections(plan: Plan) -> dict[str, Values]:
             heading = group.name.removesuffix("_ARGS")
             found[heading] = {**found.get(heading, {}), **said}
     _as_megatron_has_it(plan, found)
+    found["EVAL_AND_LOGGING"] |= _checkpoints(plan)
     if extra:
         found["PASSED ON TO MEGATRON-CORE"] = {"megatron_extra_kwargs": extra}
     return found
@@ -87,11 +89,32 @@ def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
         return dict(table.SAID[tuple(option)])
     if name in table.PASSED_ON:
         extra[spelled] = values[name]
-    if name == "--load":  # with its iteration and optimizer
-        return {"mcore_model": values[name], "finetune": False}
+    if name == "--load":
+        return {}  # `_checkpoints` says it
     if name in table.RENAMED:
         return {table.RENAMED[name]: values[name]}
     return {spelled: values[name]} if name in table.SAME else {}
+
+
+def loaded_as(plan: Plan) -> str:
+    """The argument for a checkpoint to go on from. One of adapters holds nothing else (trainers/base.py,
+    save_checkpoint), and `mcore_model` would be the frozen weights then, without iteration and optimizer."""
+    return "mcore_model" if plan.model.adapter is None else "mcore_adapter"
+
+
+def _checkpoints(plan: Plan) -> Values:
+    """Where it goes on from. A folder of several checkpoints is none: launch.sh finds the last of its own, for which
+    they must lie where they did at the last start (sft_args.py, add_version)."""
+    load = plan.job.training.load
+    if load is None:
+        return {}
+    return {"add_version": False} if plan.job.training.loads_its_own else {loaded_as(plan): load, "finetune": False}
+
+
+def _last_checkpoint(plan: Plan) -> str | None:
+    """Of those that the run saves, if it goes on from them: a link that ms-swift renews (utils/io_utils.py)."""
+    training = plan.job.training
+    return f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None
 
 
 def _model(plan: Plan) -> Values:
@@ -175,6 +198,9 @@ def _notes(plan: Plan) -> Iterator[str]:
     if lora is not None and any(len(set(parts) & set(lora.target_modules)) > 1 for parts in FUSED.values()):
         yield ("One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
                f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each")
+    if plan.job.training.load is not None and not plan.job.training.loads_its_own:
+        yield (f"`{loaded_as(plan)}` is the folder of one checkpoint, with latest_checkpointed_iteration.txt in it, "
+               "and must be there: of a run of ms-swift, last-checkpoint in its output_dir")
     if stage(plan) == "pt":
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
 

@@ -31,7 +31,6 @@ RENAMED = {
     "--save": "output_dir",
     "--save-interval": "save_steps",
     "--log-interval": "logging_steps",
-    "--load": "mcore_model",
     "--data-path": "dataset",
 }
 # Of options without a value, or with one of few: what is said instead.
@@ -70,6 +69,7 @@ NOT_NEEDED = {
     "--no-rope-fusion": "it fuses rope only when told to",
     "--no-create-attention-mask-in-dataloader": "packed sequences have no mask",
     "--log-throughput": "it is always logged",
+    "--load": "what it goes on from is one checkpoint, of adapters or of all weights: ms_swift.py says which",
     "--ckpt-format": "torch_dist, or fsdp_dtensor with Megatron-FSDP, whatever is asked for",
     "--init-model-with-meta-device": "it loads the weights of a checkpoint in its own way",
 }

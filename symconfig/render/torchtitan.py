@@ -66,7 +66,7 @@ def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
         "checkpoint": {
             "enable": bool(training.save or training.load), "interval": training.save_interval,
             **({"initial_load_path": training.load, "initial_load_model_only": False}
-               if training.load and training.load != training.save else {})},
+               if training.load and not training.loads_its_own else {})},
         "metrics": {"log_freq": training.log_interval},
         "debug": {"seed": training.seed},
     }

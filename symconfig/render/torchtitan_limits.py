@@ -7,6 +7,7 @@ Sources: torchtitan 0.3.0, `config/configs.py`, `trainer.py`, `distributed/`, `m
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from symconfig.plan import Plan
 from symconfig.solve.pins import other
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
+_CHECKPOINT = re.compile(r"(/|\w+://).*step-\d+/?")  # checkpointer/base.py: neither is taken relative
 _OF_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 
 
@@ -145,3 +147,7 @@ def _run(plan: Plan) -> Iterator[Problem]:
             training.train_iters):
         yield Problem("torchtitan's schedules go on falling after their end", field="training.lr_decay_iters",
                       got=str(training.lr_decay_iters), need=f"at least {training.train_iters}")
+    if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(training.load):
+        yield Problem("torchtitan goes on from one checkpoint, or from the last that the run itself saved",
+                      field="training.load", got=training.load,
+                      need="an absolute path to FOLDER/checkpoint/step-N, or what training.save says")

@@ -7,7 +7,9 @@ Names and schedules are those of Transformers 5.6 to 5.23 (`training_args.py`, `
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from posixpath import basename, normpath
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
@@ -20,6 +22,8 @@ from symconfig.render.files import File
 from symconfig.render.summary import Row
 
 Json = dict[str, Any]
+
+_CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOINT_DIR
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
@@ -57,6 +61,15 @@ def schedule_problems(plan: Plan) -> Iterator[Problem]:
                           field="training.lr_warmup_iters", got="0", need="1 or more")
 
 
+def load_problems(plan: Plan) -> Iterator[Problem]:
+    """resume_from_checkpoint is one checkpoint; the last of a folder is found in output_dir alone."""
+    training = plan.job.training
+    if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
+        yield Problem("Trainer goes on from one checkpoint, or from the last that the run itself saved",
+                      field="training.load", got=training.load,
+                      need="FOLDER/checkpoint-STEP, or what training.save says")
+
+
 def arguments(plan: Plan, deepspeed: str) -> Json:
     """TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the plan's."""
     training, batch, options = plan.job.training, plan.best.batch, plan.best.options
@@ -78,7 +91,7 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,
-        **({"resume_from_checkpoint": training.load} if training.load else {}),
+        **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
     }
 
 

@@ -13,7 +13,7 @@ from symconfig.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
 from symconfig.render.deepspeed_model import hf_config
 from symconfig.render.files import File
-from symconfig.render.summary import predicted_for
+from symconfig.render.summary import Row, predicted_for
 from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "transformers"
@@ -28,12 +28,12 @@ BUCKETS = ("Trainer sizes DeepSpeed's reduce bucket by its own rule, the square 
 
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what Trainer with DeepSpeed cannot run."""
-    trainer.refuse(plan, *trainer.schedule_problems(plan))
+    trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan))
     own = deepspeed_launch.environment_variables(plan)
     return {
         "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}", "arguments": words(plan),
         "deepspeed_config": DEEPSPEED, "variables": (*own, *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed_launch.notes(plan), BUCKETS), "script": tuple(trainer.script_rows(plan)),
+        "notes": (*deepspeed_launch.notes(plan), BUCKETS), "script": (*_resuming(plan), *trainer.script_rows(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
@@ -44,6 +44,16 @@ def texts(plan: Plan) -> Iterator[File]:
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
     yield trainer.json_file("model/config.json", hf_config(plan.model))
     yield from trainer.adapter_files(plan)
+
+
+def _resuming(plan: Plan) -> Iterator[Row]:
+    """Trainer.train goes on from what it is given, not from its arguments."""
+    training = plan.job.training
+    if training.loads_its_own:
+        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
+                                 "which needs the folder, and is None where it has none yet",))
+    elif training.load:
+        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",))
 
 
 def words(plan: Plan) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from symconfig.plan import Plan
-from symconfig.render import flags, megatron, own_target
+from symconfig.render import flags, megatron, ms_swift, own_target
 
 Options = Mapping[str, str]  # a switch has the value ""
 
@@ -61,6 +61,12 @@ def _arguments(known: Mapping[str, str]) -> Callable[[Plan, Options], str | None
     return said
 
 
+def _ms_swift(plan: Plan, options: Options) -> str | None:
+    """A checkpoint of adapters is loaded as such."""
+    said = _arguments(_MS_SWIFT)(plan, options)
+    return said and said.replace("--mcore_model", f"--{ms_swift.loaded_as(plan)}")
+
+
 def _keys(plan: Plan, options: Options) -> str:
     """--yaml-cfg goes without other options."""
     table = flags.flags(megatron.version(plan)).flags
@@ -69,4 +75,4 @@ def _keys(plan: Plan, options: Options) -> str:
 
 
 _OWN: Mapping[str, Callable[[Plan, Options], str | None]] = {
-    "bridge": _arguments(_BRIDGE), "ms-swift": _arguments(_MS_SWIFT), "megatron-yaml": _keys}
+    "bridge": _arguments(_BRIDGE), "ms-swift": _ms_swift, "megatron-yaml": _keys}

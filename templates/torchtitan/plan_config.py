@@ -20,6 +20,11 @@ from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.trainer import Trainer
 
 
+def assets(named: str) -> str:
+    """The tokenizer's folder; of a published name, where torchtitan's scripts/download_hf_assets.py puts it."""
+    return named if Path(named).is_dir() else f"./assets/hf/{Path(named).name}"
+
+
 def plan() -> Trainer.Config:
     values = json.loads((Path(__file__).resolve().parent / "torchtitan.json").read_text(encoding="utf-8"))
     module = importlib.import_module(f"torchtitan.models.{values['module']}")
@@ -28,7 +33,7 @@ def plan() -> Trainer.Config:
     return Trainer.Config(
         model_spec=spec,
         loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec))),
-        hf_assets_path=values["hf_assets_path"],
+        hf_assets_path=assets(values["hf_assets_path"]),
         dump_folder=values["dump_folder"],
         dataloader=HuggingFaceTextDataLoader.Config(dataset=values["dataset"]),
         optimizer=default_adamw(**{**optimizer, "betas": tuple(optimizer["betas"])}),

@@ -32,11 +32,11 @@ def options(plan: Plan) -> Iterator[tuple[str, ...]]:
     return (option for group in megatron.groups(plan) for option in group.options)
 
 
-def lora(**adapter: Any) -> Plan:
+def lora(training: dict[str, Any] | None = None, **adapter: Any) -> Plan:
     model = sample_model("llama2-13b-lora")
     assert model.adapter is not None
     changed = model.adapter.model_copy(update={"target_modules": EVERY_PART, **adapter})
-    return sample_plan(model.model_copy(update={"adapter": changed}), tp=4, pp=2, dp=8)
+    return sample_plan(model.model_copy(update={"adapter": changed}), tp=4, pp=2, dp=8, training=training or {})
 
 
 def test_the_tables_know_every_option_once_and_are_the_flags_of_megatron() -> None:
@@ -122,4 +122,25 @@ def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, MASTER_ADDR="node0", MODEL="/model")
     assert done.returncode == 2
     assert b"DATASET" in done.stderr
+    assert shellcheck(tmp_path / "launch.sh") == ""
+
+
+def test_a_checkpoint_of_adapters_is_loaded_as_one() -> None:
+    whole, adapters = said(sample_plan("llama2-13b", training=SOME)), said(lora(SOME))
+    assert (whole["mcore_model"], whole["finetune"]) == ("/old", False)
+    assert (adapters["mcore_adapter"], adapters["finetune"]) == ("/old", False)
+    assert "mcore_model" not in adapters
+
+
+def test_a_run_that_loads_what_it_saves_starts_and_then_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    save = tmp_path / "it's saved"
+    files = render(lora({"save": str(save), "load": f"{save}/", "data_path": ("/a.jsonl",)}), NAME)
+    found = yaml.safe_load(files["config.yaml"])
+    assert found["add_version"] is False
+    assert not {"mcore_model", "mcore_adapter", "finetune"} & found.keys()
+    assert "--mcore_adapter" not in dry_run(files, tmp_path, "launch.sh")
+    (save / "checkpoint-20").mkdir(parents=True)
+    (save / "last-checkpoint").symlink_to("checkpoint-20")
+    words = dry_run(files, tmp_path, "launch.sh")
+    assert words[3:] == ["--mcore_adapter", f"{save}/last-checkpoint", "--finetune", "false"]
     assert shellcheck(tmp_path / "launch.sh") == ""

@@ -101,3 +101,22 @@ def test_launch_sh_runs_torchtitan_with_the_function(tmp_path: Path) -> None:
     words = dry_run(render(plan(), "torchtitan"), tmp_path / "out", "launch.sh", "--training.steps=3")
     assert words[words.index("-m"):] == ["-m", "torchtitan.train", "--module", "plan_config", "--config", "plan",
                                          "--training.steps=3"]
+
+
+def test_it_goes_on_from_one_checkpoint_or_from_its_own(tmp_path: Path) -> None:
+    def said(**training: str) -> Any:
+        return json.loads(render(plan(training=training), "torchtitan")["torchtitan.json"])["checkpoint"]
+    assert "initial_load_path" not in said(save="some/b", load="some/b/")
+    assert said(load="/b/checkpoint/step-20")["initial_load_path"] == "/b/checkpoint/step-20"
+    for load in ("other/b", "/b", "b/checkpoint/step-20"):
+        with pytest.raises(InfeasibleError, match=r"training\.load: torchtitan goes on from one checkpoint"):
+            said(save="some/b", load=load)
+
+
+def test_a_tokenizer_of_a_published_name_is_where_torchtitan_puts_it(tmp_path: Path) -> None:
+    tree = ast.parse(render(plan(), "torchtitan")["plan_config.py"])
+    space: dict[str, Any] = {"Path": Path}
+    body: list[ast.stmt] = [node for node in tree.body if getattr(node, "name", None) == "assets"]
+    exec(compile(ast.Module(body=body, type_ignores=[]), "plan_config.py", "exec"), space)
+    assert space["assets"]("meta-llama/Llama-3.1-8B") == "./assets/hf/Llama-3.1-8B"
+    assert space["assets"](str(tmp_path)) == str(tmp_path)

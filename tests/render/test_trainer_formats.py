@@ -80,3 +80,17 @@ def test_what_a_script_must_know_of_a_plan_is_in_the_report() -> None:
     assert "model.train()" in report
     assert all("| position_ids |" in render(plan, name)["REPORT.md"] for name in ("accelerate", "transformers"))
     assert "| position_ids |" not in render(plans()["zero3"], "transformers")["REPORT.md"]
+
+
+@pytest.mark.parametrize("name", ["transformers", "llamafactory"])
+def test_trainer_goes_on_from_one_checkpoint_or_from_its_own(name: str) -> None:
+    def said(**training: str) -> str:
+        files = render(sample_plan("llama2-13b", backend="deepspeed", zero_stage=3, training=training), name)
+        return files["train.yaml" if name == "llamafactory" else "training_args.json"] + files["REPORT.md"]
+    own = said(save="out", load="out/")
+    assert "resume_from_checkpoint\"" not in own
+    assert "resume_from_checkpoint:" not in own
+    assert name == "llamafactory" or "get_last_checkpoint(output_dir)" in own
+    assert "/b/checkpoint-20" in said(save="out", load="/b/checkpoint-20")
+    with pytest.raises(InfeasibleError, match=r"training\.load: Trainer goes on from one checkpoint"):
+        said(save="out", load="/b")

@@ -13,7 +13,7 @@ from symconfig.replan.counting import counting
 from symconfig.replan.going_on import going_on
 from symconfig.replan.schedule import OVERRIDE, scheduled
 from tests.replan.test_schedule import OLD, ran, training
-from tests.sample_plans import sample_plan
+from tests.sample_plans import sample_model, sample_plan
 
 WORDS = ("--load", "CHECKPOINT", OVERRIDE)
 
@@ -34,6 +34,12 @@ def leaving_in(target: str | None, **fields: Any) -> Plan:
 ])  # fmt: skip
 def test_each_target_has_words_of_its_own(target: str | None, said: str | None) -> None:
     assert going_on(leaving_in(target), WORDS) == said
+
+
+def test_ms_swift_loads_a_checkpoint_of_adapters_as_one() -> None:
+    plan = leaving_in("ms-swift")
+    adapters = replace(plan, model=sample_model("llama2-13b-lora"))
+    assert going_on(adapters, WORDS) == "bash launch.sh --mcore_adapter CHECKPOINT --finetune false"
 
 
 def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
