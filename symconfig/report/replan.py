@@ -33,7 +33,7 @@ def blocks(found: Replan) -> list[Block]:
     if found.near is not None and not found.near.free:
         shown.append(_near(found.near, found.checkpoint.verdict))
     shown += _schedule(found.schedule)
-    shown += [f"The old plan's checkpoint ({found.checkpoint.kind})", *verdict(found.checkpoint), *_command(found)]
+    shown += [_checkpoint(found), *verdict(found.checkpoint), *_command(found)]
     shown.append(_files(found))
     return [*shown, table.footer(found.new)]
 
@@ -130,6 +130,13 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
                    title="The schedule, of the same tokens as before")
     if schedule.notes:
         yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
+
+
+def _checkpoint(found: Replan) -> str:
+    """The rules know what the framework's own programs do."""
+    backend = found.new.best.target.backend
+    whose = f", as {_OWN[backend]} takes it" if found.targets[1] != backend else ""
+    return f"The old plan's checkpoint ({found.checkpoint.kind}){whose}"
 
 
 def _command(found: Replan) -> Iterator[str]:

@@ -12,7 +12,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plan import Recompute, Target
 from symconfig.plan_history import History, Segment
-from symconfig.render import environment, megatron, render, summary
+from symconfig.render import bridge_config, environment, megatron, ms_swift, render, summary
 from symconfig.render.flags import flags, versions
 from symconfig.render.megatron_args import pattern
 from tests.sample_plans import sample_model, sample_plan
@@ -279,3 +279,14 @@ def test_a_run_has_data_to_its_end(before: int, train: str, leaves: str | None) 
     words = megatron.arguments(plan)
     given = dict(pairwise(words))
     assert (given["--train-iters"], given.get("--exit-interval")) == (train, leaves)
+
+
+def test_formats_of_megatron_have_data_to_the_end_too() -> None:
+    """Bridge samples as Megatron-LM does; ms-swift's data start over, and it has no such option."""
+    plan = sample_plan("llama2-13b", "h100", version="core_v0.16.1", training={"train_iters": 800})
+    batch = plan.best.batch
+    plan = replace(plan, history=History((Segment(400, 600 * batch.global_, batch.seq_length),)))
+    train = bridge_config.sections(plan)["train"]
+    assert (train["train_iters"], train["exit_interval"]) == (1000, 800)
+    said = {name: value for section in ms_swift.sections(plan).values() for name, value in section.items()}
+    assert (said["train_iters"], said.get("exit_interval")) == (800, None)

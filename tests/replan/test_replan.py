@@ -267,6 +267,7 @@ def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
     assert found.going_on is None
     said = " ".join(str(block) for block in blocks(found))
     assert "launch.sh --load" not in said
+    assert "The old plan's checkpoint (deepspeed), as DeepSpeed's train.py takes it" in said
     assert "How transformers goes on at step 100 is not known here" in said
     assert "All files are other ones: those of transformers, and not of deepspeed." in said
 
