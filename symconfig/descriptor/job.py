@@ -73,6 +73,14 @@ class Limits(Strict):
         return memory_bytes * (1 - self.memory_margin)
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 class Training(Strict):
     """What the planner passes on and never decides."""
 
@@ -108,6 +116,13 @@ class Training(Strict):
     def wsd_decay_iters(self) -> int:
         """Iterations of the decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
         return self.lr_wsd_decay_iters or max(1, (self.lr_decay_iters or self.train_iters) // 10)
+
+    @property
+    def blended(self) -> bool:
+        """Whether data_path has weights and prefixes in turn, as Megatron-LM reads it (core/datasets/utils.py,
+        get_blend_from_list)."""
+        paths = self.data_path
+        return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
 
     @property
     def loads_its_own(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from symconfig.plan import Plan
 from symconfig.render import deepspeed_launch
-from symconfig.render.deepspeed_limits import refuse
+from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
 
 NAME = "deepspeed"
@@ -19,6 +19,8 @@ DOES = "DeepSpeed's JSON, native and with \"auto\", a training script for it, la
 ASSUMES = {"backend": "deepspeed"}
 
 Json = dict[str, Any]
+
+TRAIN = "the generated training script"  # train.py
 
 # Elements. Below this, a collective over many ranks is latency; at twice it (overlap) the buffers stay under 1 GiB.
 MIN_BUCKET = 50_000_000
@@ -30,7 +32,7 @@ MIN_LIVE = 100_000_000
 
 def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan)
+    refuse(plan, *data_problems(plan, TRAIN))
     return deepspeed_launch.variables(plan)
 
 
@@ -43,7 +45,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def words(plan: Plan) -> list[str]:
     """What train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan)
+    refuse(plan, *data_problems(plan, TRAIN))
     return [word for group in deepspeed_launch.arguments(plan).values() for word in group]
 
 

@@ -10,10 +10,17 @@ from symconfig.solve.pins import other
 from symconfig.targets import AUTOEP_MODELS, AUTOTP_MODELS
 
 
-def refuse(plan: Plan) -> None:
-    """Raise InfeasibleError with everything in the plan that DeepSpeed cannot run."""
-    if found := problems(plan):
+def refuse(plan: Plan, *others: Problem) -> None:
+    """Raise InfeasibleError with everything in the plan that DeepSpeed cannot run, and with `others`."""
+    if found := (*problems(plan), *others):
         raise InfeasibleError(found)
+
+
+def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
+    """Data that only Megatron-LM reads."""
+    if plan.job.training.blended:
+        yield Problem(f"{reader} takes files without weights", field="training.data_path",
+                      got=" ".join(plan.job.training.data_path), need=" ".join(plan.job.training.data_path[1::2]))
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:

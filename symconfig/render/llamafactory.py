@@ -12,7 +12,7 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, trainer
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, trainer
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
@@ -40,7 +40,8 @@ def variables(plan: Plan) -> dict[str, object]:
     trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
     return {
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
-        "sections": sections(plan), "variables": deepspeed_launch.environment_variables(plan),
+        "sections": sections(plan), "relative_output": _relative_output(plan),
+        "variables": deepspeed_launch.environment_variables(plan),
         "notes": tuple(_notes(plan)), "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
@@ -70,6 +71,12 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "output": output,
         "train": arguments,
     }
+
+
+def _relative_output(plan: Plan) -> str | None:
+    """launch.sh goes to its own folder, which may be one that cannot be written to."""
+    folder = trainer.output_dir(plan)
+    return None if folder.startswith("/") else folder
 
 
 def stage(plan: Plan) -> str:
@@ -134,6 +141,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if model.adapter is not None and model.adapter.lora_alpha != int(model.adapter.lora_alpha):
         yield Problem("LLaMA-Factory takes a whole number", field="adapter.lora_alpha",
                       got=str(model.adapter.lora_alpha))
+    yield from deepspeed_limits.data_problems(plan, "LLaMA-Factory")
     if plan.best.target.backend == "megatron" and plan.job.training.data_path:
         yield Problem("LLaMA-Factory reads no dataset of Megatron-LM", field="training.data_path",
                       got=", ".join(plan.job.training.data_path))

@@ -166,6 +166,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if order.index(version) < order.index(OLDEST) or version.startswith("dev"):
         yield _refused("megatron_version", f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19",
                        version, "--megatron-version core_v0.19")
+    if plan.job.training.blended:
+        yield _refused("training.data_path", "its datasets have no weights; NAME#COUNT takes so many examples of one",
+                       " ".join(plan.job.training.data_path))
     if model.model_type not in TEMPLATES:
         yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
     if model.adapter is not None:

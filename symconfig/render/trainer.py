@@ -74,7 +74,7 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
     """TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the plan's."""
     training, batch, options = plan.job.training, plan.best.batch, plan.best.options
     return {
-        "output_dir": training.save or "checkpoints",
+        "output_dir": output_dir(plan),
         "deepspeed": deepspeed,
         "per_device_train_batch_size": batch.micro,
         "gradient_accumulation_steps": batch.num_microbatches,
@@ -93,6 +93,11 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
         "save_steps": training.save_interval,
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
     }
+
+
+def output_dir(plan: Plan) -> str:
+    """The folder of the checkpoints: Trainer makes it even where nothing is to be saved."""
+    return plan.job.training.save or "checkpoints"
 
 
 def schedule(plan: Plan) -> Json:

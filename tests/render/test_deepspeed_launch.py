@@ -32,14 +32,14 @@ def _after_script(words: list[str]) -> list[str]:
 @example("$(touch PWNED)", '"; touch PWNED; echo "', "-x\n", "`touch PWNED`", "a b")
 def test_hostile_strings_arrive_as_the_very_arguments(
         name: str, weights: str, save: str, data: str, tokenizer: str) -> None:
-    training = {"save": save, "load": save, "data_path": (data, save), "tokenizer_model": tokenizer}
+    training = {"save": save, "load": save, "data_path": (data, save, "c"), "tokenizer_model": tokenizer}
     plan = _plan(name=name, huggingface_id=weights, training=training, zero_stage=2)
     files = render(plan, "deepspeed")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         arrived, _ = really_run(files, folder, "--extra", save)
         expected = [f"--deepspeed-config={folder / 'out'}/ds_config.json", f"--model={weights}",
-                    f"--tokenizer={tokenizer}", f"--data={data}", f"--data={save}", f"--save={save}", f"--load={save}",
+                    f"--tokenizer={tokenizer}", f"--data={data}", f"--data={save}", "--data=c", f"--save={save}", f"--load={save}",
                     *(word for words in arguments(plan).values() for word in words), "--extra", save]
         assert _after_script(arrived) == expected
         assert _after_script(dry_run(files, folder / "out", "launch.sh", "--extra", save)) == expected

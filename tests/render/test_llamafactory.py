@@ -13,8 +13,9 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.plan import Plan
 from symconfig.render import render
+from symconfig.render.files import write
 from symconfig.render.llamafactory import template
-from tests.render.bash import dry_run
+from tests.render.bash import bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 
 
@@ -66,5 +67,24 @@ def test_every_zoo_model_of_a_family_with_a_template_gets_it() -> None:
 
 
 def test_launch_sh_starts_its_command_line_in_the_folder_of_the_yaml(tmp_path: Path) -> None:
-    words = dry_run(render(plan(), "llamafactory"), tmp_path / "out", "launch.sh", "max_steps=3")
+    files = render(plan(training={"save": "/ckpt"}), "llamafactory")
+    words = dry_run(files, tmp_path / "out", "launch.sh", "max_steps=3")
     assert words == ["llamafactory-cli", "train", "train.yaml", "max_steps=3"]
+
+
+@pytest.mark.parametrize("save", [None, "runs/one"])
+def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path: Path, save: str | None) -> None:
+    """Whose folder may be read-only: a ConfigMap."""
+    write(render(plan(training={"save": save}), "llamafactory"), tmp_path / "files")
+    (tmp_path / "work").mkdir()
+    done = bash(tmp_path / "files" / "launch.sh", cwd=tmp_path / "work", DRY_RUN="1")
+    assert done.stdout.decode().split()[2:] == ["train.yaml", f"output_dir={tmp_path}/work/{save or 'checkpoints'}"]
+    assert shellcheck(tmp_path / "files" / "launch.sh") == ""
+
+
+def test_megatrons_weights_of_data_are_refused() -> None:
+    blend = {"data_path": ("0.3", "/d/a.jsonl", "0.7", "/d/b.jsonl"), "tokenizer_model": "t"}
+    for target, of in (("llamafactory", plan(training=blend)), ("deepspeed", plan(training=blend)),
+                       ("ms-swift", sample_plan("llama2-13b", training=blend))):
+        with pytest.raises(InfeasibleError, match=r"training\.data_path: .*weights"):
+            render(of, target)
