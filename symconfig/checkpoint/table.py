@@ -63,7 +63,7 @@ class Conversion(Strict):
 class Load(Strict):
     """How the new run takes a form."""
 
-    kind: Literal["options", "command", "config"]
+    kind: Literal["options", "command"]
     words: str
     does: str
 

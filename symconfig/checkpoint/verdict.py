@@ -40,7 +40,7 @@ class Step:
     """
 
     run: Literal["old", "between", "new"]
-    kind: Literal["options", "command", "config"]
+    kind: Literal["options", "command"]
     words: str
     does: str
 

@@ -40,6 +40,15 @@ def whole_weights(engine, trained_only: bool) -> dict[str, torch.Tensor]:
     return found
 
 
+def universal_is_latest(folder: Path) -> bool:
+    """Whether the universal checkpoint, TAG_universal, is of the TAG that `latest` names, and not of an earlier step: a
+    run that goes on saves its own beside it, and its restarts resume from those."""
+    latest, universal = folder / "latest", folder / "latest_universal"
+    if not latest.is_file() or not universal.is_file():
+        return True
+    return universal.read_text().strip() == f"{latest.read_text().strip()}_universal"
+
+
 def save(engine, out: str, step: int, sequences: int, adapter: bool, final: bool) -> None:
     """A checkpoint to resume from; at the end also the weights, or the adapter, for from_pretrained.
 

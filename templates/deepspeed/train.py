@@ -19,7 +19,7 @@ import deepspeed
 import torch
 import transformers
 from deepspeed.accelerator import get_accelerator
-from saving import save
+from saving import save, universal_is_latest
 from sequences import IGNORE, Sequences
 from states import held, report
 from transformers.integrations import HfDeepSpeedConfig
@@ -53,6 +53,8 @@ def arguments() -> argparse.Namespace:
     add("--save", help="folder for checkpoints and the final weights")
     add("--save-interval", type=int, default=500)
     add("--load", help="folder of checkpoints to resume from")
+    add("--load-universal", action="store_true", help="resume from the universal checkpoint in --load, until a later "
+        "one is saved beside it")
     add("--consumed-sequences", type=int, help="that the loaded run has seen; absent: as its checkpoint says")
     add("--seed", type=int, default=1234)
     add("--log-interval", type=int, default=1)
@@ -208,6 +210,8 @@ def resumed(engine, scheduler, args: argparse.Namespace, batch: int) -> int:
 def main() -> None:
     args = arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
+    if args.load_universal and args.load and universal_is_latest(Path(args.load)):
+        config.setdefault("checkpoint", {})["load_universal"] = True
     deepspeed.init_distributed()
     get_accelerator().set_device(int(os.environ.get("LOCAL_RANK", "0")))
     transformers.set_seed(args.seed)

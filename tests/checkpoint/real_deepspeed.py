@@ -3,7 +3,6 @@ loses by that is a loss other than that of the run that was not interrupted."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -31,9 +30,8 @@ def train(
     """Each step's loss, and what was said where it failed. steps: of `loadable`, what they tell the run itself."""
     write(render(plan, "deepspeed"), folder, force=True)
     for step in steps:
-        if step.kind == "config":
-            config = folder / "ds_config.json"
-            config.write_text(json.dumps({**json.loads(config.read_text()), **json.loads(step.words)}))
+        if "--load-universal" in step.words:
+            arguments = (*arguments, "--load-universal")
         elif step.words.startswith("engine.load_checkpoint"):
             script = folder / "train.py"
             script.write_text(script.read_text().replace(LOADING, LOADING[:-1] + ", load_module_only=True)"))

@@ -68,7 +68,7 @@ def options() -> Iterator[tuple[str, str | None, str | None, str]]:
         if name != "through-0.15":  # a release of its own, whatever the old run has
             yield from ((name, row.since, row.until, row.words) for row in conversion.rows if row.kind == "options")
     for name, row in {**LOADS, **TELLS}.items():
-        if row.kind == "options" and "--model" not in row.words:  # train.py's
+        if row.kind == "options" and not {"--model", "--load-universal"} & set(row.words.split()):  # train.py's
             yield name, None, None, row.words
 
 

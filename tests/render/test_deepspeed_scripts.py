@@ -39,12 +39,27 @@ class Letters:
 @pytest.fixture(scope="module")
 def sequences() -> ModuleType:
     pytest.importorskip("torch")
-    spec = importlib.util.spec_from_file_location("deepspeed_sequences", SCRIPTS / "sequences.py")
+    return _script("sequences")
+
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"deepspeed_{name}", SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_universal_checkpoint_is_loaded_until_a_later_one_is_saved(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    saving = _script("saving")
+    assert saving.universal_is_latest(tmp_path)  # and DeepSpeed says that there is none
+    (tmp_path / "latest_universal").write_text("step-2_universal")
+    assert saving.universal_is_latest(tmp_path)
+    for latest, is_latest in (("step-2", True), ("step-4", False), ("step-20", False)):
+        (tmp_path / "latest").write_text(latest)
+        assert saving.universal_is_latest(tmp_path) is is_latest
 
 
 def _file(folder: Path, *documents: dict[str, Any]) -> str:
