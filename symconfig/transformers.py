@@ -36,7 +36,8 @@ def training_arguments(
     except ImportError:
         raise InputError(Problem("Transformers is not installed", hint=install.EXTRA)) from None
     ready = started(plan, "transformers", world_size, on_mismatch)
-    trainer.refuse(ready, *trainer.schedule_problems(ready))
+    loads = () if "resume_from_checkpoint" in more else trainer.load_problems(ready)
+    trainer.refuse(ready, *trainer.schedule_problems(ready), *loads)
     fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
     return TrainingArguments(**{**fields, **more})

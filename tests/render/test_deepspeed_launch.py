@@ -40,7 +40,8 @@ def test_hostile_strings_arrive_as_the_very_arguments(
         arrived, _ = really_run(files, folder, "--extra", save)
         expected = [f"--deepspeed-config={folder / 'out'}/ds_config.json", f"--model={weights}",
                     f"--tokenizer={tokenizer}", f"--data={data}", f"--data={save}", "--data=c",
-                    f"--save={save}", f"--load={save}", *(word for words in arguments(plan).values() for word in words), "--extra", save]
+                    f"--save={save}", f"--load={save}",
+                    *(word for words in arguments(plan).values() for word in words), "--extra", save]
         assert _after_script(arrived) == expected
         assert _after_script(dry_run(files, folder / "out", "launch.sh", "--extra", save)) == expected
         assert dry_run(files, folder / "out", "sbatch.sh", data)[-1] == data
