@@ -26,12 +26,13 @@ CLI = {"FORCE_TORCHRUN": "1", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MAST
 
 def accept(folder: Path) -> Values:
     words, environment = started(folder, "llamafactory-cli", NODE_RANK="1", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
-    assert words == ["train", "train.yaml"], words
+    assert words[:2] == ["train", "train.yaml"], words
     assert {name: environment.get(name) for name in CLI} == CLI
     nodes, per_node = int(environment["NNODES"]), int(environment["NPROC_PER_NODE"])
-    with as_rank_0(nodes, per_node, environment), mock.patch.object(sys, "argv", ["launcher", "train.yaml"]):
+    with as_rank_0(nodes, per_node, environment), mock.patch.object(sys, "argv", ["launcher", *words[1:]]):
         os.chdir(folder)
         model, data, training, finetuning, _ = get_train_args(read_args())
+        assert Path(training.output_dir).is_absolute(), training.output_dir  # not beside the files
         return {**_values(model, data, training, finetuning), "world": training.world_size, "nodes": nodes,
                 "gpus_per_node": per_node, "dp": training.world_size}
 
