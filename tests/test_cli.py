@@ -40,7 +40,7 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
     data = outcome.json()
     assert data["schema"] == "symconfig.plan/1"
     assert set(data["search"]) == {"candidates", "feasible", "seconds", "optimal", "layouts", "simulated", "gap",
-                                   "stage_gap", "layout_gap", "fewest"}
+                                   "stage_gap", "layout_gap", "fewest", "narrowed", "free_step_s"}
     assert set(data["best"]["batch"]) == {"micro", "global", "num_microbatches", "seq_length"}
     assert set(data["best"]["parallel"]) == {"tp", "pp", "vpp", "cp", "ep", "etp", "dp"}
     assert "wrote" in outcome.err
