@@ -162,7 +162,9 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     plain = _A_WORD.fullmatch(text) and text.lower() not in _NO_TEXTS
-    style = "|" if "\n" in text else None if plain else "'"
+    style = None if plain else "'"
+    if "\n" in text:  # lines after a first one that is empty or begins with a blank count their indent from the parent
+        style = '"' if text[0].isspace() else "|"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

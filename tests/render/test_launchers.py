@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError, InputError
@@ -94,6 +94,8 @@ def test_hostile_names_and_values_stay_what_they_are(name: str, value: str) -> N
 
 
 @settings(max_examples=40, deadline=None)
+@example("\ntouch PWNED\n", 1)
+@example({"a": {"b": " x\ny"}}, 3)
 @given(st.recursive(st.one_of(TEXT, st.integers(), st.booleans()), lambda inner: st.dictionaries(TEXT, inner)),
        st.integers(0, 8))
 def test_the_yaml_filter_gives_back_what_it_was_given(value: object, indent: int) -> None:
