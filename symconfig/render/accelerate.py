@@ -18,6 +18,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
 ASSUMES = {"backend": "deepspeed"}
+COUNTS = "steps"
 RELEASE = "1.15.0"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 

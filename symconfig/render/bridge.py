@@ -23,6 +23,7 @@ from symconfig.targets import BRIDGE_MEGATRON, BRIDGE_RELEASE
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
 ASSUMES = {"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]}
+COUNTS = "megatron"
 
 # The activation of Megatron-Core's MLP, as (module, name); gates are told apart from it.
 _ACTIVATIONS = {

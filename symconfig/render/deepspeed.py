@@ -17,6 +17,7 @@ from symconfig.render.files import File
 NAME = "deepspeed"
 DOES = "DeepSpeed's JSON, native and with \"auto\", a training script for it, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
+COUNTS = "deepspeed"
 
 Json = dict[str, Any]
 

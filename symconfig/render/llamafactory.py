@@ -21,6 +21,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
+COUNTS = "steps"
 RELEASE = "0.9.5"
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 

@@ -25,6 +25,7 @@ from symconfig.render.megatron_run import (
 NAME = "megatron"
 DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
 ASSUMES = {"backend": "megatron"}
+COUNTS = "megatron"
 OLDEST = "core_v0.12.1"
 NO_GROUPED_GEMM = ("volta",)  # validate_args wants compute capability 8.0 for --moe-grouped-gemm
 

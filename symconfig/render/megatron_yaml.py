@@ -20,6 +20,7 @@ from symconfig.render.megatron_namespace import namespace
 NAME = "megatron-yaml"
 DOES = "the YAML file of Megatron-LM's --yaml-cfg, with what starts pretrain_gpt.py on it"
 ASSUMES = {"backend": "megatron"}
+COUNTS = "megatron"
 SECTIONS = ("language_model", "model_parallel")
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.
 MADE = (("use_dist_ckpt", True, "core_v0.12.1"), ("skipped_train_samples", 0, "core_v0.12.1"),

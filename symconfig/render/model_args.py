@@ -20,6 +20,7 @@ from symconfig.render.flags import FlagTable
 NAME = "model-args"
 DOES = "model_config.yaml with ENV_VARS and MODEL_ARGS, as Megatron-LM's functional tests have it, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
+COUNTS = "megatron"
 QUOTES_SINCE = "core_v0.13.0"
 LAYOUTS_SINCE = "core_v0.17.1"
 

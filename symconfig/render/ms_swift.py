@@ -22,6 +22,7 @@ from symconfig.render.megatron_namespace import namespace
 NAME = "ms-swift"
 DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
+COUNTS = "sequences"
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat

@@ -3,6 +3,7 @@
 A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
 `SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
 A target's `ASSUMES` are fields of a job that are so where the job does not say otherwise: whose framework it runs on.
+Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`Counting`).
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from symconfig.plan import Plan
 from symconfig.render import summary
@@ -24,6 +25,12 @@ from symconfig.render.settings import Setting, choose
 from symconfig.resources import data_dir
 
 ENDING = ".j2"
+# megatron: iterations go on from the checkpoint's, and the scheduler counts sequences (replan.schedule). sequences: the
+# same with the checkpoint's own schedule (ms-swift, megatron/utils/megatron_lm_utils.py@4.6.0). deepspeed: train.py
+# numbers its steps anew by the sequences that were seen. steps: steps go on from the checkpoint's, and the scheduler
+# counts them, too: Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, max_steps
+# in all), Accelerate's scripts, LLaMA-Factory, which is a Trainer, torchtitan (train.py, Trainer.state_dict).
+Counting = Literal["megatron", "sequences", "deepspeed", "steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class Source:
     wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
-    with them what it can be told."""
+    with them what it can be told; `counts`: how its program counts a run that goes on."""
 
     name: str
     does: str
@@ -45,6 +52,7 @@ class Source:
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
+    counts: Counting = "megatron"
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -118,4 +126,4 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
         module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
         (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
         getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""), assumes=getattr(module, "ASSUMES", {}),
-        base=module.NAME)
+        base=module.NAME, counts=getattr(module, "COUNTS", "megatron"))

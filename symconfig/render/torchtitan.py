@@ -20,6 +20,7 @@ from symconfig.resources import data_dir
 NAME = "torchtitan"
 DOES = "torchtitan's configuration function with the plan's values, and launch.sh, for the models that it has"
 ASSUMES = {"backend": "megatron"}
+COUNTS = "steps"
 RELEASE = "0.3.0"
 CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 

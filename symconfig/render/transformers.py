@@ -19,6 +19,7 @@ from symconfig.targets import DEEPSPEED_RELEASE
 NAME = "transformers"
 DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON with \"auto\", launch.sh"
 ASSUMES = {"backend": "deepspeed"}
+COUNTS = "steps"
 RELEASE = "5.23.0"
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 

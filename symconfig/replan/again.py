@@ -15,12 +15,11 @@ from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigErro
 from symconfig.format import count
 from symconfig.plan import Plan
 from symconfig.plan_history import History
-from symconfig.render import own_target, render
+from symconfig.render import own_target, render, target_of
 from symconfig.render.answer import TOP, answer
 from symconfig.replan import keep
 from symconfig.replan.asked import inputs
 from symconfig.replan.changes import changed
-from symconfig.replan.counting import counting
 from symconfig.replan.differences import differences
 from symconfig.replan.near import nearest
 from symconfig.replan.replan import Drift, Kept, Replan
@@ -101,7 +100,7 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
     if not isinstance(said, int) or not step:
         return old.history.until(step, batch, length), ()
-    if counting(old.model, old.job) != "deepspeed":
+    if target_of(old.model, old.job).counts != "deepspeed":
         run = counted = old.history.until(step, batch, length)
         apart = said != counted.sequences
     else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
@@ -117,8 +116,9 @@ def _scheduled(
     """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
     job = again.job
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
-    return scheduled(job.training, old.best.batch, job.global_batch_size, length, counting(again.model, job), run,
-                     again.mode, anew, past or History())
+    counts = target_of(again.model, job).counts
+    return scheduled(job.training, old.best.batch, job.global_batch_size, length, counts, run, again.mode, anew,
+                     past or History())
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:

@@ -4,7 +4,7 @@ Megatron-LM counts iterations from the checkpoint on, but its scheduler counts s
 get_optimizer_param_scheduler: lr_decay_steps = lr_decay_iters x global_batch_size; checkpointing.py keeps
 consumed_train_samples; core_v0.12 to core_v0.19). train.py of DeepSpeed's files counts steps, which it numbers anew by
 the sequences that a checkpoint has seen. Transformers' Trainer and torchtitan count steps from the checkpoint's on, and
-their schedulers with them (replan.counting).
+their schedulers with them (render.target, Counting).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.format import count
 from symconfig.plan import Batch
 from symconfig.plan_history import History
-from symconfig.replan.counting import Counting
+from symconfig.render.target import Counting
 from symconfig.replan.rate import rate
 
 Mode = Literal["keep", "as-is"]

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.plan import Batch, Plan
 from symconfig.plan_history import History
-from symconfig.replan.counting import counting
+from symconfig.render import target_of
 from symconfig.replan.going_on import going_on
 from symconfig.replan.schedule import OVERRIDE, scheduled
 from tests.replan.test_schedule import OLD, ran, training
@@ -47,8 +47,8 @@ def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
 
 
 def test_who_counts_what() -> None:
-    said = {name: counting(plan.model, plan.job) for name in ("transformers", "torchtitan", "ms-swift", "bridge", None)
-            for plan in (leaving_in(name),)}
+    asked = ("transformers", "torchtitan", "ms-swift", "bridge", None)
+    said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
     assert said == {"transformers": "steps", "torchtitan": "steps", "ms-swift": "sequences", "bridge": "megatron",
                     None: "megatron"}
 
