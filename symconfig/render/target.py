@@ -28,8 +28,8 @@ ENDING = ".j2"
 # megatron: iterations go on from the checkpoint's, and the scheduler counts sequences (replan.schedule). sequences: the
 # same with the checkpoint's own schedule (ms-swift, megatron/utils/megatron_lm_utils.py@4.6.0). deepspeed: train.py
 # numbers its steps anew by the sequences that were seen. steps: steps go on from the checkpoint's, and the scheduler
-# counts them, too: Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, max_steps
-# in all), Accelerate's scripts, LLaMA-Factory, which is a Trainer, torchtitan (train.py, Trainer.state_dict).
+# counts them, too: Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, and
+# max_steps in all), Accelerate's scripts, LLaMA-Factory, which is a Trainer, torchtitan (train.py, Trainer.state_dict).
 Counting = Literal["megatron", "sequences", "deepspeed", "steps"]
 
 
