@@ -18,7 +18,7 @@ JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test        install the real frameworks (CPU) and run all tests'
-	@echo 'make lint        ruff and mypy --strict'
+	@echo 'make lint        ruff (rules and format) and mypy --strict'
 	@echo 'make bench       measure speed and memory, into benchmarks/results.json'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
@@ -79,6 +79,8 @@ test: $(VENV)/.megatron
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: $(VENV)/.base

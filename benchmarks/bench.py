@@ -19,12 +19,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LARGE = ("--model", "llama3.1-405b", "--cluster", "h100", "--gpus", "16384", "--global-batch-size", "2048",
-         "--seq-length", "8192")
+LARGE = (
+    "--model",
+    "llama3.1-405b",
+    "--cluster",
+    "h100",
+    "--gpus",
+    "16384",
+    "--global-batch-size",
+    "2048",
+    "--seq-length",
+    "8192",
+)
 REPEATS = 5
 RATE_MODEL, RATE_CLUSTER, RATE_GPUS, RATE_BATCH, RATE_SEQ = "gpt3-175b", "a100-80gb", 512, 1536, 2048
-PARTITION = ("--model", "llama3.1-405b", "--cluster", "h100", "--gpus", "1024", "--global-batch-size", "2048",
-             "--seq-length", "8192")
+PARTITION = (
+    "--model",
+    "llama3.1-405b",
+    "--cluster",
+    "h100",
+    "--gpus",
+    "1024",
+    "--global-batch-size",
+    "2048",
+    "--seq-length",
+    "8192",
+)
 AUDITED = Path(__file__).parent.parent / "tests" / "render" / "golden" / "deepseek-v3.launch.sh"  # more than 50 options
 DEPTHS = (2, 126)
 LAYERS = (16, 32, 64, 128, 256)
@@ -45,8 +65,9 @@ def run(arguments: tuple[str, ...], cache: str) -> Run:
     environment = {**os.environ, "XDG_CACHE_HOME": cache, "SYMCONFIG_CACHE": cache}
     started = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([sys.executable, "-m", "symconfig", *arguments], stdout=subprocess.DEVNULL,
-                                   stderr=errors, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "symconfig", *arguments], stdout=subprocess.DEVNULL, stderr=errors, env=environment
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -77,8 +98,15 @@ def command(arguments: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def search(model: Any, cluster: str, gpus: int, batch: int, seq_length: int, pins: dict[str, str] | None = None,
-           exhaustive: bool = True) -> dict[str, Any]:
+def search(
+    model: Any,
+    cluster: str,
+    gpus: int,
+    batch: int,
+    seq_length: int,
+    pins: dict[str, str] | None = None,
+    exhaustive: bool = True,
+) -> dict[str, Any]:
     """The degrees of one job weighed in this process, once everything is loaded: candidates a CPU second.
 
     exhaustive: without the lower bounds, so that every candidate of the space is weighed.
@@ -90,8 +118,16 @@ def search(model: Any, cluster: str, gpus: int, batch: int, seq_length: int, pin
 
     described = load_model(model) if isinstance(model, str) else model
     machine = load_cluster(cluster)
-    asked = Job.model_validate({"model": described.name, "cluster": cluster, "gpus": gpus, "global_batch_size": batch,
-                                "seq_length": seq_length, "pins": pins or {}})
+    asked = Job.model_validate(
+        {
+            "model": described.name,
+            "cluster": cluster,
+            "gpus": gpus,
+            "global_batch_size": batch,
+            "seq_length": seq_length,
+            "pins": pins or {},
+        }
+    )
     job = resolved(described, machine, asked)
 
     def once() -> Any:
@@ -105,8 +141,12 @@ def search(model: Any, cluster: str, gpus: int, batch: int, seq_length: int, pin
         spent = (time.process_time() - cpu, time.perf_counter() - wall)
         best = spent if best is None or spent < best else best
     assert best is not None
-    return {"candidates": result.candidates, "cpu_s": round(best[0], 4), "wall_s": round(best[1], 4),
-            "candidates_per_cpu_s": round(result.candidates / best[0])}
+    return {
+        "candidates": result.candidates,
+        "cpu_s": round(best[0], 4),
+        "wall_s": round(best[1], 4),
+        "candidates_per_cpu_s": round(result.candidates / best[0]),
+    }
 
 
 def growth() -> dict[str, list[dict[str, Any]]]:
@@ -127,10 +167,21 @@ def measured(truth: Path) -> dict[str, Any]:
     if not files:
         return {}
     with tempfile.TemporaryDirectory() as cache:
-        runs = {name: run(words, cache) for name, words in (
-            ("validate", ("validate", *files)), ("calibrate", ("calibrate", *files, "--from-scratch")))}
-    return {name: {"wall_s": round(one.wall_s, 2), "cpu_s": round(one.cpu_s, 2),
-                   "peak_mib": round(one.peak_bytes / 2**20, 1)} for name, one in runs.items()}
+        runs = {
+            name: run(words, cache)
+            for name, words in (
+                ("validate", ("validate", *files)),
+                ("calibrate", ("calibrate", *files, "--from-scratch")),
+            )
+        }
+    return {
+        name: {
+            "wall_s": round(one.wall_s, 2),
+            "cpu_s": round(one.cpu_s, 2),
+            "peak_mib": round(one.peak_bytes / 2**20, 1),
+        }
+        for name, one in runs.items()
+    }
 
 
 def refined() -> dict[str, Any]:
@@ -151,8 +202,12 @@ def refined() -> dict[str, Any]:
         cpu = time.process_time()
         proof = refine(weighed)
         spent.append(time.process_time() - cpu)
-    return {"cpu_s": round(min(spent[1:]), 3), "layouts": proof.layouts, "simulated": proof.simulated,
-            "gap": proof.gap(proof.floor_s, weighed.best_s)}
+    return {
+        "cpu_s": round(min(spent[1:]), 3),
+        "layouts": proof.layouts,
+        "simulated": proof.simulated,
+        "gap": proof.gap(proof.floor_s, weighed.best_s),
+    }
 
 
 def simulated(pp: int, vpp: int, m: int) -> dict[str, Any]:
@@ -197,8 +252,10 @@ def depth() -> dict[str, Any]:
 
     once(DEPTHS[0])
     spent = {layers: min(once(layers) for _ in range(3)) for layers in DEPTHS}
-    return {**{f"{layers}_layers_cpu_s": round(cpu, 3) for layers, cpu in spent.items()},
-            "ratio": round(spent[DEPTHS[1]] / spent[DEPTHS[0]], 3)}
+    return {
+        **{f"{layers}_layers_cpu_s": round(cpu, 3) for layers, cpu in spent.items()},
+        "ratio": round(spent[DEPTHS[1]] / spent[DEPTHS[0]], 3),
+    }
 
 
 def stage_solver() -> dict[str, dict[str, Any]]:
@@ -268,13 +325,20 @@ def show(results: dict[str, Any]) -> str:
         *_partitions(results),
         f"audit of a script of 80 options, less --help        {results['audit']['warm_s'] - start['warm_s']:8.3f} s  "
         "< 0.5 s",
-        *(f"{f'stages: {name}'.replace('_', ' '):50}  {row['seconds']:8.4f} s  < {5 if '61' in name else 1} s"
-          for name, row in results["stage_solver"].items()),
-        *(f"{f'{name} over all published runs':50}  {results['measured_runs'][name]['wall_s']:8.2f} s  < {target} s"
-          for name, target in (("validate", 20), ("calibrate", 120)) if name in results["measured_runs"]),
-        "", "layers  candidates    CPU s",
+        *(
+            f"{f'stages: {name}'.replace('_', ' '):50}  {row['seconds']:8.4f} s  < {5 if '61' in name else 1} s"
+            for name, row in results["stage_solver"].items()
+        ),
+        *(
+            f"{f'{name} over all published runs':50}  {results['measured_runs'][name]['wall_s']:8.2f} s  < {target} s"
+            for name, target in (("validate", 20), ("calibrate", 120))
+            if name in results["measured_runs"]
+        ),
+        "",
+        "layers  candidates    CPU s",
         *(f"{row['layers']:6}  {row['candidates']:10,}  {row['cpu_s']:7.3f}" for row in results["growth"]["layers"]),
-        "", "  GPUs  candidates    CPU s",
+        "",
+        "  GPUs  candidates    CPU s",
         *(f"{row['gpus']:6}  {row['candidates']:10,}  {row['cpu_s']:7.3f}" for row in results["growth"]["gpus"]),
     ]
     return "\n".join(lines)
@@ -285,8 +349,10 @@ def _partitions(results: dict[str, Any]) -> list[str]:
     start, lines = results["help"]["warm_s"], []
     for solver, target in (("adaptive", 1), ("exact", 10)):
         spent = results[f"partition_llama3.1-405b_1024_h100_{solver}"]
-        lines += [f"{f'partition 405B, {solver}, {heat}, less --help':50}  {spent[f'{heat}_s'] - start:8.3f} s  "
-                  f"< {target} s" for heat in ("cold", "warm")]
+        lines += [
+            f"{f'partition 405B, {solver}, {heat}, less --help':50}  {spent[f'{heat}_s'] - start:8.3f} s  < {target} s"
+            for heat in ("cold", "warm")
+        ]
     depths = results["partition_depth"]
     lines.append(f"{'partition of 126 layers over 2 layers':50}  {depths['ratio']:8.2f}    <= 1.2")
     return lines
@@ -295,8 +361,13 @@ def _partitions(results: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", metavar="FILE", type=Path, help="write the figures there as JSON")
-    parser.add_argument("--truth", metavar="FOLDER", type=Path, default=Path("../shared/truth"),
-                        help="measured runs for validate and calibrate (default %(default)s)")
+    parser.add_argument(
+        "--truth",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("../shared/truth"),
+        help="measured runs for validate and calibrate (default %(default)s)",
+    )
     arguments = parser.parse_args()
     results = measure(arguments.truth)
     print(show(results))

@@ -28,8 +28,14 @@ from symconfig.sweep.points import Point
 from symconfig.sweep.task import Task
 
 SWEEP = Path(__file__).with_suffix(".yaml")
-OPTIONS = {"model": "--model", "cluster": "--cluster", "backend": "--backend", "seq_length": "--seq-length",
-           "gpus": "--gpus", "global_batch_size": "--global-batch-size"}
+OPTIONS = {
+    "model": "--model",
+    "cluster": "--cluster",
+    "backend": "--backend",
+    "seq_length": "--seq-length",
+    "gpus": "--gpus",
+    "global_batch_size": "--global-batch-size",
+}
 COMMANDS, TENTH = 20, 10
 
 
@@ -39,8 +45,14 @@ def timed(work: Callable[[], Counter[str]]) -> dict[str, Any]:
     counts = work()
     wall_s, plans = time.perf_counter() - wall, sum(counts.values())
     spent_s = cpu_s() - cpu
-    return {"plans": plans, "wall_s": round(wall_s, 1), "plans_per_s": round(plans / wall_s, 2),
-            "cpu_s": round(spent_s, 1), "cpu_s_per_plan": round(spent_s / plans, 3), "statuses": dict(counts)}
+    return {
+        "plans": plans,
+        "wall_s": round(wall_s, 1),
+        "plans_per_s": round(plans / wall_s, 2),
+        "cpu_s": round(spent_s, 1),
+        "cpu_s_per_plan": round(spent_s / plans, 3),
+        "statuses": dict(counts),
+    }
 
 
 def cpu_s() -> float:
@@ -58,6 +70,7 @@ def through(points: Sequence[Point], engine: str, jobs: int) -> dict[str, Any]:
 
 def commands(points: Sequence[Point]) -> dict[str, Any]:
     """One process after another."""
+
     def work() -> Counter[str]:
         counts = Counter[str]()
         for point in points:
@@ -78,10 +91,16 @@ def main() -> None:
     asked = parser.parse_args()
     points = read_sweep(SWEEP).points[:: asked.every]
     tenth = points[::TENTH]
-    runs: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "python": platform.python_version(),
-                                        "load": [round(value, 1) for value in os.getloadavg()]}}
+    runs: dict[str, Any] = {
+        "machine": {
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "load": [round(value, 1) for value in os.getloadavg()],
+        }
+    }
     work: dict[str, Callable[[], dict[str, Any]]] = {
-        "one core": partial(through, tenth, "local", 1), "two cores, the same": partial(through, tenth, "local", 2),
+        "one core": partial(through, tenth, "local", 1),
+        "two cores, the same": partial(through, tenth, "local", 2),
         "commands": partial(commands, tenth[:: max(1, len(tenth) // COMMANDS)]),
     }
     work |= {f"{name}, two at once": partial(through, points, name, 2) for name in asked.engines.split(",")}

@@ -104,8 +104,10 @@ def _rule(rule: Rule) -> Iterator[str]:
     yield f"{_capital(rule.says.replace(': {changed}', ''))}."
     yield ""
     yield f"- of {', '.join(f'`{name}`' for name in rule.formats)}{_optimizer(rule)}"
-    for what, since, until in (("written by", rule.written_since, rule.written_until),
-                               ("read by", rule.read_since, rule.read_until)):
+    for what, since, until in (
+        ("written by", rule.written_since, rule.written_until),
+        ("read by", rule.read_since, rule.read_until),
+    ):
         if since or until:
             yield f"- {what} {since or 'the first'} to {until or 'the last'}"
     for what, names in (("when one of these", rule.any_of), ("with", rule.all_of), ("without", rule.none_of)):

@@ -41,8 +41,22 @@ CLOSE = 1e-9  # sums of the same seconds in another order
 MOST_S = 60.0  # of the stage solver: far more than it needs, so that the table does not depend on the machine
 ENDS = ((False, False), (True, True), (True, False), (False, True))  # counted as layers; the plainest first
 TITLES = {"Chunks as the search chooses them": {}, "One chunk on each stage": {"vpp": "1"}}
-HEADS = ("model", "on", "pipeline", "uniform", "step s", "stage ms", "GiB", "solved", "step s", "stage ms", "GiB",
-         "gain", "slowest stage", "search")
+HEADS = (
+    "model",
+    "on",
+    "pipeline",
+    "uniform",
+    "step s",
+    "stage ms",
+    "GiB",
+    "solved",
+    "step s",
+    "stage ms",
+    "GiB",
+    "gain",
+    "slowest stage",
+    "search",
+)
 ABOUT = """\
 # Stages: uniform and solved
 
@@ -179,8 +193,16 @@ def cells(row: Row) -> tuple[str, ...]:
     chunks = f", vpp{found.split.vpp}" if found.split.vpp > 1 else ""
     proof = f"{answer.solver}, proved" if answer.optimal else f"{answer.solver}, gap {answer.gap:.2%}"
     gain = f"{100 * row.gain:.2f} %" if row.uniform else "-"
-    return (str(row.job.model), f"{row.job.gpus:,} x {row.job.cluster}", shape + chunks, *figures(row.uniform, found),
-            *figures(row.solved, found), gain, proof, _searched(row))
+    return (
+        str(row.job.model),
+        f"{row.job.gpus:,} x {row.job.cluster}",
+        shape + chunks,
+        *figures(row.uniform, found),
+        *figures(row.solved, found),
+        gain,
+        proof,
+        _searched(row),
+    )
 
 
 def _searched(row: Row) -> str:

@@ -32,8 +32,14 @@ PICTURE = re.compile(r"<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->")
 def run(command: str, folder: Path) -> str:
     """What the command prints."""
     words = shlex.split(command)
-    ended = subprocess.run([sys.executable, "-m", "symconfig", *words[1:]], cwd=folder, capture_output=True, text=True,
-                           check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    ended = subprocess.run(
+        [sys.executable, "-m", "symconfig", *words[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     if ended.returncode not in SHOWN:
         raise SystemExit(f"{command} ended with {ended.returncode}: {ended.stderr}")
     return ended.stdout

@@ -21,8 +21,14 @@ TABLE = "variables.yaml"
 Table = Mapping[str, tuple[str, str]]
 # Descriptors, whose fields are what their files hold; Quantity: a number with its source.
 DESCRIPTORS: Mapping[str, type[BaseModel]] = {
-    "Job": Job, "Limits": Limits, "Training": Training, "Model": ModelDescriptor, "Adapter": Adapter,
-    "Cluster": ClusterDescriptor, "Gpu": Gpu}
+    "Job": Job,
+    "Limits": Limits,
+    "Training": Training,
+    "Model": ModelDescriptor,
+    "Adapter": Adapter,
+    "Cluster": ClusterDescriptor,
+    "Gpu": Gpu,
+}
 INTRO = """# Templates of your own
 
 `symconfig plan … --out DIR --templates FOLDER` takes templates of your own, and so do `render`, `replan`, `formats` and
@@ -81,16 +87,23 @@ def page() -> str:
     known = tables()
     about = (EXAMPLE / "ours" / "target.yaml").read_text(encoding="utf-8").rstrip()
     override = (EXAMPLE / "megatron" / "launch.sh.j2").read_text(encoding="utf-8")
-    parts = [INTRO.format(about=about, override=override), "## In every template\n", *_table(known["common"]),
-             "\n## In most targets\n", *_table(known["often"])]
+    parts = [
+        INTRO.format(about=about, override=override),
+        "## In every template\n",
+        *_table(known["common"]),
+        "\n## In most targets\n",
+        *_table(known["often"]),
+    ]
     for name, source in targets().items():
         parts += [f"\n## In `{name}`\n", f"{source.does[0].upper()}{source.does[1:]}.\n", *_table(own(name))]
     parts.append("\n## Parts of a plan\n")
     for name, fields in known["objects"].items():
         parts += [f"### {name}\n", *_table(fields), ""]
-    parts.append("## What was asked for\n\nThe fields of the files that a person writes. A model's are those of "
-                 "Hugging Face's config.json; units are in the names (`_bytes`, `_s`, `_flops`, `_bytes_per_s`: of one "
-                 "GPU, in one direction); a `Quantity` has `value`, `source` and `uncertainty`.\n")
+    parts.append(
+        "## What was asked for\n\nThe fields of the files that a person writes. A model's are those of "
+        "Hugging Face's config.json; units are in the names (`_bytes`, `_s`, `_flops`, `_bytes_per_s`: of one "
+        "GPU, in one direction); a `Quantity` has `value`, `source` and `uncertainty`.\n"
+    )
     for name, kind in DESCRIPTORS.items():
         parts += [f"### {name}\n", *_table(dict(_fields(kind))), ""]
     return "\n".join(parts).rstrip("\n") + "\n"

@@ -22,14 +22,25 @@ if TYPE_CHECKING:
     from symconfig.api_sweep import size as size
     from symconfig.api_sweep import sweep as sweep
 
-_LAZY = {"megatron": "symconfig.megatron", "deepspeed": "symconfig.deepspeed",
-         "transformers": "symconfig.transformers",
-         "plan": "symconfig.plan", "audit": "symconfig.audit", "adapt": "symconfig.adapt",
-         "sweep": "symconfig.sweep", "size": "symconfig.api_sweep", "check": "symconfig.api_check",
-         "PlanResult": "symconfig.api",
-         "partition": "symconfig.api_partition", "PartitionResult": "symconfig.api_partition",
-         "replan": "symconfig.replan", "diff": "symconfig.api_replan", "ReplanResult": "symconfig.api_replan",
-         "fallback": "symconfig.api_fallback", "FallbackResult": "symconfig.api_fallback"}
+_LAZY = {
+    "megatron": "symconfig.megatron",
+    "deepspeed": "symconfig.deepspeed",
+    "transformers": "symconfig.transformers",
+    "plan": "symconfig.plan",
+    "audit": "symconfig.audit",
+    "adapt": "symconfig.adapt",
+    "sweep": "symconfig.sweep",
+    "size": "symconfig.api_sweep",
+    "check": "symconfig.api_check",
+    "PlanResult": "symconfig.api",
+    "partition": "symconfig.api_partition",
+    "PartitionResult": "symconfig.api_partition",
+    "replan": "symconfig.replan",
+    "diff": "symconfig.api_replan",
+    "ReplanResult": "symconfig.api_replan",
+    "fallback": "symconfig.api_fallback",
+    "FallbackResult": "symconfig.api_fallback",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -58,8 +58,14 @@ class PlanResult:
         return self.plan.deepspeed_config()
 
     @typed
-    def write(self, out: str | Path, force: bool = False, target: str | None = None,
-              launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
+    def write(
+        self,
+        out: str | Path,
+        force: bool = False,
+        target: str | None = None,
+        launchers: Sequence[str] | None = None,
+        templates: str | Path | None = None,
+    ) -> list[Path]:
         """Write every file of `target` (default: the plan's framework) into the folder `out`; all of them or none.
 
         launchers: what starts them (default: slurm); templates: a folder of one's own. Raises InputError when `out`
@@ -129,10 +135,22 @@ def plan(
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     fields = {
-        "model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
-        "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version, "target": target,
-        "task": task, "precision": precision, "attention": attention, "objective": objective, "pins": pins,
-        "packing": packing, "limits": limits, "training": training,
+        "model": model,
+        "cluster": cluster,
+        "gpus": gpus,
+        "global_batch_size": global_batch_size,
+        "seq_length": seq_length,
+        "backend": backend,
+        "megatron_version": megatron_version,
+        "target": target,
+        "task": task,
+        "precision": precision,
+        "attention": attention,
+        "objective": objective,
+        "pins": pins,
+        "packing": packing,
+        "limits": limits,
+        "training": training,
     }
     document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
     given_model = None if isinstance(model, str | Path) else model
@@ -208,8 +226,9 @@ def _placed(problem: Problem, document: Document | None) -> Problem:
     if document is None or not document.file or problem.file is not None or problem.field is None:
         return problem
     place = document.place(tuple(problem.field.split(".")))
-    return replace(problem, file=document.file, line=place.line if place else None,
-                   column=place.column if place else None)
+    return replace(
+        problem, file=document.file, line=place.line if place else None, column=place.column if place else None
+    )
 
 
 def as_field(value: Any) -> Any:

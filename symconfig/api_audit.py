@@ -51,15 +51,22 @@ def audit(
     Raises InputError (all problems at once) on bad input.
     """
     found = Problems(problems)
-    known = cluster if isinstance(cluster, ClusterDescriptor) or cluster is None else \
-        found.collect(lambda: load_cluster(str(cluster)))
-    said = model if isinstance(model, ModelDescriptor) or model is None else \
-        found.collect(lambda: load_model(str(model)))
+    known = (
+        cluster
+        if isinstance(cluster, ClusterDescriptor) or cluster is None
+        else found.collect(lambda: load_cluster(str(cluster)))
+    )
+    said = (
+        model if isinstance(model, ModelDescriptor) or model is None else found.collect(lambda: load_model(str(model)))
+    )
     for name, value in (("gpus", gpus), ("seq_length", seq_length), ("vocab_size", vocab_size)):
         if value is not None and value < 1:
             found.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
-    kept = limits if isinstance(limits, Limits) else found.collect(
-        lambda: validate(Document(dict(limits or {}), file=""), Limits))
+    kept = (
+        limits
+        if isinstance(limits, Limits)
+        else found.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
+    )
     version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
     reading = found.collect(lambda: read(str(source), variables=dict(variables or {}), extra=tuple(arguments)))
     if found.all or reading is None or kept is None:

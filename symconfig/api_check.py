@@ -82,9 +82,13 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
     manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
     if manifest is None and place.is_dir():
         below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
-        raise InputError(Problem(f"there is no {NAME} in this folder, and without it nobody knows what was written",
-                                 file=str(folder), hint=f"one of {', '.join(below)}" if below else
-                                 "symconfig render DIR/plan.json --out DIR --force"))
+        raise InputError(
+            Problem(
+                f"there is no {NAME} in this folder, and without it nobody knows what was written",
+                file=str(folder),
+                hint=f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force",
+            )
+        )
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
         return _several(folder, manifest, mine, solve)
@@ -96,8 +100,15 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
         notes.append(f"there is no {NAME} beside the plan: no files were looked at")
     others = _inputs(plan, notes)
     findings += [*others.values(), *(_solved(plan) if solve else ())]
-    return Checked(place, folder / "plan.json" if place.is_dir() else place, manifest, tuple(findings), tuple(notes),
-                   mine, _names(plan, others))
+    return Checked(
+        place,
+        folder / "plan.json" if place.is_dir() else place,
+        manifest,
+        tuple(findings),
+        tuple(notes),
+        mine,
+        _names(plan, others),
+    )
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
@@ -106,8 +117,10 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
         return Plan.load(place), []
     except InputError as error:
         plan = Plan.read(place, accept_edits=True)
-        return plan, [Finding("edited", "plan.json", f"{problem.field}: {problem.what}", problem.line)
-                      for problem in error.problems]
+        return plan, [
+            Finding("edited", "plan.json", f"{problem.field}: {problem.what}", problem.line)
+            for problem in error.problems
+        ]
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
@@ -118,8 +131,10 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
         try:
             now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            found += [Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
-                      for problem in error.problems]
+            found += [
+                Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
+                for problem in error.problems
+            ]
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*found, *edited, *left_over(folder, manifest)]
 
@@ -138,21 +153,32 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
             again = f"fallback {sh(folder / subfolder(found.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
             now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            findings += [Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
-                         for problem in error.problems]
+            findings += [
+                Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
+                for problem in error.problems
+            ]
     findings += of_templates(manifest, templates)
     said = {finding.path for finding in findings}
     findings += [each for each in of_files(folder, manifest, now) if each.path not in said]
     findings += left_over(folder, manifest)
     for nodes, plan in plans.items():
         below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
-        findings += [replace(each, path=f"{subfolder(nodes)}/{each.path}")
-                     for each in (*below, *(_solved(plan) if solve else ()))]
+        findings += [
+            replace(each, path=f"{subfolder(nodes)}/{each.path}")
+            for each in (*below, *(_solved(plan) if solve else ()))
+        ]
     whole = plans[max(plans)] if plans else None
     others = _inputs(whole, notes) if whole is not None else {}
-    return Checked(folder, folder / subfolder(max(plans, default=0)) / "plan.json", manifest,
-                   (*findings, *others.values()), tuple(notes), templates, _names(whole, others) if whole else {},
-                   again or "fallback PLAN.json --lose-nodes N")
+    return Checked(
+        folder,
+        folder / subfolder(max(plans, default=0)) / "plan.json",
+        manifest,
+        (*findings, *others.values()),
+        tuple(notes),
+        templates,
+        _names(whole, others) if whole else {},
+        again or "fallback PLAN.json --lose-nodes N",
+    )
 
 
 def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
@@ -169,8 +195,13 @@ def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Find
 def _below(manifest: Manifest, nodes: int) -> Manifest:
     """What is said of one plan's folder."""
     start = f"{subfolder(nodes)}/"
-    return manifest.model_copy(update={"files": {path.removeprefix(start): sha256 for path, sha256
-                                                 in manifest.files.items() if path.startswith(start)}})
+    return manifest.model_copy(
+        update={
+            "files": {
+                path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)
+            }
+        }
+    )
 
 
 def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
@@ -182,11 +213,21 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
     if not plans or not said.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
     whole = plans[max(plans)]
-    return Fallback(whole, summary.nodes(whole), tuple(
-        Smaller(each.lost, each.nodes, each.gpus, plans.get(each.nodes),
+    return Fallback(
+        whole,
+        summary.nodes(whole),
+        tuple(
+            Smaller(
+                each.lost,
+                each.nodes,
+                each.gpus,
+                plans.get(each.nodes),
                 loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
-                tuple(Problem(**problem.model_dump()) for problem in each.problems))
-        for each in said.smaller))
+                tuple(Problem(**problem.model_dump()) for problem in each.problems),
+            )
+            for each in said.smaller
+        ),
+    )
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
@@ -219,11 +260,27 @@ def _solved(plan: Plan) -> list[Finding]:
     except SymconfigError as error:
         return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
     if _choice(best) != _choice(plan.best):
-        return [Finding("answer", "best", f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} "
-                        f"a step", None, short(plan.best), short(best))]
+        return [
+            Finding(
+                "answer",
+                "best",
+                f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step",
+                None,
+                short(plan.best),
+                short(best),
+            )
+        ]
     if best.predicted != plan.best.predicted:
-        return [Finding("answer", "best.predicted", "the same plan is predicted otherwise now", None,
-                        duration(plan.best.predicted.step_s), duration(best.predicted.step_s))]
+        return [
+            Finding(
+                "answer",
+                "best.predicted",
+                "the same plan is predicted otherwise now",
+                None,
+                duration(plan.best.predicted.step_s),
+                duration(best.predicted.step_s),
+            )
+        ]
     return []
 
 

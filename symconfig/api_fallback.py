@@ -27,8 +27,14 @@ class FallbackResult:
     fallback: Fallback
 
     @typed
-    def write(self, out: str | Path, force: bool = False, target: str | None = None,
-              launchers: Sequence[str] | None = None, templates: str | Path | None = None) -> list[Path]:
+    def write(
+        self,
+        out: str | Path,
+        force: bool = False,
+        target: str | None = None,
+        launchers: Sequence[str] | None = None,
+        templates: str | Path | None = None,
+    ) -> list[Path]:
         """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
 
         All files or none; arguments as of `PlanResult.write`. Raises InputError.
@@ -79,8 +85,9 @@ def fallback_files(found: Fallback, wanted: Wanted) -> Files:
     launchers = wanted.to_start(target)
     # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
     advised = advice(found, "bash launch.sh" if target == framework else "")
-    made = [replace(item, path=f"{folder(count)}/{item.path}")
-            for count, plan in found.runs for item in files(plan, wanted)]
+    made = [
+        replace(item, path=f"{folder(count)}/{item.path}") for count, plan in found.runs for item in files(plan, wanted)
+    ]
     if any(item.path == f"{folder(found.runs[0][0])}/{LAUNCH}" for item in made):
         made = [*above(found.runs, launchers, advised), *made]
     made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))

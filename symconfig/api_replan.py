@@ -89,14 +89,36 @@ def replan(
     rate of each; as-is: the same iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    said = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size,
-            "seq_length": seq_length, "backend": backend, "megatron_version": megatron_version,
-            "target": target, "task": task, "precision": precision, "attention": attention, "objective": objective,
-            "pins": pins, "limits": limits, "training": training}
+    said = {
+        "model": model,
+        "cluster": cluster,
+        "gpus": gpus,
+        "global_batch_size": global_batch_size,
+        "seq_length": seq_length,
+        "backend": backend,
+        "megatron_version": megatron_version,
+        "target": target,
+        "task": task,
+        "precision": precision,
+        "attention": attention,
+        "objective": objective,
+        "pins": pins,
+        "limits": limits,
+        "training": training,
+    }
     asked = {name: as_field(value) for name, value in said.items() if value is not None}
-    wanted = Wanted(asked, tuple(release), tuple(keep), checkpoint, at_step, schedule, top,
-                    model if isinstance(model, ModelDescriptor) else None,
-                    cluster if isinstance(cluster, ClusterDescriptor) else None, accept_edits)
+    wanted = Wanted(
+        asked,
+        tuple(release),
+        tuple(keep),
+        checkpoint,
+        at_step,
+        schedule,
+        top,
+        model if isinstance(model, ModelDescriptor) else None,
+        cluster if isinstance(cluster, ClusterDescriptor) else None,
+        accept_edits,
+    )
     return again(plan, wanted, progress=progress)
 
 
@@ -117,7 +139,9 @@ class Wanted:
 
 
 def again(
-    plan: AnyPlan, wanted: Wanted, problems: Sequence[Problem] = (),
+    plan: AnyPlan,
+    wanted: Wanted,
+    problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
     """problems: what the caller has found."""
@@ -151,8 +175,13 @@ def again(
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
         solved = answer(old.model, old.cluster, old.job, top=1, progress=progress)
         before, changed = replace(solved, history=old.history), ()
-    return ReplanResult(replanned(before, Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved,
-                                             wanted.top, changed), progress))
+    return ReplanResult(
+        replanned(
+            before,
+            Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved, wanted.top, changed),
+            progress,
+        )
+    )
 
 
 @typed

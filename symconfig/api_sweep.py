@@ -99,8 +99,16 @@ def size(
     """
     named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
     job = {**fields, **{name: value for name, value in named.items() if value is not None}}
-    question = read_size(job, deadline, str(tokens), clusters, None if batch_tokens is None else str(batch_tokens),
-                         most_gpus, goodput, prices or {})
+    question = read_size(
+        job,
+        deadline,
+        str(tokens),
+        clusters,
+        None if batch_tokens is None else str(batch_tokens),
+        most_gpus,
+        goodput,
+        prices or {},
+    )
     wanted = Wanted(engine, jobs, address)
     check(wanted)
     return run_size(question, wanted, progress)
@@ -144,10 +152,14 @@ def read_size(
 
 def _known(job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float]) -> Asked:
     """The same as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
-    data = {"job": {"global_batch_size": 1, **job}, "sweep": {"cluster": list(clusters), "gpus": [1]},
-            "prices": dict(prices)}
+    data = {
+        "job": {"global_batch_size": 1, **job},
+        "sweep": {"cluster": list(clusters), "gpus": [1]},
+        "prices": dict(prices),
+    }
     try:
         return asked(Document(data, file=""), None)
     except InputError as error:
-        raise InputError([replace(problem, field=(problem.field or "").removeprefix("job."))
-                          for problem in error.problems]) from None
+        raise InputError(
+            [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]
+        ) from None

@@ -21,12 +21,16 @@ _SHOWN = 60  # characters of a value
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises InputError with every argument that is not of its annotated type."""
+
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = inspect.signature(function).bind(*args, **kwargs).arguments
         kinds = _kinds(function)
-        if wrong := [Problem("wrong value", field=name, got=_shown(value), need=_words(kinds[name]))
-                     for name, value in given.items() if name in kinds and not _fits(value, kinds[name])]:
+        if wrong := [
+            Problem("wrong value", field=name, got=_shown(value), need=_words(kinds[name]))
+            for name, value in given.items()
+            if name in kinds and not _fits(value, kinds[name])
+        ]:
             raise InputError(wrong)
         return function(*args, **kwargs)
 
@@ -39,8 +43,9 @@ def _kinds(function: Callable[..., object]) -> dict[str, Any]:
     kinds = {name: kind for name, kind in inspect.get_annotations(function).items() if name != "return"}
     found = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: kind for name, kind in found.items()
-            if inspect.signature(function).parameters[name].kind not in several}
+    return {
+        name: kind for name, kind in found.items() if inspect.signature(function).parameters[name].kind not in several
+    }
 
 
 def _fits(value: object, kind: Any) -> bool:

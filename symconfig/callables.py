@@ -7,9 +7,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-_FUNCTIONS = {"symconfig.plan": "symconfig.api", "symconfig.audit": "symconfig.api_audit",
-              "symconfig.adapt": "symconfig.api_audit", "symconfig.replan": "symconfig.api_replan",
-              "symconfig.sweep": "symconfig.api_sweep"}
+_FUNCTIONS = {
+    "symconfig.plan": "symconfig.api",
+    "symconfig.audit": "symconfig.api_audit",
+    "symconfig.adapt": "symconfig.api_audit",
+    "symconfig.replan": "symconfig.api_replan",
+    "symconfig.sweep": "symconfig.api_sweep",
+}
 
 
 class _Callable(ModuleType):

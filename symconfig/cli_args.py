@@ -33,8 +33,14 @@ def args(arguments: argparse.Namespace) -> int:
             raise type(error)([_as_options(problem) for problem in error.problems]) from None
     found = words(plan, target)
     if arguments.json:
-        print_json({"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size,
-                    "words": found})
+        print_json(
+            {
+                "schema": "symconfig.args/1",
+                "target": target,
+                "world_size": plan.best.parallel.world_size,
+                "words": found,
+            }
+        )
     elif arguments.null:
         sys.stdout.write("".join(f"{word}\0" for word in found))
     elif wrong := list(unsafe(found)):

@@ -45,9 +45,19 @@ def audit(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     with Progress(sys.stderr) as progress:
         done = api_audit.audit(
-            arguments.source, cluster, gpus, model=arguments.model, seq_length=seq_length, vocab_size=vocab_size,
-            megatron_version=arguments.megatron_version, variables=given, arguments=arguments.extra, limits=limits,
-            plan=not arguments.no_plan, problems=found.all, progress=lambda text: progress.say(text),
+            arguments.source,
+            cluster,
+            gpus,
+            model=arguments.model,
+            seq_length=seq_length,
+            vocab_size=vocab_size,
+            megatron_version=arguments.megatron_version,
+            variables=given,
+            arguments=arguments.extra,
+            limits=limits,
+            plan=not arguments.no_plan,
+            problems=found.all,
+            progress=lambda text: progress.say(text),
         )
     _write(done, outputs, arguments.force)
     _print(done, arguments.json)
@@ -59,8 +69,9 @@ def variables(pairs: list[str]) -> dict[str, str]:
     """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
-        raise InputError([Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE")
-                          for pair in wrong])
+        raise InputError(
+            [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
+        )
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -72,8 +83,9 @@ def _limits(margin: str | None) -> Limits:
     try:
         return Limits(memory_margin=float(margin))
     except ValueError:
-        raise InputError(Problem("out of range", field="--memory-margin", got=margin,
-                                 need="a share from 0 to 0.9")) from None
+        raise InputError(
+            Problem("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9")
+        ) from None
 
 
 def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
@@ -117,10 +129,31 @@ def _rules(as_json: bool) -> int:
     from symconfig.report.grid import Grid
 
     if as_json:
-        print_json({"schema": "symconfig.rules/1", "rules": [
-            {"name": rule.name, "severity": rule.severity, "title": rule.title, "why": rule.why, "since": rule.since,
-             "until": rule.until, "example": rule.example} for rule in rules()]})
+        print_json(
+            {
+                "schema": "symconfig.rules/1",
+                "rules": [
+                    {
+                        "name": rule.name,
+                        "severity": rule.severity,
+                        "title": rule.title,
+                        "why": rule.why,
+                        "since": rule.since,
+                        "until": rule.until,
+                        "example": rule.example,
+                    }
+                    for rule in rules()
+                ],
+            }
+        )
     else:
-        say([Grid(("rule", "severity", "what is wrong"),
-                  tuple((rule.name, rule.severity, rule.title) for rule in rules()), left=(0, 1, 2))])
+        say(
+            [
+                Grid(
+                    ("rule", "severity", "what is wrong"),
+                    tuple((rule.name, rule.severity, rule.title) for rule in rules()),
+                    left=(0, 1, 2),
+                )
+            ]
+        )
     return 0

@@ -8,8 +8,12 @@ import argparse
 def add_audit(parser: argparse.ArgumentParser) -> None:
     """The options of `symconfig audit`."""
     add = parser.add_argument
-    add("source", metavar="FILE|ARGS", nargs="?",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed")
+    add(
+        "source",
+        metavar="FILE|ARGS",
+        nargs="?",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+    )
     add("--cluster", metavar="C", help="zoo name, or path of a descriptor; without it nothing is predicted")
     add("--gpus", metavar="N", help="how many GPUs it runs on (default: what its launcher says)")
     add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
@@ -29,8 +33,11 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
 def add_adapt(parser: argparse.ArgumentParser) -> None:
     """The options of `symconfig adapt`."""
     add = parser.add_argument
-    add("source", metavar="FILE|ARGS",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed")
+    add(
+        "source",
+        metavar="FILE|ARGS",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+    )
     add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
     add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
     add("--partial", action="store_true", help="with --in-place: write what could be placed where not all could")
@@ -39,6 +46,11 @@ def add_adapt(parser: argparse.ArgumentParser) -> None:
 
 def add_script(parser: argparse.ArgumentParser) -> None:
     """What a script takes from outside."""
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[],
-                        help="a variable of the script's environment; what follows a lone -- are its arguments")
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable of the script's environment; what follows a lone -- are its arguments",
+    )
     parser.set_defaults(extra=[])

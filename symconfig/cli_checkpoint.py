@@ -24,14 +24,22 @@ def checkpoint(arguments: argparse.Namespace) -> int:
     new = problems.collect(partial(Plan.load, Path(arguments.plan))) if arguments.plan is not None else None
     old = problems.collect(partial(Plan.load, Path(arguments.old))) if arguments.old is not None else None
     if arguments.old is not None and arguments.plan is None:
-        problems.add(Problem("says whose checkpoint it was, for a plan that shall load it", field="--old",
-                             need="--plan NEW.json"))
+        problems.add(
+            Problem(
+                "says whose checkpoint it was, for a plan that shall load it", field="--old", need="--plan NEW.json"
+            )
+        )
     if problems.all or folder is None:
         raise InputError(problems.all)
     answer = of_folder(folder, new, old) if new is not None else None
     if arguments.json:
-        print_json({"schema": "symconfig.checkpoint/1", "checkpoint": folder.to_dict(),
-                    "loadable": answer.to_dict() if answer is not None else None})
+        print_json(
+            {
+                "schema": "symconfig.checkpoint/1",
+                "checkpoint": folder.to_dict(),
+                "loadable": answer.to_dict() if answer is not None else None,
+            }
+        )
     else:
         say([*found(folder), *(verdict(answer) if answer is not None else ())])
     return int(answer is not None and answer.verdict is Verdict.NO)

@@ -37,8 +37,14 @@ def plan(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     try:
         with Progress(sys.stderr) as progress:
-            result = api.solve(asked.document, model_base=asked.model_base, cluster_base=asked.cluster_base,
-                               top=top or 1, problems=(*found.all, *asked.problems), progress=progress)
+            result = api.solve(
+                asked.document,
+                model_base=asked.model_base,
+                cluster_base=asked.cluster_base,
+                top=top or 1,
+                problems=(*found.all, *asked.problems),
+                progress=progress,
+            )
     except SymconfigError as error:
         raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
     written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
@@ -84,8 +90,14 @@ def render(arguments: argparse.Namespace) -> int:
         raise InputError(found.all)
     written = api.write(loaded, out, files, force=arguments.force)
     if arguments.json:
-        print_json({"schema": "symconfig.render/1", "target": files.of_plan(loaded), "folder": str(out),
-                    "files": [str(path.relative_to(out)) for path in written]})
+        print_json(
+            {
+                "schema": "symconfig.render/1",
+                "target": files.of_plan(loaded),
+                "folder": str(out),
+                "files": [str(path.relative_to(out)) for path in written],
+            }
+        )
     else:
         wrote(out, written, False)
     return 0
@@ -104,11 +116,23 @@ def verify(arguments: argparse.Namespace) -> int:
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
     limit_s = timeout(arguments.timeout) or TIMEOUT_S
     with Progress(sys.stderr) as progress:
-        checks = run(folder, megatron=Path(arguments.megatron) if arguments.megatron else None, timeout_s=limit_s,
-                     progress=progress.say, build=arguments.build, trace=arguments.trace)
+        checks = run(
+            folder,
+            megatron=Path(arguments.megatron) if arguments.megatron else None,
+            timeout_s=limit_s,
+            progress=progress.say,
+            build=arguments.build,
+            trace=arguments.trace,
+        )
     if arguments.json:
-        print_json({"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks),
-                    "checks": [asdict(check) for check in checks]})
+        print_json(
+            {
+                "schema": "symconfig.verify/1",
+                "folder": str(folder),
+                "passed": passed(checks),
+                "checks": [asdict(check) for check in checks],
+            }
+        )
     else:
         say(blocks(folder, checks))
     return 0 if passed(checks) else 1
@@ -160,8 +184,14 @@ def calibrate(arguments: argparse.Namespace) -> int:
             raise InputError(found.all)
         if out is not None and len(measured.timed) > 1:
             names = ", ".join(known.name for known, _ in measured.timed)
-            raise InputError(Problem("the runs are on several types of GPU, and a profile is of one", field="--out",
-                                     got=names, hint="--cluster " + measured.timed[0][0].name))
+            raise InputError(
+                Problem(
+                    "the runs are on several types of GPU, and a profile is of one",
+                    field="--out",
+                    got=names,
+                    hint="--cluster " + measured.timed[0][0].name,
+                )
+            )
         rows = sum(len(timed) for _, timed in measured.timed)
         progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
         command = _as_command(paths, arguments)

@@ -41,8 +41,9 @@ def fallback(arguments: argparse.Namespace) -> int:
         with Progress(sys.stderr) as progress:
             result = solve(plan, lost, top=TOP, progress=progress)
     except InputError as error:
-        raise InputError([replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))
-                          for problem in error.problems]) from None
+        raise InputError(
+            [replace(problem, field=_OPTIONS.get(problem.field or "", problem.field)) for problem in error.problems]
+        ) from None
     written = write(result, out, asked, force=arguments.force) if out is not None else []
     if arguments.json:
         print_json(FallbackResult(result).to_dict())

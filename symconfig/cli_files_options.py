@@ -13,8 +13,12 @@ def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None
     """--target, --launcher, --templates."""
     add = parser.add_argument
     add("--target", metavar="T", help="the format (default: the plan's framework); `symconfig formats` lists them")
-    add("--launcher", metavar="L", action="append",
-        help="what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated")
+    add(
+        "--launcher",
+        metavar="L",
+        action="append",
+        help="what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated",
+    )
     add("--templates", metavar="DIR", help="templates of your own, over those of a target or as new ones")
 
 

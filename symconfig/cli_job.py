@@ -64,9 +64,12 @@ def request(arguments: argparse.Namespace) -> Request:
         data["pins"] = {**data.get("pins", {}), **pins}
     base = Path(arguments.job).parent if arguments.job else None
     return Request(
-        document=replace(document, data=data), given=frozenset(given), pinned=frozenset(pins),
+        document=replace(document, data=data),
+        given=frozenset(given),
+        pinned=frozenset(pins),
         from_file=bool(arguments.job),
-        model_base=None if "--model" in given else base, cluster_base=None if "--cluster" in given else base,
+        model_base=None if "--model" in given else base,
+        cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
     )
 
@@ -94,8 +97,14 @@ def as_options(problem: Problem, asked: Request) -> Problem:
     if option is None or (asked.from_file and option not in asked.given):
         return problem
     missing = problem.what == "this field is missing"
-    return replace(problem, what="this option is missing" if missing else problem.what,
-                   file=None, line=None, column=None, field=option)
+    return replace(
+        problem,
+        what="this option is missing" if missing else problem.what,
+        file=None,
+        line=None,
+        column=None,
+        field=option,
+    )
 
 
 def _file(path: str) -> Document:
@@ -131,6 +140,12 @@ def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
         if not equals or not name or not value:
             problems.append(Problem("not of the form NAME=VALUE", field="--pin", got=repr(word), hint="--pin tp=8"))
         elif pins.setdefault(name, value) != value:
-            problems.append(Problem(f"{name} is pinned twice", field="--pin", got=f"{pins[name]} and {value}",
-                                    need="one value, or a range as 2..8"))
+            problems.append(
+                Problem(
+                    f"{name} is pinned twice",
+                    field="--pin",
+                    got=f"{pins[name]} and {value}",
+                    need="one value, or a range as 2..8",
+                )
+            )
     return pins

@@ -99,18 +99,35 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
     if name in zoo_clusters():
         return load_cluster(name)
     if product is not None and not product.startswith("CPU"):
-        raise InputError(Problem("no cluster of the zoo has this GPU, and constants are shares of its peaks",
-                                 field="--cluster", got=product, need="a descriptor with them (docs/clusters.md)"))
+        raise InputError(
+            Problem(
+                "no cluster of the zoo has this GPU, and constants are shares of its peaks",
+                field="--cluster",
+                got=product,
+                need="a descriptor with them (docs/clusters.md)",
+            )
+        )
     if out is not None:
-        raise InputError(Problem("constants are shares of a GPU's peaks, and a CPU has none", field="--out",
-                                 hint="--cluster C, whose peaks it is compared with"))
+        raise InputError(
+            Problem(
+                "constants are shares of a GPU's peaks, and a CPU has none",
+                field="--out",
+                hint="--cluster C, whose peaks it is compared with",
+            )
+        )
     return None
 
 
 def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
     if arguments.folder is not None:
-        found.add(Problem("kernels are measured without a plan", field="DIR", got=arguments.folder,
-                          hint="measure DIR without --kernels, or --kernels without DIR"))
+        found.add(
+            Problem(
+                "kernels are measured without a plan",
+                field="DIR",
+                got=arguments.folder,
+                hint="measure DIR without --kernels, or --kernels without DIR",
+            )
+        )
     for name in _OF_A_RANK:
         if getattr(arguments, name) is not None:
             field = "--" + name.replace("_", "-")

@@ -50,8 +50,9 @@ def _rank(arguments: argparse.Namespace) -> int:
         return _no_gpu(found, arguments.json)
     if (failed := found.failed) is not None:
         changed = not_rendered(_folders(folder), read(folder))
-        raise FailedError(Problem(". ".join(filter(None, (f"Megatron {source.version} {failed}", changed))),
-                                  file=str(folder / FILE)))
+        raise FailedError(
+            Problem(". ".join(filter(None, (f"Megatron {source.version} {failed}", changed))), file=str(folder / FILE))
+        )
     _show(found, arguments.json)
     if out is not None:
         _write(found, out, arguments.force)
@@ -82,15 +83,21 @@ def _asked(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
     cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
     for name in OF_KERNELS:
         if getattr(arguments, name) is not None:
-            found.add(Problem("says something of kernels, and of a rank it says nothing", field=f"--{name}",
-                              hint="--kernels, without DIR"))
+            found.add(
+                Problem(
+                    "says something of kernels, and of a rank it says nothing",
+                    field=f"--{name}",
+                    hint="--kernels, without DIR",
+                )
+            )
     timeout_s = found.collect(lambda: timeout(arguments.timeout))
     loaded = found.collect(lambda: _folders(Path(arguments.folder))) if arguments.folder is not None else None
     if loaded is None:
         raise InputError(found.all)
     plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
-    run = found.collect(lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS),
-                                       arguments.transformer_impl, device))
+    run = found.collect(
+        lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS), arguments.transformer_impl, device)
+    )
     if found.all or run is None:
         raise InputError(found.all)
     return plan, run, timeout_s
@@ -103,8 +110,10 @@ def _no_gpu(found: Measurement, as_json: bool) -> int:
         print_json(to_dict(found))
     else:
         say(would_run(found))
-    note(f"error: nothing is measured: {found.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, which runs a "
-         "small plan to show that it runs.")
+    note(
+        f"error: nothing is measured: {found.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, which runs a "
+        "small plan to show that it runs."
+    )
     return FailedError.exit_code
 
 

@@ -32,9 +32,16 @@ def replan(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else None
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
-    wanted = api_replan.Wanted(asked.document.data, _names(arguments.release), _names(arguments.keep),
-                               arguments.checkpoint, step, arguments.schedule or "keep", top or 1,
-                               accept_edits=arguments.accept_edits)
+    wanted = api_replan.Wanted(
+        asked.document.data,
+        _names(arguments.release),
+        _names(arguments.keep),
+        arguments.checkpoint,
+        step,
+        arguments.schedule or "keep",
+        top or 1,
+        accept_edits=arguments.accept_edits,
+    )
     try:
         with Progress(sys.stderr) as progress:
             result = api_replan.again(arguments.plan, wanted, (*found.all, *asked.problems), progress)

@@ -51,8 +51,7 @@ def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
     except ValueError:
         value = float("nan")
     if not (isfinite(value) and least_s <= value <= most_s):
-        raise InputError(Problem("wrong value", field=field, got=text,
-                                 need=f"seconds from {least_s:g} to {most_s:g}"))
+        raise InputError(Problem("wrong value", field=field, got=text, need=f"seconds from {least_s:g} to {most_s:g}"))
     return value
 
 

@@ -59,15 +59,27 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
     clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else arguments.clusters.split(",")
     try:
         return api_sweep.read_size(
-            asked.document.data, arguments.deadline, arguments.tokens, clusters, arguments.batch_tokens, most,
-            1.0 if goodput is None else goodput, prices or {}, (*found.all, *asked.problems),
+            asked.document.data,
+            arguments.deadline,
+            arguments.tokens,
+            clusters,
+            arguments.batch_tokens,
+            most,
+            1.0 if goodput is None else goodput,
+            prices or {},
+            (*found.all, *asked.problems),
         )
     except InputError as error:
         raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None
 
 
-_FIELDS = {"deadline": "--deadline", "tokens": "--tokens", "batch_tokens": "--batch-tokens", "goodput": "--goodput",
-           "most_gpus": "--gpus-max"}
+_FIELDS = {
+    "deadline": "--deadline",
+    "tokens": "--tokens",
+    "batch_tokens": "--batch-tokens",
+    "goodput": "--goodput",
+    "most_gpus": "--gpus-max",
+}
 
 
 def _as_option(problem: Problem) -> Problem:
@@ -97,8 +109,9 @@ def _prices(words: list[str]) -> dict[str, float]:
         except ValueError:
             name = ""
         if not name or not 0 <= prices[name] < float("inf"):
-            problems.append(Problem("not of the form CLUSTER=PRICE", field="--price", got=repr(word),
-                                    hint="--price h100=2.5"))
+            problems.append(
+                Problem("not of the form CLUSTER=PRICE", field="--price", got=repr(word), hint="--price h100=2.5")
+            )
     if problems:
         raise InputError(problems)
     return prices

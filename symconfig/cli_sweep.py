@@ -57,8 +57,13 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     wanted = engine(arguments, found)
     asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit))
     if out.exists() and not path_of(out).exists() and not arguments.force:
-        found.add(Problem("this file exists already, and no journal of a sweep beside it", file=str(out),
-                          hint="--force, or another --out"))
+        found.add(
+            Problem(
+                "this file exists already, and no journal of a sweep beside it",
+                file=str(out),
+                hint="--force, or another --out",
+            )
+        )
     if found.all or asked is None:
         raise InputError(found.all)
     return asked, out, wanted
@@ -86,5 +91,3 @@ def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
         say(f"{told.rows:,} of {told.points:,}{without}; {rate:.1f} plans/s, {left} left")
 
     return tell
-
-

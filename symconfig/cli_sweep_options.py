@@ -9,8 +9,12 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     """The options of `symconfig sweep`."""
     add = parser.add_argument
     add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
-    add("--out", metavar="FILE", help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
-        "in FILE.journal, and the same command goes on from there")
+    add(
+        "--out",
+        metavar="FILE",
+        help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
+        "in FILE.journal, and the same command goes on from there",
+    )
     _add_engine(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
     add("--force", action="store_true", help="start again, and replace a table that exists")

@@ -48,8 +48,14 @@ def timeline(arguments: argparse.Namespace) -> int:
         print_json(numbers.to_dict(chart, schedules))
     else:
         ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-        say([chart.title, *chart.notes, terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
-             *(compared.blocks(schedules, compared.most_bytes(plan, candidate)) if schedules is not None else ())])
+        say(
+            [
+                chart.title,
+                *chart.notes,
+                terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
+                *(compared.blocks(schedules, compared.most_bytes(plan, candidate)) if schedules is not None else ()),
+            ]
+        )
     return 0
 
 

@@ -1,9 +1,9 @@
 """A plan in a script that calls `deepspeed.initialize`.
 
-    import deepspeed, symconfig.deepspeed
+import deepspeed, symconfig.deepspeed
 
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                      config=symconfig.deepspeed.config("plan/"))
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                  config=symconfig.deepspeed.config("plan/"))
 """
 
 from __future__ import annotations

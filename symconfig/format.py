@@ -61,8 +61,9 @@ def either(numbers: Sequence[int]) -> str:
 
 def clean(text: str) -> str:
     """Text from a file or a command line, with control characters escaped: a terminal must not obey them."""
-    return "".join(char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-                   for char in text)
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def general(name: str) -> str:

@@ -33,8 +33,11 @@ def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
     """A provider that makes the plan's options the parser's defaults, all of them. then: the script's own provider."""
-    options = [option for group in megatron.groups(started(plan, "megatron", world_size, on_mismatch))
-               for option in group.options]
+    options = [
+        option
+        for group in megatron.groups(started(plan, "megatron", world_size, on_mismatch))
+        for option in group.options
+    ]
 
     def provide(parser: ArgumentParser) -> ArgumentParser:
         given = parser.parse_args([word for option in options for word in option])

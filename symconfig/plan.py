@@ -127,8 +127,9 @@ class Options:
         if self.pipeline_layout:
             return self.pipeline_layout
         told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
-        words = [f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items()
-                 if count is not None]
+        words = [
+            f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items() if count is not None
+        ]
         counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
         words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
         return ", ".join(words)
@@ -187,8 +188,12 @@ class Candidate:
         """As plain data in the spelling of the JSON contract."""
         data = asdict(self)
         batch = data["batch"]
-        data["batch"] = {"micro": batch["micro"], "global": batch["global_"],
-                         "num_microbatches": batch["num_microbatches"], "seq_length": batch["seq_length"]}
+        data["batch"] = {
+            "micro": batch["micro"],
+            "global": batch["global_"],
+            "num_microbatches": batch["num_microbatches"],
+            "seq_length": batch["seq_length"],
+        }
         return data
 
     @staticmethod

@@ -156,16 +156,40 @@ class _Reader:
         version = self._part((VERSION,), _TEXT.validate_python)
         history = self._part((HISTORY,), _history) if HISTORY in data else History()
         if self.problems and version is not None and version != __version__:
-            self._add((VERSION,), "another symconfig wrote this plan", got=version, need=__version__,
-                      hint="plan again with this one")
-        if (self.problems or model is None or cluster is None or job is None or best is None or search is None
-                or binding is None or version is None or history is None):
+            self._add(
+                (VERSION,),
+                "another symconfig wrote this plan",
+                got=version,
+                need=__version__,
+                hint="plan again with this one",
+            )
+        if (
+            self.problems
+            or model is None
+            or cluster is None
+            or job is None
+            or best is None
+            or search is None
+            or binding is None
+            or version is None
+            or history is None
+        ):
             return None
-        return Plan(model, cluster, job, best, tuple(each for each in others if each is not None), search, binding,
-                    version, history)
+        return Plan(
+            model,
+            cluster,
+            job,
+            best,
+            tuple(each for each in others if each is not None),
+            search,
+            binding,
+            version,
+            history,
+        )
 
-    def _add(self, path: KeyPath, what: str, got: str | None = None, need: str | None = None,
-             hint: str | None = None) -> None:
+    def _add(
+        self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
+    ) -> None:
         self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
 
     def _alternatives(self) -> int:
@@ -248,8 +272,11 @@ def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
     """The parts that are not what their digests were taken of, by name, and where they are."""
-    found = {name: path for name, (path, value) in _signed(data).items()
-             if name in written and written[name] != digest(value)}
+    found = {
+        name: path
+        for name, (path, value) in _signed(data).items()
+        if name in written and written[name] != digest(value)
+    }
     return found | ({HISTORY: (HISTORY,)} if HISTORY in written and HISTORY not in data else {})
 
 
@@ -261,16 +288,24 @@ def _edited(document: Document) -> Iterator[Problem]:
             yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
         return
     if missing := _undigested(document.data, written):
-        yield document.problem(f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it "
-                               "was edited", ("digests",), hint=_HINT)
+        yield document.problem(
+            f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it was edited",
+            ("digests",),
+            hint=_HINT,
+        )
         return
     for name, path in _mismatched(document.data, written).items():
-        says = ("the answer is not this one's" if name in INPUTS else "its run need not be where it says"
-                if name == HISTORY else "its figures need not be the plan's")
+        says = (
+            "the answer is not this one's"
+            if name in INPUTS
+            else "its run need not be where it says"
+            if name == HISTORY
+            else "its figures need not be the plan's"
+        )
         yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
 
 
-_HINT = ("symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again")
+_HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again"
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
@@ -281,7 +316,8 @@ def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Prob
         yield from problems
         return
     for problem in problems:
-        path = tuple(int(step) if step.isdigit() else step
-                     for step in re.split(r"[.\[\]]+", problem.field or "") if step)
+        path = tuple(
+            int(step) if step.isdigit() else step for step in re.split(r"[.\[\]]+", problem.field or "") if step
+        )
         place = places.place(path)
         yield replace(problem, line=place.line if place else None, column=place.column if place else None)

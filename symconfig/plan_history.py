@@ -84,9 +84,15 @@ class History:
         Raises InputError for a step before those.
         """
         if step is not None and step < self.step:
-            raise InputError(Problem(
-                "is before the plan took over its run", field="at_step", got=str(step), need=f"at least {self.step}",
-                hint="the plan with which the run did that step"))
+            raise InputError(
+                Problem(
+                    "is before the plan took over its run",
+                    field="at_step",
+                    got=str(step),
+                    need=f"at least {self.step}",
+                    hint="the plan with which the run did that step",
+                )
+            )
         own = 0 if step is None else step - self.step
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 

@@ -14,8 +14,10 @@ def searched(plan: Plan) -> tuple[str, ...]:
     search = plan.search
     weighed = f"{count(search.candidates)} candidates weighed, {count(search.feasible)} fit"
     if search.layouts:
-        weighed += (f"; {count(search.layouts)} {'layout' if search.layouts == 1 else 'layouts'} of stages tried, "
-                    f"{count(search.simulated)} {'candidate' if search.simulated == 1 else 'candidates'} simulated")
+        weighed += (
+            f"; {count(search.layouts)} {'layout' if search.layouts == 1 else 'layouts'} of stages tried, "
+            f"{count(search.simulated)} {'candidate' if search.simulated == 1 else 'candidates'} simulated"
+        )
     return (f"{weighed}; {_others(plan)}.", *_stages(search.stage_gap), *_narrowed(plan))
 
 
@@ -38,8 +40,10 @@ def _others(plan: Plan) -> str:
     if plan.job.objective == "symtensor":
         return "no other one that fits has a lower relative cost"
     if search.layout_gap > 0:
-        return ("no other one is better under the model in any layout tried, nor by more than "
-                f"{_at_most(search.layout_gap)} in one that was not")
+        return (
+            "no other one is better under the model in any layout tried, nor by more than "
+            f"{_at_most(search.layout_gap)} in one that was not"
+        )
     return "no other one is better under the model"
 
 
@@ -49,8 +53,10 @@ def _stages(gap: float | None) -> tuple[str, ...]:
         return ()
     if gap == 0:
         return ("Stages: no layout has a faster slowest stage (proved).",)
-    return (f"Stages: no layout's slowest stage is faster by more than {_at_most(gap)} (proved); the simulated step "
-            "decides, not the slowest stage alone.",)
+    return (
+        f"Stages: no layout's slowest stage is faster by more than {_at_most(gap)} (proved); the simulated step "
+        "decides, not the slowest stage alone.",
+    )
 
 
 def _at_most(share: float) -> str:

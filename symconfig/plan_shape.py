@@ -23,25 +23,40 @@ def _candidate(candidate: Candidate, model: ModelDescriptor, file: str, where: s
     degrees = asdict(candidate.parallel)
     if wrong := [name for name, degree in degrees.items() if degree < 1]:
         for name in wrong:
-            yield Problem("is no degree", file=file, field=f"{where}.parallel.{name}", got=str(degrees[name]),
-                          need="1 or more")
+            yield Problem(
+                "is no degree", file=file, field=f"{where}.parallel.{name}", got=str(degrees[name]), need="1 or more"
+            )
         return
     pp, vpp = candidate.parallel.pp, candidate.parallel.vpp
     got = [len(stage.chunks) for stage in candidate.stages]
     if got != [vpp] * pp:
-        yield Problem("has other stages than its degrees say", file=file, field=f"{where}.stages",
-                      got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
-                      need=f"{pp} of {vpp}")
+        yield Problem(
+            "has other stages than its degrees say",
+            file=file,
+            field=f"{where}.stages",
+            got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
+            need=f"{pp} of {vpp}",
+        )
         return
     chunks = [stage.chunks[chunk] for chunk in range(vpp) for stage in candidate.stages]
     held = tuple(kind for chunk in chunks for kind in chunk)
     need = ("embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
     if held != need:
-        yield Problem("does not hold the model's layers once and in order", file=file, field=f"{where}.stages",
-                      got=_counts(held) if Counter(held) != Counter(need) else "another order", need=_counts(need))
+        yield Problem(
+            "does not hold the model's layers once and in order",
+            file=file,
+            field=f"{where}.stages",
+            got=_counts(held) if Counter(held) != Counter(need) else "another order",
+            need=_counts(need),
+        )
     elif (said := _said(candidate, model)) != [letters(chunk) for chunk in chunks]:
-        yield Problem("has other stages than its options say", file=file, field=f"{where}.stages", got=written(chunks),
-                      need=compact(said) if said else candidate.options.stage_layout or "equal chunks")
+        yield Problem(
+            "has other stages than its options say",
+            file=file,
+            field=f"{where}.stages",
+            got=written(chunks),
+            need=compact(said) if said else candidate.options.stage_layout or "equal chunks",
+        )
 
 
 def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
@@ -50,8 +65,13 @@ def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
     if options.pipeline_layout is not None:
         return expanded(options.pipeline_layout)
     sizes = dealt(
-        model.num_hidden_layers, parallel.pp, parallel.vpp, first=options.first_stage_layers,
-        last=options.last_stage_layers, embedding=options.account_for_embedding, loss=options.account_for_loss,
+        model.num_hidden_layers,
+        parallel.pp,
+        parallel.vpp,
+        first=options.first_stage_layers,
+        last=options.last_stage_layers,
+        embedding=options.account_for_embedding,
+        loss=options.account_for_loss,
     )
     chunks = ["t" * size for size in sizes or ()]
     if chunks:

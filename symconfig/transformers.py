@@ -1,8 +1,8 @@
 """A plan in a script that uses Transformers' Trainer.
 
-    import symconfig.transformers
+import symconfig.transformers
 
-    trainer = Trainer(model, symconfig.transformers.training_arguments("plan/", output_dir="out"), ...)
+trainer = Trainer(model, symconfig.transformers.training_arguments("plan/", output_dir="out"), ...)
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """The search answers with a plan for the backend that was asked for, and remembers its arguments."""
     seen = Asked()
 
-    def search(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, top: int = 5,
-               progress: object = None) -> Plan:
+    def search(
+        model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, top: int = 5, progress: object = None
+    ) -> Plan:
         seen.model, seen.cluster, seen.job, seen.top = model, cluster, job, top
         seen.calls += 1
         return sample_plan("llama2-13b", backend=job.backend)

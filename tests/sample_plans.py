@@ -55,9 +55,7 @@ def _stages(model: ModelDescriptor, pp: int, vpp: int, recompute: str) -> tuple[
         kinds = kinds[count:]
     chunks[0].insert(0, "embedding")
     chunks[-1] += ["mtp"] * model.num_nextn_predict_layers + ["head"]
-    return tuple(
-        Stage(tuple(tuple(chunks[rank + pp * v]) for v in range(vpp)), recompute, 50e9) for rank in range(pp)
-    )
+    return tuple(Stage(tuple(tuple(chunks[rank + pp * v]) for v in range(vpp)), recompute, 50e9) for rank in range(pp))
 
 
 def sample_plan(
@@ -129,9 +127,7 @@ def signed(data: dict[str, Any]) -> str:
     return json.dumps({**data, "digests": plan_file.digests(data)})
 
 
-def _options(
-    model: ModelDescriptor, parallel: Parallel, cluster: ClusterDescriptor, given: dict[str, Any]
-) -> Options:
+def _options(model: ModelDescriptor, parallel: Parallel, cluster: ClusterDescriptor, given: dict[str, Any]) -> Options:
     overlap = Overlap(
         **{
             name: given.pop(f"overlap_{name}", default)

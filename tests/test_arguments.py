@@ -51,6 +51,7 @@ class SearchedError(Exception):
 @pytest.fixture(autouse=True)
 def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is searched, and files are written here."""
+
     def search(*_: object, **__: object) -> None:
         raise SearchedError
 
@@ -80,7 +81,8 @@ def test_every_wrong_argument_is_named_with_what_it_may_be() -> None:
         symconfig.fallback(PLAN, lose_nodes="ab", top="5")  # type: ignore[arg-type]
     assert [str(problem) for problem in error.value.problems] == [
         "lose_nodes: wrong value (got 'ab', need int or tuple of int, int).",
-        "top: wrong value (got '5', need int)."]
+        "top: wrong value (got '5', need int).",
+    ]
 
 
 def test_an_argument_is_what_a_job_says() -> None:
@@ -90,9 +92,16 @@ def test_an_argument_is_what_a_job_says() -> None:
 
 @typed
 def function(
-    whole: int = 0, share: float = 0.0, path: str | Path | None = None, names: Iterable[str] = (),
-    words: Sequence[str] = (), pair: tuple[int, int] = (1, 2), values: Mapping[str, int | str] | None = None,
-    mode: Literal["a", "b"] = "a", call: Callable[[int], None] | None = None, **more: int,
+    whole: int = 0,
+    share: float = 0.0,
+    path: str | Path | None = None,
+    names: Iterable[str] = (),
+    words: Sequence[str] = (),
+    pair: tuple[int, int] = (1, 2),
+    values: Mapping[str, int | str] | None = None,
+    mode: Literal["a", "b"] = "a",
+    call: Callable[[int], None] | None = None,
+    **more: int,
 ) -> str:
     """Of every kind of annotation that public functions have."""
     return "called"

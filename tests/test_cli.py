@@ -39,8 +39,20 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
     outcome = run("plan", *JOB, "--json", "--out", tmp_path / "out")
     data = outcome.json()
     assert data["schema"] == "symconfig.plan/1"
-    assert set(data["search"]) == {"candidates", "feasible", "seconds", "optimal", "layouts", "simulated", "gap",
-                                   "stage_gap", "layout_gap", "fewest", "narrowed", "free_step_s"}
+    assert set(data["search"]) == {
+        "candidates",
+        "feasible",
+        "seconds",
+        "optimal",
+        "layouts",
+        "simulated",
+        "gap",
+        "stage_gap",
+        "layout_gap",
+        "fewest",
+        "narrowed",
+        "free_step_s",
+    }
     assert set(data["best"]["batch"]) == {"micro", "global", "num_microbatches", "seq_length"}
     assert set(data["best"]["parallel"]) == {"tp", "pp", "vpp", "cp", "ep", "etp", "dp"}
     assert "wrote" in outcome.err
@@ -54,9 +66,32 @@ def test_json_of_plan_is_a_plan_that_other_commands_read(run: Run, asked: Asked,
 
 
 def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
-    code = run("plan", *JOB, "--seq-length", "2048", "--backend", "deepspeed", "--task", "sft", "--precision", "fp16",
-               "--objective", "symtensor", "--pin", "tp=2..8", "--pin", "zero=1", "--pin", "recompute=full",
-               "--memory-margin", "0.1", "--expert-imbalance", "1.5", "--top", "7").code
+    code = run(
+        "plan",
+        *JOB,
+        "--seq-length",
+        "2048",
+        "--backend",
+        "deepspeed",
+        "--task",
+        "sft",
+        "--precision",
+        "fp16",
+        "--objective",
+        "symtensor",
+        "--pin",
+        "tp=2..8",
+        "--pin",
+        "zero=1",
+        "--pin",
+        "recompute=full",
+        "--memory-margin",
+        "0.1",
+        "--expert-imbalance",
+        "1.5",
+        "--top",
+        "7",
+    ).code
     job = asked.job
     assert code == 0
     assert job is not None
@@ -76,8 +111,11 @@ def test_gpus_may_be_left_to_the_planner(run: Run, asked: Asked) -> None:
 
 def test_a_job_file_says_the_same_and_options_override_it(run: Run, asked: Asked, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text("model: llama2-13b\ncluster: a100-80gb\ngpus: 64\nglobal_batch_size: 1024\n"
-                   "pins: {tp: 4, pp: 2}\nlimits: {memory_margin: 0.1}\ntraining: {lr: 1e-4}\n", encoding="utf-8")
+    job.write_text(
+        "model: llama2-13b\ncluster: a100-80gb\ngpus: 64\nglobal_batch_size: 1024\n"
+        "pins: {tp: 4, pp: 2}\nlimits: {memory_margin: 0.1}\ntraining: {lr: 1e-4}\n",
+        encoding="utf-8",
+    )
     assert run("plan", job, "--gpus", "128", "--pin", "tp=8", "--expert-imbalance", "2").code == 0
     assert asked.job is not None
     assert asked.job.gpus == 128
@@ -92,14 +130,16 @@ def test_a_job_file_may_leave_to_the_options_what_it_does_not_know(run: Run, ask
     assert run("plan", job, "--gpus", "64", "--global-batch-size", "1024").code == 0
 
 
-def test_paths_in_a_job_file_start_where_it_lies(run: Run, asked: Asked, tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_a_job_file_start_where_it_lies(
+    run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
     model = sample_plan("llama2-13b").model.model_dump_json(by_alias=True, exclude_unset=True)
     (folder / "mine.json").write_text(model, encoding="utf-8")
-    (folder / "job.yaml").write_text("model: mine.json\ncluster: a100-80gb\ngpus: 64\nglobal_batch_size: 64\n",
-                                     encoding="utf-8")
+    (folder / "job.yaml").write_text(
+        "model: mine.json\ncluster: a100-80gb\ngpus: 64\nglobal_batch_size: 64\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     assert run("plan", "jobs/job.yaml").code == 0
     monkeypatch.chdir(folder)
@@ -118,8 +158,9 @@ def test_out_holds_every_file(run: Run, asked: Asked, tmp_path: Path) -> None:
         assert expected in outcome.out
 
 
-def test_the_folder_may_be_named_from_here(run: Run, asked: Asked, tmp_path: Path,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_may_be_named_from_here(
+    run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = run("plan", *JOB, "--out", "a/b")
     assert outcome.code == 0
@@ -156,8 +197,9 @@ def test_render_writes_the_target_of_the_plan(run: Run, plan_file: Path, tmp_pat
     outcome = run("render", plan_file, "--out", out, "--json")
     assert outcome.code == 0
     assert outcome.json()["target"] == "megatron"
-    assert sorted(outcome.json()["files"]) == sorted(str(path.relative_to(out)) for path in out.rglob("*")
-                                                     if path.is_file())
+    assert sorted(outcome.json()["files"]) == sorted(
+        str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()
+    )
 
 
 def test_render_refuses_a_target_that_does_not_exist(run: Run, plan_file: Path, tmp_path: Path) -> None:
@@ -198,10 +240,20 @@ def test_explain_json_names_the_runner_up(run: Run, plan_file: Path) -> None:
 
 
 LLAMA_CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
-    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
 }
 
 
@@ -220,7 +272,8 @@ def test_import_gives_a_descriptor_that_plan_takes(run: Run, asked: Asked, tmp_p
     assert by_yaml is not None
     assert asked.model is not None
     assert by_yaml.model_dump(exclude={"name", "source", "notes"}) == asked.model.model_dump(
-        exclude={"name", "source", "notes"})
+        exclude={"name", "source", "notes"}
+    )
 
 
 def test_import_never_replaces_a_file_unasked(run: Run, tmp_path: Path) -> None:
@@ -235,8 +288,9 @@ def test_import_never_replaces_a_file_unasked(run: Run, tmp_path: Path) -> None:
 
 def test_import_reports_an_unknown_architecture(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({**LLAMA_CONFIG, "model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}),
-                      encoding="utf-8")
+    config.write_text(
+        json.dumps({**LLAMA_CONFIG, "model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}), encoding="utf-8"
+    )
     outcome = run("import", config)
     assert (outcome.code, outcome.out) == (2, "")
     assert "rwkv" in outcome.err
@@ -257,8 +311,12 @@ def test_verify_answers_1_when_a_check_fails(run: Run, monkeypatch: pytest.Monke
     assert outcome.code == 1
     assert outcome.json()["passed"] is False
     assert outcome.json()["checks"][2] == {
-        "name": "launch.sh", "status": "failed", "detail": "SC2086", "seconds": 0.2,
-        "compared": [{"what": "layers", "ours": 8, "real": 7, "unit": "count"}]}
+        "name": "launch.sh",
+        "status": "failed",
+        "detail": "SC2086",
+        "seconds": 0.2,
+        "compared": [{"what": "layers", "ours": 8, "real": 7, "unit": "count"}],
+    }
 
 
 def test_verify_needs_a_folder_with_a_plan(run: Run, tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp
     assert "says already what the plan decides" in again.err
 
 
-def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(
-    run: Run, script: Path, tmp_path: Path
-) -> None:
+def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(run: Run, script: Path, tmp_path: Path) -> None:
     script.write_text(script.read_text().replace(f"{TP} 4", f"{TP} $(cat tp)"))
     before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4, micro=2))
     outcome = run("adapt", script, "--plan", goal, "--in-place")
@@ -77,16 +75,25 @@ def test_json_says_each_change_and_what_is_left(run: Run, script: Path, tmp_path
 
 
 def test_variables_and_arguments_are_the_scripts(run: Run, script: Path, tmp_path: Path) -> None:
-    script.write_text(script.read_text().replace(f"{TP} 4", f"{TP} $TP").replace('[@]}"', '[@]}" "$@"').replace(
-        "    --micro-batch-size 1\n", ""))
+    script.write_text(
+        script.read_text()
+        .replace(f"{TP} 4", f"{TP} $TP")
+        .replace('[@]}"', '[@]}" "$@"')
+        .replace("    --micro-batch-size 1\n", "")
+    )
     goal = saved(tmp_path, plan())
     assert run("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1").code == 0
     assert run("adapt", script, "--plan", goal, "--", "--micro-batch-size", "1").code == 1
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--set", "TP"), "NAME=VALUE"), (("--partial",), "--in-place"), (("--json", "--set", "1=2"), "NAME=VALUE"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "TP"), "NAME=VALUE"),
+        (("--partial",), "--in-place"),
+        (("--json", "--set", "1=2"), "NAME=VALUE"),
+    ],
+)
 def test_bad_options_are_said(run: Run, script: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     outcome = run("adapt", script, "--plan", saved(tmp_path, plan()), *words)
     assert outcome.code == 2

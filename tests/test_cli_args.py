@@ -30,8 +30,9 @@ def written(folder: Path, plan: Plan) -> Path:
 def bash(script: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHON": sys.executable, **more}
     head = 'symconfig() { "$PYTHON" -m symconfig "$@"; }\n'
-    return subprocess.run(["bash", "-c", head + script], cwd=cwd, env=env, capture_output=True, text=True, timeout=300,
-                          check=False)
+    return subprocess.run(
+        ["bash", "-c", head + script], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_bash_passes_on_the_plans_words(tmp_path: Path) -> None:
@@ -60,8 +61,9 @@ def test_words_that_bash_would_change_are_refused_by_option(run: Run, tmp_path: 
     assert "mapfile -d '' ARGS < <(symconfig args --null PLAN.json)" in ended.err
 
 
-LETTERS = st.one_of(st.sampled_from("*?[]\\+@!()| \t~$'\"{},-="),
-                    st.characters(min_codepoint=1, exclude_categories=["Cs"]))
+LETTERS = st.one_of(
+    st.sampled_from("*?[]\\+@!()| \t~$'\"{},-="), st.characters(min_codepoint=1, exclude_categories=["Cs"])
+)
 
 
 @settings(max_examples=60, deadline=None)

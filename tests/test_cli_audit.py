@@ -37,8 +37,17 @@ def test_without_a_cluster_the_rules_are_asked_and_nothing_is_predicted(run: Run
 
 
 def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) -> None:
-    outcome = run("audit", EXAMPLE, "--cluster", "h200", "--json", "--best", tmp_path / "best.json",
-                  "--sarif", tmp_path / "audit.sarif")
+    outcome = run(
+        "audit",
+        EXAMPLE,
+        "--cluster",
+        "h200",
+        "--json",
+        "--best",
+        tmp_path / "best.json",
+        "--sarif",
+        tmp_path / "audit.sarif",
+    )
     data = outcome.json()
     assert data["run"]["parallel"] == {"tp": 2, "pp": 4, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 4}
     assert data["model"]["zoo"] == "llama2-13b"
@@ -62,7 +71,7 @@ def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) 
 
 def test_variables_and_arguments_reach_the_script(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
-    line = "torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP \"$@\"\n"
+    line = 'torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP "$@"\n'
     script.write_text(line, encoding="utf-8")
     data = run("audit", script, "--json", "--set", "TP=4", "--set", "GPUS=2", "--", "--num-layers", "7").json()
     values = {option["name"]: option["values"] for option in data["options"]}
@@ -70,17 +79,36 @@ def test_variables_and_arguments_reach_the_script(run: Run, tmp_path: Path) -> N
 
 
 def test_all_that_is_wrong_with_the_command_is_said_at_once(run: Run, tmp_path: Path) -> None:
-    outcome = run("audit", tmp_path / "gone.sh", "--gpus", "many", "--cluster", "h1000", "--set", "no value",
-                  "--memory-margin", "2", "--megatron-version", "1.0", "--best", tmp_path / "x.yaml")
+    outcome = run(
+        "audit",
+        tmp_path / "gone.sh",
+        "--gpus",
+        "many",
+        "--cluster",
+        "h1000",
+        "--set",
+        "no value",
+        "--memory-margin",
+        "2",
+        "--megatron-version",
+        "1.0",
+        "--best",
+        tmp_path / "x.yaml",
+    )
     assert outcome.code == 2
     for word in ("--gpus", "h1000", "--set", "--memory-margin", "x.yaml"):
         assert word in outcome.err
 
 
-@pytest.mark.parametrize(("content", "what"), [
-    (b"\x00\x01\x02ELF" * 40, "binary"), (b"", "no training"), (b"#!/bin/bash\necho nothing here\n", "no"),
-    (b"x" * 2_000_000, "large"),
-])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x00\x01\x02ELF" * 40, "binary"),
+        (b"", "no training"),
+        (b"#!/bin/bash\necho nothing here\n", "no"),
+        (b"x" * 2_000_000, "large"),
+    ],
+)
 def test_a_file_that_is_no_script_is_refused_in_a_sentence(run: Run, tmp_path: Path, content: bytes, what: str) -> None:
     path = tmp_path / "launch.sh"
     path.write_bytes(content)
@@ -108,8 +136,9 @@ def test_files_that_source_each_other_and_links_that_lead_out_are_named(run: Run
     assert (circle.code, "b.sh" in circle.err) == (2, True)
     (tmp_path / "outside.sh").write_text("TP=2\n", encoding="utf-8")
     os.symlink(tmp_path / "outside.sh", folder / "env.sh")
-    (folder / "c.sh").write_text("source env.sh\ntorchrun pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP\n",
-                                 encoding="utf-8")
+    (folder / "c.sh").write_text(
+        "source env.sh\ntorchrun pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP\n", encoding="utf-8"
+    )
     led = run("audit", folder / "c.sh")
     assert "leads out" in led.out + led.err
 

@@ -102,8 +102,11 @@ def test_what_another_symconfig_would_write_is_stale_not_edited(
     real = api.files
 
     def changed(plan: Plan, wanted: Wanted) -> Files:
-        items = [replace(item, text=item.text.replace("Slurm", "SLURM")) if item.path == "sbatch.sh" else item
-                 for item in real(plan, wanted) if item.path != "REPORT.md"]
+        items = [
+            replace(item, text=item.text.replace("Slurm", "SLURM")) if item.path == "sbatch.sh" else item
+            for item in real(plan, wanted)
+            if item.path != "REPORT.md"
+        ]
         return Files((*items, File("new.txt", "new\n")))
 
     monkeypatch.setattr(api_check, "files", changed)
@@ -194,9 +197,15 @@ def test_solve_says_whether_another_plan_is_best_now(
 ) -> None:
     best = plan.best
     answers: dict[str, Any] = {
-        "none": plan, "choice": replace(plan, best=replace(best, parallel=replace(best.parallel, tp=8, dp=4),
-                                                           batch=replace(best.batch, num_microbatches=32))),
-        "figures": replace(plan, best=replace(best, predicted=replace(best.predicted, step_s=5.0)))}
+        "none": plan,
+        "choice": replace(
+            plan,
+            best=replace(
+                best, parallel=replace(best.parallel, tp=8, dp=4), batch=replace(best.batch, num_microbatches=32)
+            ),
+        ),
+        "figures": replace(plan, best=replace(best, predicted=replace(best.predicted, step_s=5.0))),
+    }
 
     def search(*given: Any, **more: Any) -> Plan:
         if change not in answers:
@@ -206,8 +215,12 @@ def test_solve_says_whether_another_plan_is_best_now(
 
     replace_search(monkeypatch, search)
     ended = run("check", out, "--solve", "--json")
-    said = {"none": [], "choice": [("answer", "best")], "figures": [("answer", "best.predicted")],
-            "nothing fits": [("answer", "best")]}
+    said = {
+        "none": [],
+        "choice": [("answer", "best")],
+        "figures": [("answer", "best.predicted")],
+        "nothing fits": [("answer", "best")],
+    }
     assert found(ended) == said[change]
     assert ended.code == (change != "none")
 
@@ -237,14 +250,26 @@ def test_files_of_another_launcher_that_were_left_are_only_noted(run: Run, out: 
     assert found(ended) == [("left over", "sbatch.sh")]
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "the file ends in the middle"), ("{}", "this field is missing"),
-    ('{"schema": "symconfig.files/2", "target": "megatron", "launchers": [], "templates": null, "files": {}}',
-     "schema"),
-    ('{"schema": "symconfig.files/1", "target": "megatron", "launchers": [], "templates": null, "files": '
-     f'{{"../x": "{"0" * 64}"}}}}', "is not a path inside the folder"),
-    ('{"schema": "symconfig.files/1", "target": "cobol", "launchers": [], "templates": null, "files": {}}', "cobol"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "the file ends in the middle"),
+        ("{}", "this field is missing"),
+        (
+            '{"schema": "symconfig.files/2", "target": "megatron", "launchers": [], "templates": null, "files": {}}',
+            "schema",
+        ),
+        (
+            '{"schema": "symconfig.files/1", "target": "megatron", "launchers": [], "templates": null, "files": '
+            f'{{"../x": "{"0" * 64}"}}}}',
+            "is not a path inside the folder",
+        ),
+        (
+            '{"schema": "symconfig.files/1", "target": "cobol", "launchers": [], "templates": null, "files": {}}',
+            "cobol",
+        ),
+    ],
+)
 def test_a_manifest_that_is_none_is_bad_input_or_cannot_be_written(run: Run, out: Path, text: str, said: str) -> None:
     (out / "manifest.json").write_text(text)
     ended = run("check", out)

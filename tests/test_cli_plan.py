@@ -29,8 +29,14 @@ def test_the_main_job_gives_files_that_start_it(run: Run, tmp_path: Path, backen
     assert best["batch"]["micro"] * best["batch"]["num_microbatches"] * degrees["dp"] == 1024
     assert best["predicted"]["device_bytes"] <= 0.96 * 80 * 2**30
     assert sum(best["predicted"]["time"].values()) == pytest.approx(best["predicted"]["step_s"], rel=1e-6)
-    dry = subprocess.run(["bash", str(out / "launch.sh")], env={**os.environ, "DRY_RUN": "1"}, capture_output=True,
-                         text=True, timeout=300, check=False)
+    dry = subprocess.run(
+        ["bash", str(out / "launch.sh")],
+        env={**os.environ, "DRY_RUN": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert dry.returncode == 0, dry.stderr
 
 
@@ -43,16 +49,34 @@ def test_alternatives_are_ranked_and_none_is_better(run: Run) -> None:
 
 def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:
     for name, seed in (("one", "1"), ("two", "2")):
-        subprocess.run([sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / name)], check=True,
-                       capture_output=True, timeout=300, env={**os.environ, "PYTHONHASHSEED": seed})
+        subprocess.run(
+            [sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / name)],
+            check=True,
+            capture_output=True,
+            timeout=300,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
     for path in sorted((tmp_path / "one").rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path.name
 
 
 def test_pins_are_kept(run: Run) -> None:
-    data = run("plan", *JOB, "--pin", "tp=2..4", "--pin", "pp=4", "--pin", "zero=1", "--pin", "recompute=full",
-               "--top", "20", "--json").json()
+    data = run(
+        "plan",
+        *JOB,
+        "--pin",
+        "tp=2..4",
+        "--pin",
+        "pp=4",
+        "--pin",
+        "zero=1",
+        "--pin",
+        "recompute=full",
+        "--top",
+        "20",
+        "--json",
+    ).json()
     for one in (data["best"], *data["alternatives"]):
         assert one["parallel"]["tp"] in (2, 4)
         assert one["parallel"]["pp"] == 4
@@ -69,24 +93,47 @@ def test_the_fewest_gpus_that_fit(run: Run) -> None:
 
 
 def test_a_batch_that_no_division_fits_names_one_that_does(run: Run, tmp_path: Path) -> None:
-    outcome = run("plan", *JOB[:-1], "1023", "--pin", "tp=1", "--pin", "pp=1", "--pin", "cp=1",
-                  "--out", tmp_path / "out")
+    outcome = run(
+        "plan", *JOB[:-1], "1023", "--pin", "tp=1", "--pin", "pp=1", "--pin", "cp=1", "--out", tmp_path / "out"
+    )
     assert outcome.code in (1, 2)
     assert "Try: " in outcome.err
     assert not (tmp_path / "out").exists()
 
 
 def test_more_gpus_than_the_batch_can_feed(run: Run, tmp_path: Path) -> None:
-    outcome = run("plan", "--model", "llama2-7b", "--cluster", "a100-80gb", "--gpus", "8072",
-                  "--global-batch-size", "8", "--out", tmp_path / "out")
+    outcome = run(
+        "plan",
+        "--model",
+        "llama2-7b",
+        "--cluster",
+        "a100-80gb",
+        "--gpus",
+        "8072",
+        "--global-batch-size",
+        "8",
+        "--out",
+        tmp_path / "out",
+    )
     assert outcome.code in (1, 2)
     assert "Try: " in outcome.err
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_fits_names_the_constraint_and_what_would_fit(run: Run, tmp_path: Path) -> None:
-    outcome = run("plan", "--model", "llama3.1-405b", "--cluster", "a100-40gb", "--gpus", "8",
-                  "--global-batch-size", "8", "--out", tmp_path / "out")
+    outcome = run(
+        "plan",
+        "--model",
+        "llama3.1-405b",
+        "--cluster",
+        "a100-40gb",
+        "--gpus",
+        "8",
+        "--global-batch-size",
+        "8",
+        "--out",
+        tmp_path / "out",
+    )
     assert outcome.code == 1
     assert "GiB" in outcome.err
     assert "Try: " in outcome.err
@@ -111,8 +158,12 @@ def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
     assert "--tensor-model-parallel-size" in result.megatron_args()
     written = result.write(tmp_path / "out")
     assert tmp_path / "out" / "plan.json" in written
-    assert symconfig.plan(model=result.plan.model, cluster=result.plan.cluster, gpus=64, global_batch_size=1024,
-                          pins={"tp": "2"}).best == result.best
+    assert (
+        symconfig.plan(
+            model=result.plan.model, cluster=result.plan.cluster, gpus=64, global_batch_size=1024, pins={"tp": "2"}
+        ).best
+        == result.best
+    )
     assert json.loads(result.to_json())["search"]["candidates"] > 1000
 
 
@@ -125,7 +176,17 @@ def test_the_python_api_raises_all_problems_and_says_when_nothing_fits() -> None
 
 
 def test_an_adapter_goes_to_deepspeed_unless_told_otherwise(run: Run) -> None:
-    outcome = run("plan", "--model", "qwen2.5-7b-lora", "--cluster", "a100-80gb", "--gpus", "8",
-                  "--global-batch-size", "64", "--json")
+    outcome = run(
+        "plan",
+        "--model",
+        "qwen2.5-7b-lora",
+        "--cluster",
+        "a100-80gb",
+        "--gpus",
+        "8",
+        "--global-batch-size",
+        "64",
+        "--json",
+    )
     assert outcome.code == 0
     assert outcome.json()["best"]["target"]["backend"] == "deepspeed"

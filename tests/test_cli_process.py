@@ -16,8 +16,7 @@ JOB = ["plan", "--model", "llama2-13b", "--cluster", "a100-80gb", "--gpus", "64"
 
 
 def python(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, check=False,
-                          **more)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
 
 def test_the_module_and_the_script_are_the_same() -> None:
@@ -43,8 +42,13 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream:
-        ended = subprocess.run([sys.executable, "-m", "symconfig", "doctor"], stdout=stream, stderr=subprocess.PIPE,
-                               timeout=300, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-m", "symconfig", "doctor"],
+            stdout=stream,
+            stderr=subprocess.PIPE,
+            timeout=300,
+            check=False,
+        )
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
@@ -52,8 +56,14 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
 @pytest.mark.parametrize("words", [("formats",), ("formats", "--json"), ("check", "none", "--json")])
 def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "-m", "symconfig", *words], stdout=full, stderr=subprocess.PIPE,
-                               text=True, timeout=300, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-m", "symconfig", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("error: ")
@@ -62,8 +72,12 @@ def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
 def test_an_interrupt_is_quiet_and_130(tmp_path: Path) -> None:
     fifo = tmp_path / "job.yaml"
     os.mkfifo(fifo)  # reading it blocks until somebody writes
-    process = subprocess.Popen([sys.executable, "-m", "symconfig", "plan", str(fifo)], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "symconfig", "plan", str(fifo)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         writer = os.open(fifo, os.O_WRONLY)  # waits until the command reads
         process.send_signal(signal.SIGINT)
@@ -100,10 +114,13 @@ def test_doctor_loads_no_framework() -> None:
     assert not imported("from symconfig.report.doctor import examine; examine()") & {"torch", "deepspeed", "numpy"}
 
 
-@pytest.mark.parametrize("first", ["", "import symconfig.plan", "from symconfig.plan import Plan",
-                                   "import symconfig.api"])
+@pytest.mark.parametrize(
+    "first", ["", "import symconfig.plan", "from symconfig.plan import Plan", "import symconfig.api"]
+)
 def test_symconfig_plan_is_a_function_whoever_imports_the_module_first(first: str) -> None:
-    code = (f"{first}\nimport symconfig\nassert callable(symconfig.plan)\nfrom symconfig import plan, PlanResult\n"
-            "try: plan(model='nope', cluster='nope', gpus=0, global_batch_size=1)\n"
-            "except Exception as error: assert len(error.problems) == 3, error\nelse: raise SystemExit(1)")
+    code = (
+        f"{first}\nimport symconfig\nassert callable(symconfig.plan)\nfrom symconfig import plan, PlanResult\n"
+        "try: plan(model='nope', cluster='nope', gpus=0, global_batch_size=1)\n"
+        "except Exception as error: assert len(error.problems) == 3, error\nelse: raise SystemExit(1)"
+    )
     imported(code)

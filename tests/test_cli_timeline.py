@@ -77,8 +77,10 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
     assert outcome.code == 0
     assert "GPipe" in outcome.out
     assert "not in Megatron-LM/DeepSpeed" in outcome.out
-    peaks = [max(stage["peak_bytes"] for stage in run("timeline", plan, "--json", *words).json()["stages"])
-             for words in ((), ("--schedule", "gpipe"))]
+    peaks = [
+        max(stage["peak_bytes"] for stage in run("timeline", plan, "--json", *words).json()["stages"])
+        for words in ((), ("--schedule", "gpipe"))
+    ]
     assert peaks[0] < peaks[1]  # GPipe holds every microbatch
 
 

@@ -60,8 +60,9 @@ def test_json_is_the_contract(run: Run, runs: Path) -> None:
 def test_rows_of_the_json_give_the_scores_back(run: Run, runs: Path) -> None:
     data = run("validate", runs, "--json").json()
     rows = {row["id"]: row for row in data["rows"]}
-    errors = [row["predicted"]["step_s"] / row["measured"]["step_s"] - 1
-              for row in rows.values() if row["measured"]["step_s"]]
+    errors = [
+        row["predicted"]["step_s"] / row["measured"]["step_s"] - 1 for row in rows.values() if row["measured"]["step_s"]
+    ]
     assert data["sources"][0]["time"]["mape"] == pytest.approx(sum(map(abs, errors)) / 2)
     assert data["sources"][0]["time"]["max"] == pytest.approx(max(map(abs, errors)))
     a, b, c, d = rows.values()
@@ -158,8 +159,19 @@ def test_an_explained_row_fits_a_hundred_columns(run: Run, runs: Path, row: str)
 
 def test_an_explained_row_says_what_was_stated_assumed_and_predicted(run: Run, runs: Path) -> None:
     text = run("validate", runs, "--explain", "kor-a").out
-    for said in ("Stated by the row", "hidden_size 6144", "attention_dropout: 0.1", "arXiv 2205.05198", "compute",
-                 "alone it would meet the measurement at", "measured", "allocated peak", "60.00", "fits", "it ran"):
+    for said in (
+        "Stated by the row",
+        "hidden_size 6144",
+        "attention_dropout: 0.1",
+        "arXiv 2205.05198",
+        "compute",
+        "alone it would meet the measurement at",
+        "measured",
+        "allocated peak",
+        "60.00",
+        "fits",
+        "it ran",
+    ):
         assert said in text, said
     assert "forward" in run("validate", runs, "--explain", "kor-d").out
     assert "does not fit" in run("validate", runs, "--explain", "kor-c").out
@@ -186,7 +198,7 @@ def test_a_long_pipeline_is_shown_by_its_ends_and_its_fullest_stage(run: Run, tm
     text = run_text("a", "{step_s: 8.8}", tp=1, dp=1, micro=1).replace("pp: 1", "pp: 24")
     path = file_of(tmp_path, text)
     outcome = run("validate", path, "--explain", "a").out
-    stages = outcome[outcome.index("GiB at the peak"):].splitlines()[3:]
+    stages = outcome[outcome.index("GiB at the peak") :].splitlines()[3:]
     shown = [line.split()[0] for line in stages[: stages.index("")]]
     assert shown == ["0", "1", "2", "3", "4", "5", "6", "…", "22", "23"]
     assert len(run("validate", path, "--explain", "a", "--json").json()["stages"]) == 24
@@ -207,9 +219,11 @@ def test_kinds_of_work_add_up_to_the_blocks_seconds(run: Run, runs: Path) -> Non
 
 def test_waiting_for_the_host_is_a_kind_of_work(run: Run, tmp_path: Path) -> None:
     """Many small experts: the GPU waits for the thread that launches them, and the parts still add up."""
-    experts = ("model: {name: M, num_hidden_layers: 4, hidden_size: 512, intermediate_size: 1024, vocab_size: 32000, "
-               "num_attention_heads: 8, num_key_value_heads: 8, num_experts: 64, num_experts_per_tok: 2, "
-               "moe_intermediate_size: 256}")
+    experts = (
+        "model: {name: M, num_hidden_layers: 4, hidden_size: 512, intermediate_size: 1024, vocab_size: 32000, "
+        "num_attention_heads: 8, num_key_value_heads: 8, num_experts: 64, num_experts_per_tok: 2, "
+        "moe_intermediate_size: 256}"
+    )
     row = run_text("a", "{step_s: 1.0}", recompute="none", tp=1, dp=8)
     start, end = row.index("model: {"), row.index("}", row.index("model: {"))
     path = file_of(tmp_path, row.replace(row[start : end + 1], experts).replace("sequence_parallel: true, ", ""))
@@ -271,10 +285,14 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
     outcome = run("validate", tmp_path / "missing.yaml", bad, empty, twice, tmp_path / "folder", "--plot", "a.gif")
     assert outcome.code == 2
     assert outcome.out == ""
-    for said in ("missing.yaml: there is no such file", "bad.yaml:5:9: rows[0].task",
-                 "none.yaml:4:3: rows: holds no rows",
-                 "twice.yaml:15:7: rows[1].id: this id stands twice, first on line 4",
-                 "folder: this folder holds no measurements", "--plot: no picture has this ending"):
+    for said in (
+        "missing.yaml: there is no such file",
+        "bad.yaml:5:9: rows[0].task",
+        "none.yaml:4:3: rows: holds no rows",
+        "twice.yaml:15:7: rows[1].id: this id stands twice, first on line 4",
+        "folder: this folder holds no measurements",
+        "--plot: no picture has this ending",
+    ):
         assert said in outcome.err, said
 
 

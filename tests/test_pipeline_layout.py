@@ -22,13 +22,16 @@ def test_what_is_written_reads_back(body: list[list[str]], mtp: int) -> None:
     assert list(problems(layout, layers + 1, mtp, "layout"))
 
 
-@pytest.mark.parametrize(("sizes", "layout"), [
-    ((7, *(8,) * 14, 7), "Et*7|(t*8|)*14t*7L"),
-    ((4, 3), "Et*4|t*3L"),
-    ((0, *(1,) * 126, 0), "E|(t|)*126L"),
-    ((3, 2, 2, 2, 1, 1), "Et*3|(tt|)*3t|tL"),
-    ((2, 0, 0, 0, 2), "Ett||||ttL"),
-])
+@pytest.mark.parametrize(
+    ("sizes", "layout"),
+    [
+        ((7, *(8,) * 14, 7), "Et*7|(t*8|)*14t*7L"),
+        ((4, 3), "Et*4|t*3L"),
+        ((0, *(1,) * 126, 0), "E|(t|)*126L"),
+        ((3, 2, 2, 2, 1, 1), "Et*3|(tt|)*3t|tL"),
+        ((2, 0, 0, 0, 2), "Ett||||ttL"),
+    ],
+)
 def test_a_layout_is_written_for_people(sizes: tuple[int, ...], layout: str) -> None:
     chunks = [["dense"] * size for size in sizes]
     chunks[0].insert(0, "embedding")
@@ -50,10 +53,19 @@ def test_no_layout_is_too_long_to_be_refused(layout: str) -> None:
     assert list(problems(layout, 8, 0, "layout"))
 
 
-@pytest.mark.parametrize(("layout", "words"), [
-    ("Et*20|t*19L", "39 x t"), ("Et*20|t*21L", "41 x t"), ("t*20|t*20L", "0 x E"), ("Et*20|Lt*20", "L last"),
-    ("|Et*40L", "E first"), ("Et*40L|", "L last"), ("Ex*20|t*20L", "letters other"), ("Et*20|t*20mL", "1 x m"),
-])
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("Et*20|t*19L", "39 x t"),
+        ("Et*20|t*21L", "41 x t"),
+        ("t*20|t*20L", "0 x E"),
+        ("Et*20|Lt*20", "L last"),
+        ("|Et*40L", "E first"),
+        ("Et*40L|", "L last"),
+        ("Ex*20|t*20L", "letters other"),
+        ("Et*20|t*20mL", "1 x m"),
+    ],
+)
 def test_what_is_wrong_with_a_layout_is_named(layout: str, words: str) -> None:
     found = [str(problem) for problem in problems(layout, 40, 0, "layout")]
     assert any(words in sentence for sentence in found), found
@@ -63,8 +75,15 @@ def test_layers_behind_a_prediction_are_named() -> None:
     assert "behind" in str(next(problems("Ett|m|ttL", 4, 1, "layout")))
 
 
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 4), st.booleans(), st.booleans(),
-       st.none() | st.integers(1, 12), st.none() | st.integers(1, 12))
+@given(
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.integers(1, 12),
+    st.none() | st.integers(1, 12),
+)
 def test_no_layer_is_lost_however_they_are_dealt(
     layers: int, pp: int, vpp: int, embedding: bool, loss: bool, first: int | None, last: int | None
 ) -> None:
@@ -78,20 +97,23 @@ def test_no_layer_is_lost_however_they_are_dealt(
         assert count is None or sum(sizes[stage::pp]) == count
 
 
-@pytest.mark.parametrize(("given", "sizes"), [
-    ({"layers": 8, "pp": 4, "vpp": 1}, (2, 2, 2, 2)),
-    ({"layers": 30, "pp": 4, "vpp": 1}, None),
-    ({"layers": 30, "pp": 4, "vpp": 1, "first": 7, "last": 7}, (7, 8, 8, 7)),
-    ({"layers": 30, "pp": 4, "vpp": 1, "embedding": True, "loss": True}, (7, 8, 8, 7)),
-    ({"layers": 30, "pp": 4, "vpp": 1, "last": 6}, (8, 8, 8, 6)),
-    ({"layers": 80, "pp": 16, "vpp": 2}, None),
-    ({"layers": 12, "pp": 3, "vpp": 2, "first": 2, "last": 6}, (1, 2, 3, 1, 2, 3)),
-    ({"layers": 12, "pp": 3, "vpp": 2, "first": 3}, None),  # three layers on two chunks
-    ({"layers": 126, "pp": 16, "vpp": 8, "embedding": True, "loss": True}, (0, *(1,) * 126, 0)),
-    ({"layers": 8, "pp": 2, "vpp": 1, "first": 3, "last": 4}, None),
-    ({"layers": 8, "pp": 2, "vpp": 1, "first": 8}, None),
-    ({"layers": 8, "pp": 2, "vpp": 1, "first": 3, "loss": True}, None),
-])
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"layers": 8, "pp": 4, "vpp": 1}, (2, 2, 2, 2)),
+        ({"layers": 30, "pp": 4, "vpp": 1}, None),
+        ({"layers": 30, "pp": 4, "vpp": 1, "first": 7, "last": 7}, (7, 8, 8, 7)),
+        ({"layers": 30, "pp": 4, "vpp": 1, "embedding": True, "loss": True}, (7, 8, 8, 7)),
+        ({"layers": 30, "pp": 4, "vpp": 1, "last": 6}, (8, 8, 8, 6)),
+        ({"layers": 80, "pp": 16, "vpp": 2}, None),
+        ({"layers": 12, "pp": 3, "vpp": 2, "first": 2, "last": 6}, (1, 2, 3, 1, 2, 3)),
+        ({"layers": 12, "pp": 3, "vpp": 2, "first": 3}, None),  # three layers on two chunks
+        ({"layers": 126, "pp": 16, "vpp": 8, "embedding": True, "loss": True}, (0, *(1,) * 126, 0)),
+        ({"layers": 8, "pp": 2, "vpp": 1, "first": 3, "last": 4}, None),
+        ({"layers": 8, "pp": 2, "vpp": 1, "first": 8}, None),
+        ({"layers": 8, "pp": 2, "vpp": 1, "first": 3, "loss": True}, None),
+    ],
+)
 def test_layers_are_dealt_as_megatron_does(given: dict[str, int], sizes: tuple[int, ...] | None) -> None:
     """get_num_layers_to_build in transformer_block.py."""
     layers, pp, vpp = (given.pop(name) for name in ("layers", "pp", "vpp"))

@@ -52,8 +52,11 @@ VALUES = (None, "x", [], {}, float("nan"), True, -1.5)
 def test_any_one_value_of_another_type_is_read_or_refused(backend: str, place: int) -> None:
     """Every third field with each value: together, all of them several times."""
     data = sample_plan("llama2-13b", backend=backend).to_dict()
-    paths = [path for path in leaves(data) if path and path[0] != "digests"
-             and not (path[0] == "alternatives" and len(path) > 3)]  # each is as the best is
+    paths = [
+        path
+        for path in leaves(data)
+        if path and path[0] != "digests" and not (path[0] == "alternatives" and len(path) > 3)
+    ]  # each is as the best is
     refused = 0
     for path in paths[place % 3 :: 3]:
         try:
@@ -181,17 +184,25 @@ def test_all_edits_and_all_wrong_fields_are_said_at_once(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         Plan.from_json(json.dumps(data))
     said = [(problem.field, problem.what.split(":")[0]) for problem in caught.value.problems]
-    assert said == [("extra", "unknown field"), ("binding", "this field is missing"),
-                    ("inputs.model.hidden_size", "wrong value"),
-                    ("best.batch.global", "Input should be a valid integer"),
-                    ("inputs.model", "was edited"), ("inputs.job", "was edited"), ("best", "was edited")]
+    assert said == [
+        ("extra", "unknown field"),
+        ("binding", "this field is missing"),
+        ("inputs.model.hidden_size", "wrong value"),
+        ("best.batch.global", "Input should be a valid integer"),
+        ("inputs.model", "was edited"),
+        ("inputs.job", "was edited"),
+        ("best", "was edited"),
+    ]
 
 
-@pytest.mark.parametrize(("schema", "said"), [
-    ("symconfig.plan/2", f"is a plan of a newer symconfig than this one ({__version__})"),
-    ("symconfig.plan/0", f"is a plan of an older symconfig than this one ({__version__})"),
-    ("symconfig.files/1", "is not a plan of symconfig"),
-])
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("symconfig.plan/2", f"is a plan of a newer symconfig than this one ({__version__})"),
+        ("symconfig.plan/0", f"is a plan of an older symconfig than this one ({__version__})"),
+        ("symconfig.files/1", "is not a plan of symconfig"),
+    ],
+)
 def test_another_schema_is_told_apart(schema: str, said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         Plan.from_json(json.dumps({**sample_plan().to_dict(), "schema": schema}))
@@ -233,6 +244,7 @@ def test_a_key_that_stands_twice_is_refused() -> None:
 
 def test_json_that_is_laid_out_anew_keeps_its_digests() -> None:
     """As jq does: other spaces, keys in another order, 1.0 written as 1."""
+
     def anew(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: anew(value[key]) for key in sorted(value)}
@@ -257,17 +269,32 @@ def test_a_name_that_no_file_can_have_is_bad_input(run: Run, tmp_path: Path, nam
 
 # What a person may do to the stages of a plan, and the sentence that it must give.
 SHAPES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
-    "a stage removed": (("stages",), lambda stages: stages[:1],
-                        "has other stages than its degrees say (got 1 stages of 1 chunks, need 2 of 1)"),
-    "a stage without layers": (("stages", 1, "chunks"), lambda chunks: [[]],
-                               "(got 1 embedding + 20 dense, need 1 embedding + 40 dense + 1 head)"),
-    "another kind": (("stages", 0, "chunks", 0, 1), lambda kind: "moe",
-                     "(got 1 embedding + 1 moe + 39 dense + 1 head, need"),
+    "a stage removed": (
+        ("stages",),
+        lambda stages: stages[:1],
+        "has other stages than its degrees say (got 1 stages of 1 chunks, need 2 of 1)",
+    ),
+    "a stage without layers": (
+        ("stages", 1, "chunks"),
+        lambda chunks: [[]],
+        "(got 1 embedding + 20 dense, need 1 embedding + 40 dense + 1 head)",
+    ),
+    "another kind": (
+        ("stages", 0, "chunks", 0, 1),
+        lambda kind: "moe",
+        "(got 1 embedding + 1 moe + 39 dense + 1 head, need",
+    ),
     "another order": (("stages",), lambda stages: stages[::-1], "(got another order, need"),
-    "a layout string": (("options", "pipeline_layout"), lambda _: "Et*19|t*21L",
-                        "has other stages than its options say (got Et*20|t*20L, need Et*19|t*21L)"),
-    "a count": (("options", "first_stage_layers"), lambda _: 18,
-                "has other stages than its options say (got Et*20|t*20L, need Et*18|t*22L)"),
+    "a layout string": (
+        ("options", "pipeline_layout"),
+        lambda _: "Et*19|t*21L",
+        "has other stages than its options say (got Et*20|t*20L, need Et*19|t*21L)",
+    ),
+    "a count": (
+        ("options", "first_stage_layers"),
+        lambda _: 18,
+        "has other stages than its options say (got Et*20|t*20L, need Et*18|t*22L)",
+    ),
     "a count that cannot be": (("options", "last_stage_layers"), lambda _: 40, "need 40 layers on the last stage)"),
     "a switch": (("options", "account_for_loss"), lambda _: True, "need the loss takes a layer's place)"),
     "no degree": (("parallel", "pp"), lambda pp: 0, "best.parallel.pp: is no degree (got 0, need 1 or more)"),

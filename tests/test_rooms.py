@@ -10,11 +10,47 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "symconfig"
 # What every room may read: they import each other at most.
-SHARED = ("__version__", "arguments", "callables", "errors", "units", "format", "resources", "targets", "install",
-          "pipeline_layout")
-ROOMS = ("descriptor", "graph", "tensors", "schedule", "cost", "plan", "solve", "states", "render", "launch", "recover",
-         "rules", "verify", "measured", "measure", "audit", "adapt", "checkpoint", "replan", "sweep", "report", "api",
-         "embed", "cli", "megatron", "deepspeed", "transformers")
+SHARED = (
+    "__version__",
+    "arguments",
+    "callables",
+    "errors",
+    "units",
+    "format",
+    "resources",
+    "targets",
+    "install",
+    "pipeline_layout",
+)
+ROOMS = (
+    "descriptor",
+    "graph",
+    "tensors",
+    "schedule",
+    "cost",
+    "plan",
+    "solve",
+    "states",
+    "render",
+    "launch",
+    "recover",
+    "rules",
+    "verify",
+    "measured",
+    "measure",
+    "audit",
+    "adapt",
+    "checkpoint",
+    "replan",
+    "sweep",
+    "report",
+    "api",
+    "embed",
+    "cli",
+    "megatron",
+    "deepspeed",
+    "transformers",
+)
 # A plan's own methods that lead on to the rooms behind it, for those who use the package from Python.
 ONWARD = {("plan", "render"), ("plan", "api")}
 
@@ -49,6 +85,10 @@ def test_a_room_imports_only_what_comes_before_it(name: str) -> None:
     before = {*SHARED, *ROOMS[: ROOMS.index(name) + 1]} if name in ROOMS else set(SHARED)
     mine = [path for path, place in files().items() if place == name]
     assert mine
-    wrong = {f"{path.relative_to(PACKAGE)} imports {other}" for path in mine for other in map(room, imported(path))
-             if other not in before and (name, other) not in ONWARD}
+    wrong = {
+        f"{path.relative_to(PACKAGE)} imports {other}"
+        for path in mine
+        for other in map(room, imported(path))
+        if other not in before and (name, other) not in ONWARD
+    }
     assert not wrong

@@ -51,13 +51,18 @@ def test_a_pair_without_a_plan_has_no_memory_or_a_field_that_its_target_cannot_e
 
 
 def test_no_check_fails(done: Spread) -> None:
-    failed = [f"{pair}: {check}" for pair, checks in done.checked.items() for check in checks
-              if check.status == "failed"]
+    failed = [
+        f"{pair}: {check}" for pair, checks in done.checked.items() for check in checks if check.status == "failed"
+    ]
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None or megatron_source.find() is None
-                    or importlib.util.find_spec("deepspeed") is None, reason="the real frameworks are not here")
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None
+    or megatron_source.find() is None
+    or importlib.util.find_spec("deepspeed") is None,
+    reason="the real frameworks are not here",
+)
 def test_every_pair_was_judged_by_the_real_framework(done: Spread) -> None:
     for pair, checks in done.checked.items():
         names = [check.name for check in checks if check.status == "passed"]

@@ -27,8 +27,9 @@ def test_every_model_of_the_zoo_has_one_job() -> None:
 
 
 def test_equal_numbers_are_said_to_be_equal() -> None:
-    table = markdown([judged(Compared("parameters", 2_271_543_296, 2_271_543_296, "count"),
-                             Compared("parameters", 7, 7, "count"))])
+    table = markdown(
+        [judged(Compared("parameters", 2_271_543_296, 2_271_543_296, "count"), Compared("parameters", 7, 7, "count"))]
+    )
     assert "| 2,271,543,296 (equal) |" in table
     assert "| 1,024 x h100 |" in table
     assert "| 3 | 2,271" in table
@@ -38,8 +39,11 @@ def test_equal_numbers_are_said_to_be_equal() -> None:
 
 @pytest.mark.parametrize(
     ("ours", "said"),
-    [((2**30 + 1, 2**30), "1,024 MiB (+0 to +9.3e-08 %)"), ((1.02 * 2**30, 2**30), "(+0 to +2 %)"),
-     ((0.5 * 2**30, 1.5 * 2**30), "(-50 to +50 %)")],
+    [
+        ((2**30 + 1, 2**30), "1,024 MiB (+0 to +9.3e-08 %)"),
+        ((1.02 * 2**30, 2**30), "(+0 to +2 %)"),
+        ((0.5 * 2**30, 1.5 * 2**30), "(-50 to +50 %)"),
+    ],
 )
 def test_a_difference_shows_however_small(ours: tuple[float, float], said: str) -> None:
     table = markdown([judged(*(Compared("optimizer shard", value, 2**30, "bytes") for value in ours))])
@@ -66,8 +70,9 @@ def test_a_job_is_planned_written_and_verified_by_the_commands_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_real, "CHECKS", {"megatron": ("--megatron", str(tmp_path / "absent"))})
-    found = verify_real.judge({"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 8, "global_batch_size": 64},
-                              tmp_path / "out")
+    found = verify_real.judge(
+        {"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 8, "global_batch_size": 64}, tmp_path / "out"
+    )
     assert (found.code, found.ranks, found.compared) == (2, 0, ())
     assert found.failures  # bad input is said, not shown as a row of dashes
     assert found.plan.best.parallel.world_size == 8

@@ -86,8 +86,14 @@ def plan(pair: Pair) -> Plan | str:
     reason = f"over {MAX_GPUS} GPUs"
     for gpus in sizes(pair.model, pair.cluster):
         try:
-            return symconfig.plan(model=pair.model, cluster=pair.cluster, gpus=gpus, global_batch_size=max(BATCH, gpus),
-                                  backend=pair.backend, top=1).plan
+            return symconfig.plan(
+                model=pair.model,
+                cluster=pair.cluster,
+                gpus=gpus,
+                global_batch_size=max(BATCH, gpus),
+                backend=pair.backend,
+                top=1,
+            ).plan
         except InfeasibleError as error:
             reason = str(error.problems[0])
             if error.problems[0].field is not None:  # a field that the target cannot express: more GPUs do not help
@@ -124,9 +130,12 @@ def judge(rendered: Sequence[Rendered]) -> dict[Pair, list[Check]]:
 
 def _megatron(rendered: Sequence[Rendered]) -> Mapping[Pair, list[Check]]:
     items = {str(item.pair): item for item in rendered if item.pair.backend == "megatron"}
-    jobs = {name: megatron.Rendered(item.plan, megatron_arguments.read(item.folder),
-                                    shell.dry_run(item.folder, "launch.sh", TIMEOUT_S).exported)
-            for name, item in items.items()}
+    jobs = {
+        name: megatron.Rendered(
+            item.plan, megatron_arguments.read(item.folder), shell.dry_run(item.folder, "launch.sh", TIMEOUT_S).exported
+        )
+        for name, item in items.items()
+    }
     checked = megatron.check_many(jobs, megatron_source.find(), TIMEOUT_S)
     return {items[name].pair: checks for name, checks in checked.items()}
 
@@ -165,8 +174,10 @@ def main() -> int:
         print(f"no plan {times:4} x {reason}")
     statuses = Counter(check.status for checks in checked.values() for check in checks)
     accepted = sum(not checks for checks in wrong.values())
-    print(f"{len(pairs)} pairs: {len(rendered)} planned, {accepted} accepted, {len(without)} without a plan; "
-          + ", ".join(f"{times} checks {status}" for status, times in sorted(statuses.items())))
+    print(
+        f"{len(pairs)} pairs: {len(rendered)} planned, {accepted} accepted, {len(without)} without a plan; "
+        + ", ".join(f"{times} checks {status}" for status, times in sorted(statuses.items()))
+    )
     return 0 if accepted == len(rendered) else 1
 
 

@@ -126,8 +126,14 @@ def asked(form: Format, python: str, folders: Mapping[str, Path]) -> dict[str, d
     if not folders:
         return {}
     paths = os.pathsep.join([str(FORMATS), str(form.folder)])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                   "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "DS_ACCELERATOR": "cpu",
+        "HF_HUB_OFFLINE": "1",
+    }
     command = [python, str(form.folder / "accept.py"), *map(str, folders.values())]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_PARSER_LIMIT_S)
@@ -162,8 +168,11 @@ def result_of(form: Format, python: str, spread: Plans, zoo: Plans, root: Path) 
     outcomes = judge(form, python, {**spread, **own}, root)
     files = [form.folder / name for name in REQUIREMENTS[1:] if (form.folder / name).exists()]
     pins = [line.split("#")[0].strip() for file in files for line in file.read_text().splitlines()]
-    return Result(tuple(pin for pin in pins if pin), outcomes[: len(spread)],
-                  tuple(replace(item, plan=item.plan.removeprefix(_ZOO)) for item in outcomes[len(spread) :]))
+    return Result(
+        tuple(pin for pin in pins if pin),
+        outcomes[: len(spread)],
+        tuple(replace(item, plan=item.plan.removeprefix(_ZOO)) for item in outcomes[len(spread) :]),
+    )
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -184,8 +193,10 @@ def main(given: Sequence[str] | None = None) -> int:
             planned = time.perf_counter() - started
             python = python_of(form, arguments.torch)
             result = result_of(form, python, spread, zoo, arguments.keep or Path(scratch))
-            print(f"{name}: {result} ({planned:.0f} s planning the zoo, {time.perf_counter() - started:.0f} s in all)",
-                  flush=True)
+            print(
+                f"{name}: {result} ({planned:.0f} s planning the zoo, {time.perf_counter() - started:.0f} s in all)",
+                flush=True,
+            )
             _print_wrong((*result.outcomes, *result.zoo))
             results[name] = result
             if not arguments.plan:  # what is done is kept where a later format fails

@@ -29,10 +29,12 @@ JOBS = Path(__file__).with_suffix(".yaml")
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
 # The columns, each with what the frameworks' checks call it.
-QUANTITIES = {"parameters": ("parameters", "parameters before ZeRO"),
-              "gradient buffers": ("gradient buffers", "gradients between steps"),
-              "optimizer shard": ("optimizer shard", "optimizer state"),
-              "activations": ("all of the stage",)}
+QUANTITIES = {
+    "parameters": ("parameters", "parameters before ZeRO"),
+    "gradient buffers": ("gradient buffers", "gradients between steps"),
+    "optimizer shard": ("optimizer shard", "optimizer state"),
+    "activations": ("all of the stage",),
+}
 CHECKS = {"megatron": ("--build", "--trace"), "deepspeed": ("--build",)}
 COMMAND = (sys.executable, "-m", "symconfig")
 _KIB = 1024
@@ -64,8 +66,12 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
     """Plans, writes and verifies one job, each in a process of its own: this one stays small, because a child's peak
     counts its parent's from before it became itself."""
     options = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    subprocess.run([*COMMAND, "plan", *options, "--top", "1", "--out", str(folder), "--json"], cwd=ROOT, check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*COMMAND, "plan", *options, "--top", "1", "--out", str(folder), "--json"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     plan = Plan.load(folder)
     started = time.perf_counter()
     with tempfile.TemporaryFile() as out:
@@ -80,8 +86,16 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
     failures += [str(problem["what"]) for problem in data.get("problems", [])]
     compared = tuple(Compared(**item) for check in checks for item in check.get("compared", ()))
     ranks = sum(any(item["what"] in QUANTITIES["parameters"] for item in check.get("compared", ())) for check in checks)
-    return Judged(job, plan, process.returncode, tuple(failures), ranks, compared, time.perf_counter() - started,
-                  used.ru_maxrss * _KIB)
+    return Judged(
+        job,
+        plan,
+        process.returncode,
+        tuple(failures),
+        ranks,
+        compared,
+        time.perf_counter() - started,
+        used.ru_maxrss * _KIB,
+    )
 
 
 def markdown(judged: Sequence[Judged]) -> str:
@@ -89,9 +103,14 @@ def markdown(judged: Sequence[Judged]) -> str:
     heads = ("model", "on", "layout", "ranks", *QUANTITIES, "check")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for item in judged:
-        cells = (item.job["model"], f"{item.job['gpus']:,} x {item.job['cluster']}", _layout(item.plan),
-                 str(item.ranks), *(_cell(_of(item.compared, names)) for names in QUANTITIES.values()),
-                 f"{'failed, ' if item.code else ''}{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB")
+        cells = (
+            item.job["model"],
+            f"{item.job['gpus']:,} x {item.job['cluster']}",
+            _layout(item.plan),
+            str(item.ranks),
+            *(_cell(_of(item.compared, names)) for names in QUANTITIES.values()),
+            f"{'failed, ' if item.code else ''}{item.seconds:.0f} s, {item.peak_bytes / GIB:.2f} GiB",
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -66,8 +66,14 @@ def launched(start: Start, folder: Path, python: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(start.command, cwd=folder, stdout=out, stderr=out, start_new_session=True,
-                                   env={**environment, "PATH": path, "MASTER_PORT": port, **start.environment})
+        process = subprocess.Popen(
+            start.command,
+            cwd=folder,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env={**environment, "PATH": path, "MASTER_PORT": port, **start.environment},
+        )
         try:
             status = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -123,8 +129,11 @@ def main(given: Sequence[str] | None = None) -> int:
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, case in enumerate(CASES):
-            formats = [name for name in case.formats if not arguments.only or any(
-                text == name or text in case.name for text in arguments.only)]
+            formats = [
+                name
+                for name in case.formats
+                if not arguments.only or any(text == name or text in case.name for text in arguments.only)
+            ]
             if "MEGATRON_PATH" not in os.environ and case.backend == "megatron" and case.formats[0] == "megatron":
                 print(f"{case.name}: left out: MEGATRON_PATH names no checkout of Megatron-LM", flush=True)
             elif formats:

@@ -113,8 +113,9 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
     if after is None:
         for count in wrong:
             why = "it hangs together with other words that would change as well"
-            progress = progress.lacking(Unplaced(count.option, f"{count.head}{count.number}".rpartition("=")[2], why,
-                                                 count.word.place))
+            progress = progress.lacking(
+                Unplaced(count.option, f"{count.head}{count.number}".rpartition("=")[2], why, count.word.place)
+            )
         return progress
     for words_now in after.said.others:
         if words_now not in draft.said.others:
@@ -148,11 +149,15 @@ def _following(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None
 
 def _at_use(draft: Draft, wrong: Sequence[Count], goal: Said) -> Draft | None:
     """Where the words stand, unless the scheduler's own number is one of them through a variable."""
-    if any(any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables)
-           for count in wrong):
+    if any(
+        any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables) for count in wrong
+    ):
         return None
-    edits = (_last(words.changed(replace(count.word, pieces=()), str(count.number), draft.texts))
-             for count in wrong if len(count.word.pieces) == 1 and count.word.pieces[0].variables)
+    edits = (
+        _last(words.changed(replace(count.word, pieces=()), str(count.number), draft.texts))
+        for count in wrong
+        if len(count.word.pieces) == 1 and count.word.pieces[0].variables
+    )
     plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
     every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
     return draft.tried([tuple(every)], lambda said: _own(said) == _own(goal))

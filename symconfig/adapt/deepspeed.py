@@ -79,8 +79,9 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     """Every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
     reading = draft.reading
     if reading.deepspeed is None:
-        raise InputError(Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here",
-                                 file=reading.file))
+        raise InputError(
+            Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
+        )
     check_program(reading, plan)
     if several(reading, tuple(TRAINER.values())):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
@@ -122,8 +123,13 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
         have = run(reading, plan.cluster, _asked(plan))
     except InputError:
         return KEYS[:-1]  # the last one has no keys to compare
-    wanted = {"micro": best.batch.micro, "global_batch": best.batch.global_, "tp": best.parallel.tp,
-              "cp": best.parallel.cp, "ep": best.parallel.ep}
+    wanted = {
+        "micro": best.batch.micro,
+        "global_batch": best.batch.global_,
+        "tp": best.parallel.tp,
+        "cp": best.parallel.cp,
+        "ep": best.parallel.ep,
+    }
     found = []
     for keys in KEYS:
         for field in keys.fields:

@@ -61,16 +61,25 @@ class Said:
     def launched(self, index: int, now: str) -> Self:
         """With another word of the launcher."""
         old = self.launcher[index]
-        runs = (replace(run, launcher=tuple(now if word == old and at == index else word
-                                            for at, word in enumerate(run.launcher))) for run in self.runs)
+        runs = (
+            replace(
+                run,
+                launcher=tuple(now if word == old and at == index else word for at, word in enumerate(run.launcher)),
+            )
+            for run in self.runs
+        )
         return replace(self, launcher=(*self.launcher[:index], now, *self.launcher[index + 1 :]), runs=tuple(runs))
 
     def exported(self, name: str, value: str) -> Self:
         """With this variable for all runs, wherever it is given."""
         environment = {**dict(self.environment), name: value}
         launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
-        return replace(self, environment=tuple(sorted(environment.items())), launcher=tuple(launcher),
-                       runs=tuple(run.exported(name, value) for run in self.runs))
+        return replace(
+            self,
+            environment=tuple(sorted(environment.items())),
+            launcher=tuple(launcher),
+            runs=tuple(run.exported(name, value) for run in self.runs),
+        )
 
     def configured(self, data: Any) -> Self:
         """With this DeepSpeed configuration for all runs that had the same."""
@@ -81,15 +90,20 @@ class Said:
         """Whether `after` says the same and this option once more, wherever it stands, in every run."""
         new = name, tuple(values)
         if len(self.runs) != len(after.runs) or not all(
-                run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)):
+            run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)
+        ):
             return False
         same = replace(after, runs=self.runs)
-        return any(replace(same, settings=_other(after.settings, index, None)) == self
-                   for index, item in enumerate(after.settings) if item == new)
+        return any(
+            replace(same, settings=_other(after.settings, index, None)) == self
+            for index, item in enumerate(after.settings)
+            if item == new
+        )
 
 
-def _other(settings: tuple[tuple[str, tuple[str, ...]], ...], index: int,
-           values: Sequence[str] | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _other(
+    settings: tuple[tuple[str, tuple[str, ...]], ...], index: int, values: Sequence[str] | None
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     now = () if values is None else ((settings[index][0], tuple(values)),)
     return (*settings[:index], *now, *settings[index + 1 :])
 

@@ -33,38 +33,80 @@ class Family:
 FAMILIES = (
     Family(("configuration.micro",), ("micro_batch_size", "batch_size"), "train"),
     Family(("configuration.global_batch",), ("global_batch_size",), "train"),
-    Family(("options.precision",), ("bf16", "fp16", "fp8", "fp8_recipe", "fp8_amax_history_len",
-                                    "fp8_amax_compute_algo", "fp4", "fp4_recipe"), None,
-           exclusive=("bf16", "fp16")),
-    Family(("options.grad_bytes",), ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16",
-                                     "megatron_fsdp_main_grads_dtype"), None),
+    Family(
+        ("options.precision",),
+        ("bf16", "fp16", "fp8", "fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp4", "fp4_recipe"),
+        None,
+        exclusive=("bf16", "fp16"),
+    ),
+    Family(
+        ("options.grad_bytes",),
+        ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "megatron_fsdp_main_grads_dtype"),
+        None,
+    ),
     Family(("configuration.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
     Family(("options.sequence_parallel",), ("sequence_parallel",)),
     Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
     Family(
-        ("configuration.pp", "configuration.vpp", "options.pipeline_layout", "options.first_stage_layers",
-         "options.last_stage_layers", "options.account_for_embedding", "options.account_for_loss"),
-        ("pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
-         "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers",
-         "decoder_last_pipeline_num_layers",
-         "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")),
+        (
+            "configuration.pp",
+            "configuration.vpp",
+            "options.pipeline_layout",
+            "options.first_stage_layers",
+            "options.last_stage_layers",
+            "options.account_for_embedding",
+            "options.account_for_loss",
+        ),
+        (
+            "pipeline_model_parallel_size",
+            "num_layers_per_virtual_pipeline_stage",
+            "num_virtual_stages_per_pipeline_rank",
+            "pipeline_model_parallel_layout",
+            "decoder_first_pipeline_num_layers",
+            "decoder_last_pipeline_num_layers",
+            "account_for_embedding_in_pipeline_split",
+            "account_for_loss_in_pipeline_split",
+        ),
+    ),
     Family(("options.microbatch_group_size",), ("microbatch_group_size_per_vp_stage",)),
     Family(("options.overlap.pp_p2p",), ("overlap_p2p_comm",)),
     Family(("configuration.cp", "options.cp_comm"), ("context_parallel_size", "cp_comm_type")),
     Family(("configuration.ep",), ("expert_model_parallel_size",)),
     Family(("configuration.etp",), ("expert_tensor_parallel_size",)),
-    Family(("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend",
-                                         "moe_enable_deepep")),
+    Family(
+        ("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep")
+    ),
     Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
-    Family(("options.zero_stage",), ("use_distributed_optimizer", "use_megatron_fsdp", "use_custom_fsdp",
-                                     "data_parallel_sharding_strategy", "gradient_accumulation_fusion",
-                                     "init_model_with_meta_device"), "ddp"),
+    Family(
+        ("options.zero_stage",),
+        (
+            "use_distributed_optimizer",
+            "use_megatron_fsdp",
+            "use_custom_fsdp",
+            "data_parallel_sharding_strategy",
+            "gradient_accumulation_fusion",
+            "init_model_with_meta_device",
+        ),
+        "ddp",
+    ),
     Family(("options.overlap.grad_reduce",), ("overlap_grad_reduce",), "ddp"),
     Family(("options.overlap.param_gather",), ("overlap_param_gather",), "ddp"),
-    Family(("options.optimizer_offload",), ("optimizer_cpu_offload", "optimizer_offload_fraction",
-                                            "use_precision_aware_optimizer"), "optimizer"),
-    Family(("options.recompute",), ("recompute_granularity", "recompute_method", "recompute_num_layers",
-                                    "recompute_modules", "recompute_activations", "moe_layer_recompute")),
+    Family(
+        ("options.optimizer_offload",),
+        ("optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
+        "optimizer",
+    ),
+    Family(
+        ("options.recompute",),
+        (
+            "recompute_granularity",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute_modules",
+            "recompute_activations",
+            "moe_layer_recompute",
+        ),
+    ),
     Family(("options.activation_offload",), ("fine_grained_activation_offloading", "offload_modules")),
 )
 BY_RANK, BY_LAYERS = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
@@ -103,8 +145,9 @@ def having(names: Namespace, dest: str) -> Setting | None:
     """The option that gives it, or that would if its value were one; of several the last."""
     flags = names.table.flags
     return names.setting(dest) or next(
-        (setting for setting in reversed(names.settings)
-         if setting.name in flags and flags[setting.name].dest == dest), None)
+        (setting for setting in reversed(names.settings) if setting.name in flags and flags[setting.name].dest == dest),
+        None,
+    )
 
 
 def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:

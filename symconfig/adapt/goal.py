@@ -74,9 +74,11 @@ class Goal:
             if why is not None:
                 found.append(self._hidden(flag.dest, setting.name, f"its value {why}", setting.place))
         for item in reading.unread:
-            found += [self._hidden(self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place)
-                      for name in (item.what.replace("=", " ").split() if item.matters else ())
-                      if name in self.table.flags and self.table.flags[name].dest in DECIDED]
+            found += [
+                self._hidden(self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place)
+                for name in (item.what.replace("=", " ").split() if item.matters else ())
+                if name in self.table.flags and self.table.flags[name].dest in DECIDED
+            ]
         return tuple(found)
 
     def _hidden(self, dest: str, name: str, why: str, place: Place) -> Hidden:
@@ -93,12 +95,16 @@ class Goal:
             have = self._meaning(names, gpus)
         except InputError:
             return unequal(names, self.wanted)
-        return [family for family in FAMILIES if family.meaning(have) != family.meaning(goal)
-                or sum(names[dest] is True for dest in family.exclusive) > 1]
+        return [
+            family
+            for family in FAMILIES
+            if family.meaning(have) != family.meaning(goal) or sum(names[dest] is True for dest in family.exclusive) > 1
+        ]
 
     def _meaning(self, names: Namespace, gpus: int) -> Run:
-        asked = Asked(model=self.plan.model, seq_length=self.plan.best.batch.seq_length,
-                      vocab_size=self.plan.model.vocab_size)
+        asked = Asked(
+            model=self.plan.model, seq_length=self.plan.best.batch.seq_length, vocab_size=self.plan.model.vocab_size
+        )
         return run(names, gpus, self.plan.cluster, asked)
 
 

@@ -22,9 +22,11 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
         if world.nodes is not None and world.nodes != nodes.count:
-            return progress.noted(f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
-                                  f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
-                                  "between which other links lie.")
+            return progress.noted(
+                f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
+                f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
+                "between which other links lie."
+            )
         return progress
     stops = guard.checks(progress.draft)
     progress = counted(progress, nodes)

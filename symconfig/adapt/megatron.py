@@ -29,9 +29,15 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     check(names, plan)
     differing = goal.differing(names, reading.world.gpus or goal.gpus)
     blocked = [family for family in FAMILIES if any(item.dest in family.dests for item in hidden)]
-    progress = Progress(draft, unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
-                        notes=tuple(f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is "
-                                    "not looked at." for item in reading.unread if item.matters))
+    progress = Progress(
+        draft,
+        unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
+        notes=tuple(
+            f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is not looked at."
+            for item in reading.unread
+            if item.matters
+        ),
+    )
     if apart(reading, goal.table):
         for wish in wishes(names, goal.wanted, differing):
             progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
@@ -56,8 +62,13 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
         if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in told:
             said = " ".join((setting.name, *(word.text for word in setting.values)))
             progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
-    off = [_option(goal, family) for family in FAMILIES if recipe is not None and not any(
-        goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests) and _switch(goal, family)]
+    off = [
+        _option(goal, family)
+        for family in FAMILIES
+        if recipe is not None
+        and not any(goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)
+        and _switch(goal, family)
+    ]
     if off:
         progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
     return progress
@@ -106,8 +117,12 @@ def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Names
         return Change(wish.option, None, wish.now, new.place)
     gone = wish.values is None or not setting.values
     first = having(before, wish.dest)
-    return Change(setting.name, " ".join(word.text for word in setting.values), None if gone else wish.now,
-                  (first or setting).place)
+    return Change(
+        setting.name,
+        " ".join(word.text for word in setting.values),
+        None if gone else wish.now,
+        (first or setting).place,
+    )
 
 
 def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
@@ -116,8 +131,10 @@ def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> 
         return progress
     names = _variables(was)
     if names:
-        return progress.noted(f"{now.place}: {now.spelled} does not follow ${names[0]} any more, which other words of "
-                              "the script have as well and which keeps its value.")
+        return progress.noted(
+            f"{now.place}: {now.spelled} does not follow ${names[0]} any more, which other words of "
+            "the script have as well and which keeps its value."
+        )
     return progress
 
 
@@ -157,12 +174,20 @@ def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         there = next((each for dest in family.dests if (each := having(names_now, dest)) is not None), None)
         if options:
             now = " ".join(word.text for word in options[0].values)
-            progress = progress.lacking(Unplaced(options[0].name, now, "all options together still mean something else",
-                                                 None if there is None else there.place))
+            progress = progress.lacking(
+                Unplaced(
+                    options[0].name,
+                    now,
+                    "all options together still mean something else",
+                    None if there is None else there.place,
+                )
+            )
         elif there is not None:
-            progress = progress.lacking(Unplaced(there.name, None, "with it all options together still mean something "
-                                                                   "else", there.place))
+            progress = progress.lacking(
+                Unplaced(there.name, None, "with it all options together still mean something else", there.place)
+            )
         elif not progress.unplaced:  # else it follows from what was not placed
-            progress = progress.lacking(Unplaced(_option(goal, family), "as the plan has it",
-                                                 "it follows from other options here"))
+            progress = progress.lacking(
+                Unplaced(_option(goal, family), "as the plan has it", "it follows from other options here")
+            )
     return progress

@@ -68,19 +68,37 @@ class Adapted:
     @property
     def diff(self) -> str:
         """All that changes, as `diff -u` prints it."""
-        return "".join(unified(text.file, text.data, self.files[text.file])
-                       for text in self.reading.texts if text.file in self.files)
+        return "".join(
+            unified(text.file, text.data, self.files[text.file])
+            for text in self.reading.texts
+            if text.file in self.files
+        )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
         """The contract of --json. written: whether the files have it now."""
         return {
             "schema": SCHEMA,
             "file": self.reading.file,
-            "changes": [{"option": change.option, "from": change.was, "to": change.now, "file": change.place.file,
-                         "line": change.place.line} for change in self.changes],
-            "unplaced": [{"option": item.option, "to": item.now, "why": item.why,
-                          "file": None if item.place is None else item.place.file,
-                          "line": None if item.place is None else item.place.line} for item in self.unplaced],
+            "changes": [
+                {
+                    "option": change.option,
+                    "from": change.was,
+                    "to": change.now,
+                    "file": change.place.file,
+                    "line": change.place.line,
+                }
+                for change in self.changes
+            ],
+            "unplaced": [
+                {
+                    "option": item.option,
+                    "to": item.now,
+                    "why": item.why,
+                    "file": None if item.place is None else item.place.file,
+                    "line": None if item.place is None else item.place.line,
+                }
+                for item in self.unplaced
+            ],
             "notes": list(self.notes),
             "diff": self.diff,
             "written": written,

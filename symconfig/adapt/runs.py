@@ -27,15 +27,20 @@ def several(reading: Reading, names: Collection[str]) -> bool:
 
 
 def _said(reading: Reading, names: Collection[str]) -> object:
-    said = {setting.name: [(word.text, word.unknown) for word in setting.values]
-            for setting in reading.settings if setting.name in names}
+    said = {
+        setting.name: [(word.text, word.unknown) for word in setting.values]
+        for setting in reading.settings
+        if setting.name in names
+    }
     return said, reading.deepspeed.data if reading.deepspeed is not None else None
 
 
 def why_apart(reading: Reading) -> str:
     """Words that follow "because"."""
-    return (f"{_program(reading)} is started {len(reading.runs) + 1} times with different values "
-            f"({_places(reading)}), and the plan is for one of them")
+    return (
+        f"{_program(reading)} is started {len(reading.runs) + 1} times with different values "
+        f"({_places(reading)}), and the plan is for one of them"
+    )
 
 
 def _program(reading: Reading) -> str:
@@ -55,25 +60,36 @@ def noted(progress: Progress) -> Progress:
         return progress
     reading = progress.draft.reading
     if reading.runs:
-        progress = progress.noted(f"{_program(reading)} is started {len(reading.runs) + 1} times ({_places(reading)}); "
-                                  "all of them say the same of what the plan decides, and are changed alike.")
+        progress = progress.noted(
+            f"{_program(reading)} is started {len(reading.runs) + 1} times ({_places(reading)}); "
+            "all of them say the same of what the plan decides, and are changed alike."
+        )
     again = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
     for item in reading.unread:
         if item.why.startswith("is another program") and not (reading.runs and item.place.line in again):
             progress = progress.noted(f"{item.place}: {item.what} {item.why}; it is left as it is.")
     for file in progress.draft.files:
         if file != reading.file:
-            progress = progress.noted(f"{file} is changed as well: whatever else sources or names it gets the plan's "
-                                      "values, too.")
+            progress = progress.noted(
+                f"{file} is changed as well: whatever else sources or names it gets the plan's values, too."
+            )
     return progress
 
 
 def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
     """The option, and the same one of the other runs."""
     said = [word.text for word in setting.values]
-    found = (next((each for each in reversed(run.settings)
-                   if each.name == setting.name and [word.text for word in each.values] == said), None)
-             for run in reading.runs)
+    found = (
+        next(
+            (
+                each
+                for each in reversed(run.settings)
+                if each.name == setting.name and [word.text for word in each.values] == said
+            ),
+            None,
+        )
+        for run in reading.runs
+    )
     return setting, *(each for each in found if each is not None)
 
 

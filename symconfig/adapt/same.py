@@ -51,8 +51,14 @@ def check_program(reading: Reading, plan: Plan) -> None:
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
     theirs = meaning(plan.model)
     for field in (each for each in differing(mine, theirs) if each not in _OPEN):
-        yield Problem(f"is not that of the plan's model, {plan.model.name}", file=file, field=field,
-                      got=_shown(mine.get(field)), need=_shown(theirs.get(field)), hint="a plan for this model")
+        yield Problem(
+            f"is not that of the plan's model, {plan.model.name}",
+            file=file,
+            field=field,
+            got=_shown(mine.get(field)),
+            need=_shown(theirs.get(field)),
+            hint="a plan for this model",
+        )
 
 
 def _shown(value: object) -> str:

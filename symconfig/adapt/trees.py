@@ -69,8 +69,11 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
     elif alone and _quiet(data, span.value.end):
         end = _line_end(data, span.value.end)
         at = tree.text.place(span.value.end, span.value.end)
-        yield (Edit(at, f",{new_line}{entry}"),) if end == span.value.end else (
-            Edit(at, ","), Edit(tree.text.place(end, end), f"{new_line}{entry}"))
+        yield (
+            (Edit(at, f",{new_line}{entry}"),)
+            if end == span.value.end
+            else (Edit(at, ","), Edit(tree.text.place(end, end), f"{new_line}{entry}"))
+        )
     else:
         yield (Edit(tree.text.place(span.value.end, span.value.end), f",{new_line}{entry}"),)
 
@@ -103,15 +106,19 @@ def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
 
 def path_at(tree: Tree, place: Place) -> KeyPath | None:
     """The path of the value or key that stands there, the innermost."""
-    found = [path for path, span in tree.spans.items()
-             if span.value.start <= place.start < span.value.end
-             or (span.key is not None and span.key.start <= place.start < span.key.end)]
+    found = [
+        path
+        for path, span in tree.spans.items()
+        if span.value.start <= place.start < span.value.end
+        or (span.key is not None and span.key.start <= place.start < span.key.end)
+    ]
     return max(found, key=len, default=None)
 
 
 def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
-    found = {str(path[-1]): span for path, span in tree.spans.items()
-             if len(path) == len(parent) + 1 and path[:-1] == parent}
+    found = {
+        str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
+    }
     return dict(sorted(found.items(), key=lambda item: item[1].value.start))
 
 

@@ -27,8 +27,12 @@ NEMO = {
     "overlap_grad_reduce": "overlap_grad_sync",
     "overlap_param_gather": "overlap_param_sync",
 }
-AT_TOP = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "use_distributed_optimizer",
-          "num_layers_per_virtual_pipeline_stage")
+AT_TOP = (
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "use_distributed_optimizer",
+    "num_layers_per_virtual_pipeline_stage",
+)
 UNREAD = ("num_virtual_stages_per_pipeline_rank",)
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
@@ -126,8 +130,10 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     def right(after: Said) -> bool:
         return before.gained(wish.option, values, after)
 
-    ways = chain.from_iterable(together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
-                              for anchor in _anchors(draft, names, wish))
+    ways = chain.from_iterable(
+        together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+        for anchor in _anchors(draft, names, wish)
+    )
     return draft.tried(ways, right)
 
 
@@ -137,8 +143,12 @@ def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iter
     path = trees.path_at(tree, anchor.place) if tree is not None else None
     if tree is not None and path:
         key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
-        yield from (way for there in tree.spans if there[-1:] == (key,)  # it is there, and says no
-                    for way in trees.changed(tree, there, _data(names, wish)))
+        yield from (
+            way
+            for there in tree.spans
+            if there[-1:] == (key,)  # it is there, and says no
+            for way in trees.changed(tree, there, _data(names, wish))
+        )
         if _belongs(draft, path, wish):
             yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
     elif tree is not None:
@@ -164,9 +174,11 @@ def _key(draft: Draft, dest: str) -> str:
     reading = draft.reading
     if reading.format != "overrides":
         return dest
-    older = any(part in NEMO.values() or part == "trainer" for path in (reading.tree.spans if reading.tree else ())
-                for part in path) or any(setting.spelled.rpartition(".")[2] in NEMO.values()
-                                         for setting in reading.settings)
+    older = any(
+        part in NEMO.values() or part == "trainer"
+        for path in (reading.tree.spans if reading.tree else ())
+        for part in path
+    ) or any(setting.spelled.rpartition(".")[2] in NEMO.values() for setting in reading.settings)
     return NEMO.get(dest, BRIDGE.get(dest, dest)) if older else BRIDGE.get(dest, dest)
 
 

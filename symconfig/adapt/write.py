@@ -44,8 +44,14 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 def _staged(path: Path, data: bytes, before: bytes, root: Path) -> _Staged:
     if path.is_symlink() and leads_out(path, root):
-        raise InputError(Problem(f"is a link that leads out of {root}, and is not followed to write", file=str(path),
-                                 got=str(path.resolve()), hint="adapt the file that it points to"))
+        raise InputError(
+            Problem(
+                f"is a link that leads out of {root}, and is not followed to write",
+                file=str(path),
+                got=str(path.resolve()),
+                hint="adapt the file that it points to",
+            )
+        )
     target = path.resolve(strict=True)
     if target.read_bytes() != before:
         raise InputError(Problem("has changed since it was read", file=str(path), hint="the same command again"))

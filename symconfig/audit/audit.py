@@ -117,8 +117,14 @@ def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
     if not found.reading.complete:
         dark = sum(item.matters for item in found.reading.unread)
         what = "is not predicted: not all of its arguments are known"
-        result.append(Problem(what, file=found.reading.file, got=f"{dark} unread place{'s' * (dark != 1)}",
-                              hint="--set NAME=VALUE for the variables, or -- OPTIONS for what \"$@\" brings"))
+        result.append(
+            Problem(
+                what,
+                file=found.reading.file,
+                got=f"{dark} unread place{'s' * (dark != 1)}",
+                hint='--set NAME=VALUE for the variables, or -- OPTIONS for what "$@" brings',
+            )
+        )
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if found.gpus is None:

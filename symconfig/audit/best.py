@@ -16,8 +16,7 @@ _PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, wh
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """job: that the run is an answer to. Raises InfeasibleError when nothing fits, InputError for what can never run.
-    """
+    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError where nothing fits, or InputError."""
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=1, framework=framework)
 
@@ -26,5 +25,6 @@ def willing(framework: Framework, architecture: str) -> Framework:
     """The framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
     usual, mine = habits(framework.name, architecture).hide, framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
-    return replace(framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False,
-                   microbatch_group=0)
+    return replace(
+        framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False, microbatch_group=0
+    )

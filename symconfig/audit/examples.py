@@ -27,5 +27,5 @@ def reading(rule: Rule[object]) -> Reading:
     if rule.example.startswith("--"):
         return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
     command = rule.example.rstrip()
-    end = rule.example[len(command):] or "\n"
+    end = rule.example[len(command) :] or "\n"
     return read_bash(Text(FILE, f"{command} {BASE}{end}".encode())).reading

@@ -20,11 +20,14 @@ MEMORY: Rules[Judged] = Rules()
 
 
 @MEMORY.rule(
-    "out-of-memory", "error", "A stage needs more memory than its GPUs have",
+    "out-of-memory",
+    "error",
+    "A stage needs more memory than its GPUs have",
     "The peak of what PyTorch allocates on the fullest stage, with what its allocator holds back and what CUDA and "
     "NCCL take, is more than the GPU's memory without the margin (--memory-margin). It is predicted, by the model that "
     "the planner uses, whose error is stated beside it.",
-    EXAMPLE.format(seq=8192))
+    EXAMPLE.format(seq=8192),
+)
 def _overflows(judged: Judged) -> Iterator[Problem]:
     over, plan = judged.overfull, judged.plan
     predicted = plan.best.predicted
@@ -36,23 +39,32 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
     parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
-    yield Problem(f"runs out of memory on {where}{others}", field="memory",
-                  got=f"{gib(plan.best.stages[worst].peak_bytes + fixed)} GiB, of which {most}",
-                  need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB")
+    yield Problem(
+        f"runs out of memory on {where}{others}",
+        field="memory",
+        got=f"{gib(plan.best.stages[worst].peak_bytes + fixed)} GiB, of which {most}",
+        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
+    )
 
 
 @MEMORY.rule(
-    "little-room", "warning", "The prediction of memory is closer to the limit than it is sure",
+    "little-room",
+    "warning",
+    "The prediction of memory is closer to the limit than it is sure",
     "It fits, but nine in ten measured runs lie within an interval around the prediction whose upper end is more than "
     "the GPU has.",
-    EXAMPLE.format(seq=5120))
+    EXAMPLE.format(seq=5120),
+)
 def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
-        yield Problem("may run out of memory", field="memory",
-                      got=f"{gib(plan.best.predicted.device_bytes)} GiB, likely up to {gib(high)} GiB",
-                      need=f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB")
+        yield Problem(
+            "may run out of memory",
+            field="memory",
+            got=f"{gib(plan.best.predicted.device_bytes)} GiB, likely up to {gib(high)} GiB",
+            need=f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB",
+        )
 
 
 RULES = tuple(MEMORY.entered)
@@ -61,5 +73,6 @@ RULES = tuple(MEMORY.entered)
 def findings(judged: Judged, reading: Reading) -> list[Finding]:
     """Every rule that is broken, placed at the program that is started."""
     place = reading.program.place if reading.program is not None else reading.texts[0].place(0, 0)
-    return [Finding(rule.name, rule.severity, placed(problem, place))
-            for rule in RULES for problem in rule.check(judged)]
+    return [
+        Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(judged)
+    ]

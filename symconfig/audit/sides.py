@@ -26,9 +26,17 @@ from symconfig.targets import DEEPSPEED_RELEASE
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 _OF_A_RECIPE = (
-    ("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("context_parallel_size",),
-    ("micro_batch_size",), ("global_batch_size",), ("seq_length",), ("bf16", "fp16"), ("use_distributed_optimizer",),
-    ("overlap_grad_reduce",), ("sequence_parallel",), ("recompute_granularity",),
+    ("tensor_model_parallel_size",),
+    ("pipeline_model_parallel_size",),
+    ("context_parallel_size",),
+    ("micro_batch_size",),
+    ("global_batch_size",),
+    ("seq_length",),
+    ("bf16", "fp16"),
+    ("use_distributed_optimizer",),
+    ("overlap_grad_reduce",),
+    ("sequence_parallel",),
+    ("recompute_granularity",),
 )
 
 
@@ -130,8 +138,14 @@ class MegatronSide:
         word = self.reading.recipe
         assert word is not None, "is asked for of a recipe"
         place = word.place
-        return Problem(f"decides what its overrides leave open, and symconfig does not read it: {what}", place.file,
-                       place.line, place.column, f"the recipe {word.text}", hint=hint)
+        return Problem(
+            f"decides what its overrides leave open, and symconfig does not read it: {what}",
+            place.file,
+            place.line,
+            place.column,
+            f"the recipe {word.text}",
+            hint=hint,
+        )
 
 
 class ForkSide(MegatronSide):
@@ -151,8 +165,9 @@ class ForkSide(MegatronSide):
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
-        return deepspeed_rules.findings(facts) + [found for found in super().findings(cluster)
-                                                  if found.rule not in deepspeed_rules.IN_PLACE_OF]
+        return deepspeed_rules.findings(facts) + [
+            found for found in super().findings(cluster) if found.rule not in deepspeed_rules.IN_PLACE_OF
+        ]
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.asked)

@@ -101,8 +101,9 @@ class _Walk:
 
 def _same(one: State, other: State) -> bool:
     """Neither time nor memory changes."""
-    return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(one.device_bytes, other.device_bytes,
-                                                                      rel_tol=1e-6)
+    return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
+        one.device_bytes, other.device_bytes, rel_tol=1e-6
+    )
 
 
 def _runs(found: Found) -> bool:
@@ -131,12 +132,17 @@ def _meant(c: Configuration) -> Configuration:
     if c.zero == 0:
         framework = replace(framework, gathers_apart=False, demanded_gathers=False)
     if c.dp * c.cp == 1:
-        framework = replace(framework, gathers_apart=False, demanded_gathers=False,
-                            hide=replace(framework.hide, data=0.0))
+        framework = replace(
+            framework, gathers_apart=False, demanded_gathers=False, hide=replace(framework.hide, data=0.0)
+        )
     if c.vpp == 1:
         framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
-    return replace(c, framework=framework, sequence_parallel=c.sequence_parallel and c.tp > 1,
-                   cp_comm=c.cp_comm if c.cp > 1 else "p2p")
+    return replace(
+        c,
+        framework=framework,
+        sequence_parallel=c.sequence_parallel and c.tp > 1,
+        cp_comm=c.cp_comm if c.cp > 1 else "p2p",
+    )
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
@@ -177,8 +183,11 @@ def _said(now: Configuration, then: Configuration) -> Iterator[str]:
 def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
     for what, before, after in (
         ("the gradients' reduction", now.hide.data, then.hide.data),
-        ("the gather of new weights", 0.0 if now.gathers_apart else now.hide.data,
-         0.0 if then.gathers_apart else then.hide.data),
+        (
+            "the gather of new weights",
+            0.0 if now.gathers_apart else now.hide.data,
+            0.0 if then.gathers_apart else then.hide.data,
+        ),
         ("the pipeline's messages", now.hide.pp, then.hide.pp),
         ("the experts' all-to-all", now.hide.experts, then.hide.experts),
     ):

@@ -10,5 +10,17 @@ from symconfig.checkpoint.loadable import loadable, of_folder
 from symconfig.checkpoint.read import exists, read
 from symconfig.checkpoint.verdict import Loadable, Reason, Step, Verdict
 
-__all__ = ["Checkpoint", "Loadable", "Reason", "Saving", "Step", "Verdict", "exists", "kinds", "loadable", "of_folder",
-           "read", "savings"]
+__all__ = [
+    "Checkpoint",
+    "Loadable",
+    "Reason",
+    "Saving",
+    "Step",
+    "Verdict",
+    "exists",
+    "kinds",
+    "loadable",
+    "of_folder",
+    "read",
+    "savings",
+]

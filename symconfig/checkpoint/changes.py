@@ -36,6 +36,7 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
     def enter(find: Finding) -> Finding:
         FACTS[name] = Fact(name, does, find)
         return find
+
     return enter
 
 
@@ -71,8 +72,10 @@ def _replicas(old: Plan, new: Plan) -> str:
 
 @fact("stages", "layers lie on other stages")
 def _stages(old: Plan, new: Plan) -> str:
-    places = [tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
-              for plan in (old, new)]
+    places = [
+        tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
+        for plan in (old, new)
+    ]
     return "layers on other stages" if places[0] != places[1] else ""
 
 
@@ -163,8 +166,9 @@ def _gradients(old: Plan, new: Plan) -> str:
 
 @fact("offload", "another share of the optimizer's state on the host")
 def _offload(old: Plan, new: Plan) -> str:
-    return _other("share of the optimizer on the host", old.best.options.optimizer_offload,
-                  new.best.options.optimizer_offload)
+    return _other(
+        "share of the optimizer on the host", old.best.options.optimizer_offload, new.best.options.optimizer_offload
+    )
 
 
 @fact("framework", "another framework")
@@ -182,8 +186,11 @@ def _into_deepspeed(old: Plan, new: Plan) -> str:
     return "DeepSpeed" if new.best.target.backend == "deepspeed" else ""
 
 
-@fact("rng-grid", "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
-                  "another number of them")
+@fact(
+    "rng-grid",
+    "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
+    "another number of them",
+)
 def _rng_grid(old: Plan, new: Plan) -> str:
     return _other("states of a stage's generators", *map(_rng_states, (old, new)))
 
@@ -217,8 +224,10 @@ def _numbers(release: str) -> tuple[int, ...]:
 def _padding(old: Plan, new: Plan) -> str:
     if any(plan.best.target.backend != "megatron" for plan in (old, new)):
         return ""
-    return _other("rows of the padded vocabulary", *(
-        MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in (old, new)))
+    return _other(
+        "rows of the padded vocabulary",
+        *(MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in (old, new)),
+    )
 
 
 @fact("global-batch", "another global batch size")
@@ -243,9 +252,12 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
         if said := _other(name, getattr(mine, name), getattr(theirs, name)):
             yield said
     for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
-        counted = [(getattr(plan.job.training, name) or plan.job.training.train_iters) * plan.best.batch.global_
-                   if name == "lr_decay_iters" else getattr(plan.job.training, name) * plan.best.batch.global_
-                   for plan in (old, new)]
+        counted = [
+            (getattr(plan.job.training, name) or plan.job.training.train_iters) * plan.best.batch.global_
+            if name == "lr_decay_iters"
+            else getattr(plan.job.training, name) * plan.best.batch.global_
+            for plan in (old, new)
+        ]
         if said := _other(f"{name} x global batch", *counted):
             yield said
 

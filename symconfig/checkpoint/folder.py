@@ -50,9 +50,18 @@ class Checkpoint:
         return table().formats[self.kind.partition(":")[0]].framework
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "folder": str(self.folder), "data": str(self.data), "size_bytes": self.size_bytes,
-                "iteration": self.iteration, "since": self.since, "until": self.until, "degrees": dict(self.degrees),
-                "says": dict(self.says), "notes": list(self.notes)}
+        return {
+            "kind": self.kind,
+            "folder": str(self.folder),
+            "data": str(self.data),
+            "size_bytes": self.size_bytes,
+            "iteration": self.iteration,
+            "since": self.since,
+            "until": self.until,
+            "degrees": dict(self.degrees),
+            "says": dict(self.says),
+            "notes": list(self.notes),
+        }
 
 
 def size_bytes(folder: Path) -> int:
@@ -68,8 +77,11 @@ def shown(names: list[str]) -> str:
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
     """Of those entries that are whole numbers, by other names."""
-    return {ours: value for ours, theirs in names.items()
-            if isinstance(value := says.get(theirs), int) and not isinstance(value, bool)}
+    return {
+        ours: value
+        for ours, theirs in names.items()
+        if isinstance(value := says.get(theirs), int) and not isinstance(value, bool)
+    }
 
 
 def text(path: Path) -> str:

@@ -23,8 +23,17 @@ OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank
 UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes the second after the tensors
 NUMBER = re.compile(r"(\d+)$")
 DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
-SAID = ("global_steps", "global_samples", "skipped_steps", "zero_stage", "train_batch_size",
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "step", "sequences")
+SAID = (
+    "global_steps",
+    "global_samples",
+    "skipped_steps",
+    "zero_stage",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "step",
+    "sequences",
+)
 STAGE = "stage"  # of ds_config's zero_optimization
 SHOWN = 3  # ranks without a file that an error names
 # What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
@@ -47,11 +56,19 @@ def read_root(root: Path) -> Checkpoint:
     data = root / tag
     if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
         there = shown(sorted(path.name for path in root.iterdir() if path.is_dir() and is_tag(path)))
-        raise InputError(Problem(f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
-                                 file=str(pointer), got=there or "no folder with a checkpoint"))
+        raise InputError(
+            Problem(
+                f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
+                file=str(pointer),
+                got=there or "no folder with a checkpoint",
+            )
+        )
     other = root / LATEST_UNIVERSAL
-    notes = [f"{other.read_text(encoding='utf-8', errors='replace').strip()[:60]} beside it is a universal checkpoint"
-             ] if other.is_file() and not universal else []
+    notes = (
+        [f"{other.read_text(encoding='utf-8', errors='replace').strip()[:60]} beside it is a universal checkpoint"]
+        if other.is_file() and not universal
+        else []
+    )
     return read_tag(data, root, tuple(notes))
 
 
@@ -61,15 +78,31 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
     if not states:
-        raise InputError(Problem("is not whole: it has no model states", file=str(data), got=shown(names) or "nothing",
-                                 need="mp_rank_00_model_states.pt"))
+        raise InputError(
+            Problem(
+                "is not whole: it has no model states",
+                file=str(data),
+                got=shown(names) or "nothing",
+                need="mp_rank_00_model_states.pt",
+            )
+        )
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived_file(data / states[0], CLIENT)
     wrote = said if isinstance(said := says.get("ds_version"), str) else None
-    found = checked(Checkpoint(
-        "universal" if universal else "deepspeed", folder, data, size_bytes(data), _iteration(says, data),
-        wrote, wrote, numbers(says, DEGREES) or _degrees(names),
-        {name: says[name] for name in SAID if name in says}, notes))
+    found = checked(
+        Checkpoint(
+            "universal" if universal else "deepspeed",
+            folder,
+            data,
+            size_bytes(data),
+            _iteration(says, data),
+            wrote,
+            wrote,
+            numbers(says, DEGREES) or _degrees(names),
+            {name: says[name] for name in SAID if name in says},
+            notes,
+        )
+    )
     if universal:
         _converted(data)
     else:
@@ -97,8 +130,14 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
 def _converted(data: Path) -> None:
     """Raises InputError where ds_to_universal.py did not come to what it writes behind the tensors."""
     if not (data / UNIVERSAL / GROUPS).is_file():
-        raise InputError(Problem("is not whole: the conversion did not end", file=str(data),
-                                 got=f"no {UNIVERSAL}/{GROUPS}", hint="convert again"))
+        raise InputError(
+            Problem(
+                "is not whole: the conversion did not end",
+                file=str(data),
+                got=f"no {UNIVERSAL}/{GROUPS}",
+                hint="convert again",
+            )
+        )
     demand(data, [data / UNIVERSAL / GROUPS])
 
 
@@ -111,7 +150,17 @@ def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -
         replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))
         if len(there) == replicas * ranks:
             continue
-        gaps = (f"rank {replica} of dp, {rank} of tp" for replica in range(replicas) for rank in range(ranks)
-                if (replica, rank) not in there)
-        raise InputError(Problem(f"is not whole: {what} of some ranks are missing", file=str(data),
-                                 got=f"none of {'; '.join(islice(gaps, SHOWN))}", need=f"{replicas} x {ranks} files"))
+        gaps = (
+            f"rank {replica} of dp, {rank} of tp"
+            for replica in range(replicas)
+            for rank in range(ranks)
+            if (replica, rank) not in there
+        )
+        raise InputError(
+            Problem(
+                f"is not whole: {what} of some ranks are missing",
+                file=str(data),
+                got=f"none of {'; '.join(islice(gaps, SHOWN))}",
+                need=f"{replicas} x {ranks} files",
+            )
+        )

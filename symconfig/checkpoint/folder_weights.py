@@ -43,8 +43,9 @@ def read_model(folder: Path) -> Checkpoint:
     else:
         named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
         if not named:
-            raise InputError(Problem("has no weights", file=str(folder), got=f"{CONFIG} alone",
-                                     need=" or ".join((*INDEXES, *WHOLE))))
+            raise InputError(
+                Problem("has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE)))
+            )
     demand(folder, [folder / name for name in named])
     return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_said(config, SAID))
 
@@ -54,8 +55,9 @@ def read_adapter(folder: Path) -> Checkpoint:
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:
-        raise InputError(Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone",
-                                 need=" or ".join(ADAPTERS)))
+        raise InputError(
+            Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
+        )
     demand(folder, [folder / name for name in named])
     return Checkpoint("peft", folder, folder, size_bytes(folder), says=_said(config, ADAPTER_SAID))
 

@@ -45,7 +45,9 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
     release = plan.best.target.version
     return Saving(str(unasked)), *(
         Saving(str(Kind(unasked.format, name)), way.options, way.costs, way.source)
-        for name, way in ways.items() if way.options and between(release, way.since, way.until))
+        for name, way in ways.items()
+        if way.options and between(release, way.since, way.until)
+    )
 
 
 def written(plan: Plan) -> Kind:
@@ -75,16 +77,34 @@ def named(name: str | None, plan: Plan) -> Kind:
     framework, release = plan.best.target.backend, plan.best.target.version
     fits = [word for word, entry in known.items() if framework in entry.framework]
     if first not in fits:
-        raise InputError(Problem("is no checkpoint of this framework", field="kind", got=repr(name),
-                                 need=f"one of {', '.join(fits)} for {framework}"))
+        raise InputError(
+            Problem(
+                "is no checkpoint of this framework",
+                field="kind",
+                got=repr(name),
+                need=f"one of {', '.join(fits)} for {framework}",
+            )
+        )
     entry = known[first]
     if not between(release, entry.since, entry.until):
-        raise InputError(Problem(f"is not written by {framework} {release}", field="kind", got=repr(name),
-                                 need=" to ".join(filter(None, (entry.since, entry.until)))))
+        raise InputError(
+            Problem(
+                f"is not written by {framework} {release}",
+                field="kind",
+                got=repr(name),
+                need=" to ".join(filter(None, (entry.since, entry.until))),
+            )
+        )
     ways = _ways(entry, release)
     if optimizer and optimizer not in ways:
-        raise InputError(Problem(f"{framework} {release} does not hold the optimizer so", field="kind", got=repr(name),
-                                 need=f"one of {', '.join(ways)}" if ways else first))
+        raise InputError(
+            Problem(
+                f"{framework} {release} does not hold the optimizer so",
+                field="kind",
+                got=repr(name),
+                need=f"one of {', '.join(ways)}" if ways else first,
+            )
+        )
     return Kind(first, optimizer or (_optimizer(plan) if entry.optimizer else ""))
 
 

@@ -32,7 +32,10 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
         return () if level is Verdict.NO else way(checkpoint.format, wanted, old, new)
 
     return Loadable(
-        kind=str(checkpoint), verdict=verdict, otherwise=otherwise, how=steps(verdict),
+        kind=str(checkpoint),
+        verdict=verdict,
+        otherwise=otherwise,
+        how=steps(verdict),
         otherwise_how=steps(otherwise) if verdict is Verdict.CONVERTED else (),
         lost=_lost(telling),
         reasons=tuple(Reason(rule.says.format(changed=_changed(rule, changed)), rule.source) for rule in telling),
@@ -51,11 +54,13 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
         return False
     if "framework" in changed and not rule.across and "framework" not in (*rule.any_of, *rule.all_of):
         return False
-    return (between(old.best.target.version, rule.written_since, rule.written_until)
-            and between(new.best.target.version, rule.read_since, rule.read_until)
-            and (not rule.any_of or any(name in changed for name in rule.any_of))
-            and all(name in changed for name in rule.all_of)
-            and not any(name in changed for name in rule.none_of))
+    return (
+        between(old.best.target.version, rule.written_since, rule.written_until)
+        and between(new.best.target.version, rule.read_since, rule.read_until)
+        and (not rule.any_of or any(name in changed for name in rule.any_of))
+        and all(name in changed for name in rule.all_of)
+        and not any(name in changed for name in rule.none_of)
+    )
 
 
 def _asked(rule: Rule, level: Verdict) -> tuple[str, ...]:

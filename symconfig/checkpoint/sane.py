@@ -12,13 +12,34 @@ from symconfig.errors import InputError, Problem
 RANKS, SIZE, COUNT = 2**24, 2**40, 2**62  # at most: of a parallel degree, of one dimension, of what a run has seen
 # Names of numbers and the least they can be; the degrees are at least 1.
 SIZES = {
-    "num_layers": 1, "num_hidden_layers": 1, "hidden_size": 1, "ffn_hidden_size": 1, "num_attention_heads": 1,
-    "num_query_groups": 1, "num_experts": 0, "mtp_num_layers": 0, "vocab_size": 1, "padded_vocab_size": 1, "r": 1,
-    "max_position_embeddings": 1, "seq_length": 1, "micro_batch_size": 1, "global_batch_size": 1,
-    "train_batch_size": 1, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+    "num_layers": 1,
+    "num_hidden_layers": 1,
+    "hidden_size": 1,
+    "ffn_hidden_size": 1,
+    "num_attention_heads": 1,
+    "num_query_groups": 1,
+    "num_experts": 0,
+    "mtp_num_layers": 0,
+    "vocab_size": 1,
+    "padded_vocab_size": 1,
+    "r": 1,
+    "max_position_embeddings": 1,
+    "seq_length": 1,
+    "micro_batch_size": 1,
+    "global_batch_size": 1,
+    "train_batch_size": 1,
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 1,
 }
-COUNTS = ("train_iters", "consumed_train_samples", "global_steps", "global_samples", "skipped_steps", "step",
-          "sequences")
+COUNTS = (
+    "train_iters",
+    "consumed_train_samples",
+    "global_steps",
+    "global_samples",
+    "skipped_steps",
+    "step",
+    "sequences",
+)
 
 
 def checked(found: Checkpoint) -> Checkpoint:
@@ -34,8 +55,12 @@ def checked(found: Checkpoint) -> Checkpoint:
     if isinstance(rate, int | float) and not (isfinite(rate) and rate >= 0):
         problems.append(("lr", str(rate), "a finite learning rate, at least 0"))
     if problems:
-        raise InputError([Problem("says of its run what none can have", file=str(found.data), field=name, got=got,
-                                  need=need) for name, got, need in problems])
+        raise InputError(
+            [
+                Problem("says of its run what none can have", file=str(found.data), field=name, got=got, need=need)
+                for name, got, need in problems
+            ]
+        )
     return found
 
 

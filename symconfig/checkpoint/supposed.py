@@ -12,10 +12,16 @@ from symconfig.plan import Parallel, Plan, Target
 from symconfig.targets import DEEPSPEED_RELEASE, ZERO_STAGES, ZeroStage
 
 # A model's fields, and their names in Megatron-LM's arguments or in config.json.
-SIZES = (("num_hidden_layers", "num_layers"), ("hidden_size", "hidden_size"), ("intermediate_size", "ffn_hidden_size"),
-         ("num_attention_heads", "num_attention_heads"), ("num_key_value_heads", "num_query_groups"),
-         ("num_nextn_predict_layers", "mtp_num_layers"), ("num_hidden_layers", "num_hidden_layers"),
-         ("vocab_size", "vocab_size"))
+SIZES = (
+    ("num_hidden_layers", "num_layers"),
+    ("hidden_size", "hidden_size"),
+    ("intermediate_size", "ffn_hidden_size"),
+    ("num_attention_heads", "num_attention_heads"),
+    ("num_key_value_heads", "num_query_groups"),
+    ("num_nextn_predict_layers", "mtp_num_layers"),
+    ("num_hidden_layers", "num_hidden_layers"),
+    ("vocab_size", "vocab_size"),
+)
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
@@ -26,8 +32,9 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     target = best.target
     if target.backend not in checkpoint.frameworks:
         other = checkpoint.frameworks[0]
-        target = replace(target, backend=other,
-                         version=DEEPSPEED_RELEASE if other == "deepspeed" else like.job.megatron_version)
+        target = replace(
+            target, backend=other, version=DEEPSPEED_RELEASE if other == "deepspeed" else like.job.megatron_version
+        )
     options = replace(best.options, zero_stage=_stage(checkpoint, like))
     batch = best.batch
     for name, key in (("global_", "global_batch_size"), ("seq_length", "seq_length")):
@@ -57,8 +64,9 @@ def _experts(said: Plain, like: ModelDescriptor) -> Experts | None:
     """As many as said: none where none are, and some where the plan's model has none."""
     if not isinstance(said, int) or said == 0:
         return None
-    one = like.experts or Experts(num_experts=said, num_experts_per_tok=1, norm_topk_prob=True,
-                                  moe_intermediate_size=like.intermediate_size or 1)
+    one = like.experts or Experts(
+        num_experts=said, num_experts_per_tok=1, norm_topk_prob=True, moe_intermediate_size=like.intermediate_size or 1
+    )
     return one.model_copy(update={"num_experts": said})
 
 

@@ -76,8 +76,9 @@ class Loadable:
 
     def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:
         """What that run is started with besides its own options, one word each."""
-        return tuple(word for step in self.how if step.run == run and step.kind == "options"
-                     for word in step.words.split())
+        return tuple(
+            word for step in self.how if step.run == run and step.kind == "options" for word in step.words.split()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

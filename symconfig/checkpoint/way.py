@@ -25,9 +25,11 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
     found, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
         if name in wanted and form in conversion.reads:
-            found += [Step(row.run, row.kind, _filled(row.words, place, old, new),
-                           _filled(row.does, place, old, new)) for row in conversion.rows
-                      if between(old.best.target.version, row.since, row.until)]
+            found += [
+                Step(row.run, row.kind, _filled(row.words, place, old, new), _filled(row.does, place, old, new))
+                for row in conversion.rows
+                if between(old.best.target.version, row.since, row.until)
+            ]
             form, place = conversion.makes, conversion.at
     return (*found, *_new_run(form, place, wanted, old, new))
 
@@ -36,8 +38,10 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
     """What the new run is started with: a step for each kind, in which every option is once."""
     tells = table().tells
     told = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
-    rows = [*filter(None, [table().loads.get(form)]),
-            *(entry for entry in told.values() if not set(entry.useless_with) & told.keys())]
+    rows = [
+        *filter(None, [table().loads.get(form)]),
+        *(entry for entry in told.values() if not set(entry.useless_with) & told.keys()),
+    ]
     for kind in dict.fromkeys(row.kind for row in rows):
         these = [row for row in rows if row.kind == kind]
         words = (_filled(row.words, place, old, new) for row in these)

@@ -10,19 +10,44 @@ from symconfig.descriptor.model import Experts, ModelDescriptor
 # Fields that only say what the model is called.
 NAMES = frozenset({"schema_", "name", "source", "notes", "huggingface_id", "torch_dtype", "model_type"})
 # Fields that change what is computed with the weights, and none of them.
-COMPUTED = frozenset({
-    "max_position_embeddings", "hidden_act", "norm_eps", "norm_zero_centered", "parallel_residual", "rope_theta",
-    "rope_scaling", "rope_local_base_freq", "partial_rotary_factor", "sliding_window", "sliding_window_pattern",
-    "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "scale_embeddings",
-    "attention_dropout", "hidden_dropout", "initializer_range",
-})
-EXPERTS_COMPUTED = frozenset({
-    "num_experts_per_tok", "scoring_func", "norm_topk_prob", "softmax_after_topk", "n_group", "topk_group",
-    "routed_scaling_factor", "router_aux_loss_coef",
-})
+COMPUTED = frozenset(
+    {
+        "max_position_embeddings",
+        "hidden_act",
+        "norm_eps",
+        "norm_zero_centered",
+        "parallel_residual",
+        "rope_theta",
+        "rope_scaling",
+        "rope_local_base_freq",
+        "partial_rotary_factor",
+        "sliding_window",
+        "sliding_window_pattern",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "query_pre_attn_scalar",
+        "scale_embeddings",
+        "attention_dropout",
+        "hidden_dropout",
+        "initializer_range",
+    }
+)
+EXPERTS_COMPUTED = frozenset(
+    {
+        "num_experts_per_tok",
+        "scoring_func",
+        "norm_topk_prob",
+        "softmax_after_topk",
+        "n_group",
+        "topk_group",
+        "routed_scaling_factor",
+        "router_aux_loss_coef",
+    }
+)
 # Fields with a fact of their own.
-OWN = frozenset({"vocab_size", "num_hidden_layers", "experts", "num_nextn_predict_layers", "adapter",
-                 "tie_word_embeddings"})
+OWN = frozenset(
+    {"vocab_size", "num_hidden_layers", "experts", "num_nextn_predict_layers", "adapter", "tie_word_embeddings"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +60,11 @@ class Compared:
 
 
 def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -> str:
-    return ", ".join(f"{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
-                     for name in type(old).model_fields if name in names and getattr(old, name) != getattr(new, name))
+    return ", ".join(
+        f"{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
+        for name in type(old).model_fields
+        if name in names and getattr(old, name) != getattr(new, name)
+    )
 
 
 def _plain(value: object) -> str:
@@ -54,18 +82,22 @@ def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
     if old is None or new is None:
         return ""
-    return ", ".join(f"experts.{name} {getattr(old, name)} -> {getattr(new, name)}"
-                     for name in Experts.model_fields
-                     if name not in EXPERTS_COMPUTED and getattr(old, name) != getattr(new, name))
+    return ", ".join(
+        f"experts.{name} {getattr(old, name)} -> {getattr(new, name)}"
+        for name in Experts.model_fields
+        if name not in EXPERTS_COMPUTED and getattr(old, name) != getattr(new, name)
+    )
 
 
 def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
     """The same weights, used otherwise."""
     said = [_differ(old, new, COMPUTED)]
     if old.experts is not None and new.experts is not None:
-        said += [f"experts.{name} {getattr(old.experts, name)} -> {getattr(new.experts, name)}"
-                 for name in Experts.model_fields
-                 if name in EXPERTS_COMPUTED and getattr(old.experts, name) != getattr(new.experts, name)]
+        said += [
+            f"experts.{name} {getattr(old.experts, name)} -> {getattr(new.experts, name)}"
+            for name in Experts.model_fields
+            if name in EXPERTS_COMPUTED and getattr(old.experts, name) != getattr(new.experts, name)
+        ]
     return ", ".join(filter(None, said))
 
 

@@ -26,8 +26,14 @@ def demand(data: Path, files: Iterable[Path]) -> None:
     """Raises InputError that names those of the files that are empty or cut off. They have to be there."""
     broken = [str(file.relative_to(data)) for file in files if not _CHECKS.get(file.suffix or file.name, _filled)(file)]
     if broken:
-        raise InputError(Problem("is not whole: files are empty or cut off", file=str(data), got=shown(broken),
-                                 need="files as they were saved"))
+        raise InputError(
+            Problem(
+                "is not whole: files are empty or cut off",
+                file=str(data),
+                got=shown(broken),
+                need="files as they were saved",
+            )
+        )
 
 
 def _filled(file: Path) -> bool:
@@ -69,4 +75,8 @@ def _tensors(file: Path) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[Path], bool]] = {
-    ".pt": _archive, ".bin": _archive, ".safetensors": _tensors, ".metadata": _pickle}
+    ".pt": _archive,
+    ".bin": _archive,
+    ".safetensors": _tensors,
+    ".metadata": _pickle,
+}

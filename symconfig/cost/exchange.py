@@ -117,8 +117,11 @@ def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
     if setting.vpp > 1 and framework.hide.data:
         group = np.minimum(setting.microbatch_group, points.num_microbatches)
         ends = sums.vocabulary / np.maximum(sums.dense + sums.expert, 1.0)
-        gathered: Array = (_beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
-                           if framework.gathers_apart else _between_groups(gather, forward, ends, group, setting))
+        gathered: Array = (
+            _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
+            if framework.gathers_apart
+            else _between_groups(gather, forward, ends, group, setting)
+        )
         return gathered + _between_groups(reduce, backward, ends, group, setting)
     first = framework.hide.data * (_index(setting) == 0)
     reduced = _beside_own(reduce, backward, first, setting)

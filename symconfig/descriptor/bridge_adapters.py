@@ -66,9 +66,13 @@ def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
     if model.experts is not None and chosen & set(_OF_THE_MLP):
         yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
     if found.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
-        yield ("adapters of both kinds",
-               "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so")
+        yield (
+            "adapters of both kinds",
+            "Megatron-Bridge puts adapters either on fused layers or on their parts, not here so and there so",
+        )
     if any(chosen & whole and not whole <= chosen for whole in _WHOLE):
-        yield ("adapters of some parts",
-               "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: of q, k and v, or of "
-               "gate and up")
+        yield (
+            "adapters of some parts",
+            "Megatron-Bridge's CanonicalLoRA calls an adapter of each part of a fused layer: of q, k and v, or of "
+            "gate and up",
+        )

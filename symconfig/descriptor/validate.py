@@ -67,8 +67,11 @@ def as_json(document: Document) -> str:
     except (TypeError, ValueError, RecursionError):
         fields = document.data.items() if isinstance(document.data, dict) else ()
         need = "text, numbers, lists and mappings"
-        wrong = [document.problem("wrong value", (str(name),), got=shorten(value), need=need) for name, value in fields
-                 if not _plain(value)]
+        wrong = [
+            document.problem("wrong value", (str(name),), got=shorten(value), need=need)
+            for name, value in fields
+            if not _plain(value)
+        ]
         raise InputError(wrong or document.problem("holds what is not data")) from None
 
 

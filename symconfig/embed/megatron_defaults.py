@@ -16,12 +16,32 @@ from symconfig.render import flags, megatron
 from symconfig.render.flags import Flag
 
 # Without a default of their own, but read before that place in one of these releases.
-READ_EARLY = frozenset((
-    "batch_size", "ckpt_convert_format", "ckpt_convert_save", "exit_interval", "expert_tensor_parallel_size",
-    "global_batch_size", "hierarchical_context_parallel_sizes", "inference_cuda_graph_scope", "load",
-    "micro_batch_size", "model_parallel_size", "non_persistent_ckpt_type", "num_attention_heads", "num_experts",
-    "pipeline_model_parallel_split_rank", "recompute_granularity", "save_interval", "seq_length", "spec",
-    "tensor_parallel_num_weight_shards", "warmup", "yaml_cfg"))
+READ_EARLY = frozenset(
+    (
+        "batch_size",
+        "ckpt_convert_format",
+        "ckpt_convert_save",
+        "exit_interval",
+        "expert_tensor_parallel_size",
+        "global_batch_size",
+        "hierarchical_context_parallel_sizes",
+        "inference_cuda_graph_scope",
+        "load",
+        "micro_batch_size",
+        "model_parallel_size",
+        "non_persistent_ckpt_type",
+        "num_attention_heads",
+        "num_experts",
+        "pipeline_model_parallel_split_rank",
+        "recompute_granularity",
+        "save_interval",
+        "seq_length",
+        "spec",
+        "tensor_parallel_num_weight_shards",
+        "warmup",
+        "yaml_cfg",
+    )
+)
 _TYPES: Mapping[str | None, Callable[[str], Any]] = {None: str, "str": str, "int": int, "float": float}
 
 
@@ -44,5 +64,10 @@ def split(plan: Plan) -> tuple[dict[str, Any], list[str]]:
 
 def carried(flag: Flag) -> bool:
     """Whether `args_defaults` reaches this option in any release."""
-    return (flag.kind == "store" and flag.nargs is None and flag.default == "None" and flag.type in _TYPES
-            and flag.dest not in READ_EARLY)
+    return (
+        flag.kind == "store"
+        and flag.nargs is None
+        and flag.default == "None"
+        and flag.type in _TYPES
+        and flag.dest not in READ_EARLY
+    )

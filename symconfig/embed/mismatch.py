@@ -46,19 +46,35 @@ def _ranks(plan: Plan, found: Surroundings) -> Iterator[Mismatch]:
     need = plan.best.parallel.world_size
     if found.world_size is None:
         if need > 1:
-            yield Mismatch(Problem(
-                f"no launcher says how many ranks there are, and the plan is for {need}", field="WORLD_SIZE",
-                hint="torchrun, or on_mismatch=\"ignore\" to look at the values only"))
+            yield Mismatch(
+                Problem(
+                    f"no launcher says how many ranks there are, and the plan is for {need}",
+                    field="WORLD_SIZE",
+                    hint='torchrun, or on_mismatch="ignore" to look at the values only',
+                )
+            )
         return
     if found.world_size != need:
-        yield Mismatch(Problem("the plan is for another number of ranks", field=found.said_by,
-                               got=str(found.world_size), need=str(need),
-                               hint="on_mismatch=\"replan\", or symconfig replan PLAN.json --gpus "
-                               f"{found.world_size}"), curable=True)
+        yield Mismatch(
+            Problem(
+                "the plan is for another number of ranks",
+                field=found.said_by,
+                got=str(found.world_size),
+                need=str(need),
+                hint=f'on_mismatch="replan", or symconfig replan PLAN.json --gpus {found.world_size}',
+            ),
+            curable=True,
+        )
     elif found.local_world_size is not None and found.local_world_size != nodes(plan).gpus:
-        yield Mismatch(Problem("the plan is for another number of ranks on a node", field="LOCAL_WORLD_SIZE",
-                               got=str(found.local_world_size), need=str(nodes(plan).gpus),
-                               hint="a cluster descriptor with as many GPUs per node"))
+        yield Mismatch(
+            Problem(
+                "the plan is for another number of ranks on a node",
+                field="LOCAL_WORLD_SIZE",
+                got=str(found.local_world_size),
+                need=str(nodes(plan).gpus),
+                hint="a cluster descriptor with as many GPUs per node",
+            )
+        )
 
 
 def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
@@ -70,10 +86,15 @@ def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
     less = found.memory_bytes < MEMORY_SHARE * gpu.memory_bytes.value
     if known is None and not less and found.compute_units == gpu.compute_units:
         return
-    yield Mismatch(Problem(
-        "the plan is for another GPU", field="GPU", got=f"{found.product} with {found.memory_bytes / GIB:.1f} GiB",
-        need=f"{gpu.product} with {gpu.memory_bytes.value / GIB:.1f} GiB",
-        hint=f"symconfig plan --cluster {known or 'FILE.yaml'}"))
+    yield Mismatch(
+        Problem(
+            "the plan is for another GPU",
+            field="GPU",
+            got=f"{found.product} with {found.memory_bytes / GIB:.1f} GiB",
+            need=f"{gpu.product} with {gpu.memory_bytes.value / GIB:.1f} GiB",
+            hint=f"symconfig plan --cluster {known or 'FILE.yaml'}",
+        )
+    )
 
 
 def _versions(plan: Plan, found: Surroundings, framework: Framework) -> Iterator[Mismatch]:
@@ -86,8 +107,9 @@ def _versions(plan: Plan, found: Surroundings, framework: Framework) -> Iterator
         need = REQUIREMENTS["transformers"].removeprefix("transformers")
         least, below = (_numbers(text) for text in need.split(","))
         if not least <= _numbers(version) < below:
-            yield Mismatch(Problem("the plan's files are for other releases", field="transformers", got=version,
-                                   need=need))
+            yield Mismatch(
+                Problem("the plan's files are for other releases", field="transformers", got=version, need=need)
+            )
 
 
 def _megatron(plan: Plan, installed: str | None) -> Iterator[Mismatch]:
@@ -95,9 +117,17 @@ def _megatron(plan: Plan, installed: str | None) -> Iterator[Mismatch]:
     release = megatron_release(need)
     if installed is not None and release != _NEWEST and _numbers(installed)[:2] != release:
         found = f"core_v{installed}"
-        yield Mismatch(Problem("the plan is for another release", field="megatron-core", got=found, need=need,
-                               hint="on_mismatch=\"replan\", or symconfig replan PLAN.json --megatron-version "
-                               f"core_v{'.'.join(installed.split('.')[:2])}"), curable=True)
+        yield Mismatch(
+            Problem(
+                "the plan is for another release",
+                field="megatron-core",
+                got=found,
+                need=need,
+                hint='on_mismatch="replan", or symconfig replan PLAN.json --megatron-version '
+                f"core_v{'.'.join(installed.split('.')[:2])}",
+            ),
+            curable=True,
+        )
 
 
 def _deepspeed(plan: Plan, installed: str | None) -> Iterator[Mismatch]:

@@ -38,11 +38,25 @@ def _with_what_is_given(loads: Loadable) -> bool:
 
 def _problem(folder: Path, loads: Loadable, fresh: Plan) -> Problem:
     job, options = fresh.job, shlex.join(loads.options("new"))
-    again = shlex.join(["symconfig", "replan", "PLAN.json", "--gpus", str(job.gpus), "--megatron-version",
-                        job.megatron_version, "--checkpoint", str(folder)])
+    again = shlex.join(
+        [
+            "symconfig",
+            "replan",
+            "PLAN.json",
+            "--gpus",
+            str(job.gpus),
+            "--megatron-version",
+            job.megatron_version,
+            "--checkpoint",
+            str(folder),
+        ]
+    )
     steps = [step.kind != "options" or step.run != "new" for step in loads.how]
     first = f"{options} on the command line, or " if options and not any(steps) else ""
     return Problem(
         f"the plan that was solved again for what is here cannot go on from this checkpoint as it is: {loads.verdict}"
-        + (f"; {loads.reasons[0].text}" if loads.reasons else ""), file=str(folder), field="training.load",
-        hint=f"{first}{again}, which says what loads and how")
+        + (f"; {loads.reasons[0].text}" if loads.reasons else ""),
+        file=str(folder),
+        field="training.load",
+        hint=f"{first}{again}, which says what loads and how",
+    )

@@ -21,7 +21,10 @@ _log = logging.getLogger("symconfig")
 
 
 def started(
-    plan: AnyPlan, framework: Framework, world_size: int | None = None, on_mismatch: OnMismatch = "fail",
+    plan: AnyPlan,
+    framework: Framework,
+    world_size: int | None = None,
+    on_mismatch: OnMismatch = "fail",
     cuda: bool = True,
 ) -> Plan:
     """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
@@ -35,8 +38,9 @@ def started(
     Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
     """
     if on_mismatch not in get_args(OnMismatch):
-        raise InputError(Problem("wrong value", field="on_mismatch", got=repr(on_mismatch),
-                                 need=" or ".join(get_args(OnMismatch))))
+        raise InputError(
+            Problem("wrong value", field="on_mismatch", got=repr(on_mismatch), need=" or ".join(get_args(OnMismatch)))
+        )
     ready = loaded(plan)
     if on_mismatch == "ignore":
         return ready
@@ -65,11 +69,23 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
         before, after = plan.best, fresh.best
         _log.warning(
             "solved again in %s, for %d ranks and %s %s: %s, %s a step (the plan was for %d ranks: %s, %s a step)",
-            duration(time.perf_counter() - start), after.parallel.world_size, after.target.backend,
-            after.target.version, short(after), duration(after.predicted.step_s), before.parallel.world_size,
-            short(before), duration(before.predicted.step_s))
-        _log.warning("a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
-                     loads.kind, loads.verdict, _with(loads), command(plan, fresh))
+            duration(time.perf_counter() - start),
+            after.parallel.world_size,
+            after.target.backend,
+            after.target.version,
+            short(after),
+            duration(after.predicted.step_s),
+            before.parallel.world_size,
+            short(before),
+            duration(before.predicted.step_s),
+        )
+        _log.warning(
+            "a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
+            loads.kind,
+            loads.verdict,
+            _with(loads),
+            command(plan, fresh),
+        )
     return fresh
 
 

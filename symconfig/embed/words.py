@@ -34,8 +34,11 @@ def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
 def words(plan: Plan, target: str) -> list[str]:
     """What the program of the target is given. Raises InputError for a target that has none, and as its rendering."""
     if target not in targets():
-        raise InputError(Problem("is no target whose program takes words", field="target", got=repr(target),
-                                 need=" or ".join(targets())))
+        raise InputError(
+            Problem(
+                "is no target whose program takes words", field="target", got=repr(target), need=" or ".join(targets())
+            )
+        )
     return list(targets()[target](plan))
 
 

@@ -38,8 +38,19 @@ MTP_COLUMNS = "mtp_columns"  # the hidden size as a multi-token-prediction layer
 GATHERED = "gathered"  # a loop of one turn: the operator's tensors are whole along tp
 
 # Dims that tensor parallelism may split, widest meaning first; expert width is split by etp instead.
-TENSOR_DIMS = (VOCAB, QKV, HEADS, KV_HEADS, FFN_FUSED, FFN, SHARED_FFN_FUSED, SHARED_FFN, MTP_COLUMNS, RANK_COLUMNS,
-               ADAPTER_COLUMNS)
+TENSOR_DIMS = (
+    VOCAB,
+    QKV,
+    HEADS,
+    KV_HEADS,
+    FFN_FUSED,
+    FFN,
+    SHARED_FFN_FUSED,
+    SHARED_FFN,
+    MTP_COLUMNS,
+    RANK_COLUMNS,
+    ADAPTER_COLUMNS,
+)
 EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 
 # Replicas of an expert: what is left of a stage's ranks on the expert grid.

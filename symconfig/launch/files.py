@@ -43,8 +43,15 @@ def open_text(path: Path, *, root: Path) -> Text:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(Problem("is no text in UTF-8", file=str(path), line=line,
-                                 got=f"byte 0x{data[error.start]:02x}", hint="save it as UTF-8")) from None
+        raise InputError(
+            Problem(
+                "is no text in UTF-8",
+                file=str(path),
+                line=line,
+                got=f"byte 0x{data[error.start]:02x}",
+                hint="save it as UTF-8",
+            )
+        ) from None
     return Text(str(path), data)
 
 
@@ -54,8 +61,12 @@ def _bytes(path: Path, root: Path) -> bytes:
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(path, _reason(error)) from None
     if leads_out(path, root):
-        raise _refused(path, f"is reached through a link that leads out of {root}", got=str(real),
-                       hint="name the file that the link points to, or copy it here")
+        raise _refused(
+            path,
+            f"is reached through a link that leads out of {root}",
+            got=str(real),
+            hint="name the file that the link points to, or copy it here",
+        )
     try:
         # Never waits: a pipe without a writer would hold a plain open for ever.
         handle = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -72,8 +83,9 @@ def _bytes(path: Path, root: Path) -> bytes:
         os.close(handle)
     size = max(status.st_size, len(data))
     if size > LIMIT_BYTES:
-        raise _refused(path, "is too large for a launch configuration", got=f"{size:,} bytes",
-                       need=f"at most {LIMIT_BYTES:,}")
+        raise _refused(
+            path, "is too large for a launch configuration", got=f"{size:,} bytes", need=f"at most {LIMIT_BYTES:,}"
+        )
     return data
 
 
@@ -101,6 +113,7 @@ def _reason(error: Exception) -> str:
     return "cannot be read"
 
 
-def _refused(path: Path, what: str, *, got: str | None = None, need: str | None = None,
-             hint: str | None = None) -> InputError:
+def _refused(
+    path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
+) -> InputError:
     return InputError(Problem(what, file=str(path), got=got, need=need, hint=hint))

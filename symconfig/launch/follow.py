@@ -17,8 +17,15 @@ from symconfig.launch.reading import Piece, Reading, Setting, Tree, Unread, Word
 from symconfig.launch.text import Text
 
 _DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
-_MODEL = ("--model-config", "--model-name-or-path", "--model-path", "--model", "--model-dir", "--config-name-or-path",
-          "--base-model")
+_MODEL = (
+    "--model-config",
+    "--model-name-or-path",
+    "--model-path",
+    "--model",
+    "--model-dir",
+    "--config-name-or-path",
+    "--base-model",
+)
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
@@ -77,15 +84,17 @@ def followed(reading: Reading, around: Around) -> Reading:
     files = {text.file for text in reading.texts}
     called = reading.program is not None and Path(reading.program.text).name in _SHELLS
     why = "is a script that is not there" if called else "is an argument that belongs to no option"
-    idle = (Unread(word.place, word.text, why, matters=called)
-            for word in loose if not (word.unknown or any(file.endswith(word.text) for file in files)))
+    idle = (
+        Unread(word.place, word.text, why, matters=called)
+        for word in loose
+        if not (word.unknown or any(file.endswith(word.text) for file in files))
+    )
     return _unread(replace(reading, settings=named), *idle)
 
 
 def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
     """The last option of these names that has a value, dashes and underscores alike."""
-    found = [setting for setting in reading.settings
-             if setting.name.replace("_", "-") in names and setting.values]
+    found = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
     return found[-1] if found else None
 
 
@@ -134,10 +143,16 @@ def _arguments(reading: Reading, around: Around) -> Reading:
                 return _unread(reading, tree)
             filed = read_document(tree, around.variables)
             if filed is not None:
-                return replace(reading, format=filed.format, settings=(*filed.settings, *reading.settings), tree=tree,
-                               texts=_texts(reading, tree.text), unread=(*reading.unread, *filed.unread),
-                               environment={**reading.environment, **filed.environment},
-                               world=_both(reading.world, filed.world))
+                return replace(
+                    reading,
+                    format=filed.format,
+                    settings=(*filed.settings, *reading.settings),
+                    tree=tree,
+                    texts=_texts(reading, tree.text),
+                    unread=(*reading.unread, *filed.unread),
+                    environment={**reading.environment, **filed.environment},
+                    world=_both(reading.world, filed.world),
+                )
     return reading
 
 
@@ -181,10 +196,19 @@ def _megatron_yaml(reading: Reading, around: Around) -> Reading:
     if filed is None:
         return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
     why = "does nothing beside --yaml-cfg, which replaces it"
-    beside = tuple(Unread(other.place, other.spelled, why, matters=False)
-                   for other in reading.settings if other is not setting and other.name)
-    return replace(reading, format="megatron yaml", settings=(*filed.settings, setting), tree=tree,
-                   texts=_texts(reading, tree.text), unread=(*reading.unread, *filed.unread, *beside))
+    beside = tuple(
+        Unread(other.place, other.spelled, why, matters=False)
+        for other in reading.settings
+        if other is not setting and other.name
+    )
+    return replace(
+        reading,
+        format="megatron yaml",
+        settings=(*filed.settings, setting),
+        tree=tree,
+        texts=_texts(reading, tree.text),
+        unread=(*reading.unread, *filed.unread, *beside),
+    )
 
 
 def _recipe(reading: Reading, around: Around) -> Reading:
@@ -210,10 +234,17 @@ def _overrides(reading: Reading, around: Around) -> Reading:
         return _unread(reading, *dark)
     filed = read_sections(tree, around.variables, overrides)
     rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
-    return replace(reading, format="overrides", settings=(*filed.settings, *rest), tree=tree or reading.tree,
-                   texts=_texts(reading, *filed.texts), unread=(*reading.unread, *dark, *filed.unread),
-                   world=_both(reading.world, filed.world), recipe=named,
-                   environment={**reading.environment, **filed.environment})
+    return replace(
+        reading,
+        format="overrides",
+        settings=(*filed.settings, *rest),
+        tree=tree or reading.tree,
+        texts=_texts(reading, *filed.texts),
+        unread=(*reading.unread, *dark, *filed.unread),
+        world=_both(reading.world, filed.world),
+        recipe=named,
+        environment={**reading.environment, **filed.environment},
+    )
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:

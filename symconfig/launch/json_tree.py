@@ -71,8 +71,11 @@ class _Parser:
             if len(self.problems) >= MAX_PROBLEMS or len(self.spans) > MAX_VALUES:
                 raise self.stop("there is too much after this to go on", match.start(), match.end())
         if not self.done:
-            raise self.stop("the file ends in the middle, it is cut off" if self.spans else "the file is empty",
-                            len(data), len(data))
+            raise self.stop(
+                "the file ends in the middle, it is cut off" if self.spans else "the file is empty",
+                len(data),
+                len(data),
+            )
         if self.problems:
             raise InputError(self.problems)
         return Tree(self.text, self.data, self.spans, "json")
@@ -114,8 +117,13 @@ class _Parser:
         top.wants = "colon"
         first = self.spans.get((*top.path, top.key))
         if first is not None and first.key is not None:
-            self.report(f"duplicate key, first on line {first.key.line}", start, end, path=(*top.path, top.key),
-                        hint="keep one of them; DeepSpeed refuses both")
+            self.report(
+                f"duplicate key, first on line {first.key.line}",
+                start,
+                end,
+                path=(*top.path, top.key),
+                hint="keep one of them; DeepSpeed refuses both",
+            )
 
     def value(self, kind: str, raw: str, start: int, end: int) -> None:
         if kind == "mark":
@@ -146,8 +154,14 @@ class _Parser:
                 return number if match[2] or match[3] else int(raw)
         finite = bool(match) or raw.lstrip("+-").lower() in _NOT_FINITE
         near = raw.lower() if raw.lower() in _WORDS else f'"{shorten(raw)}"'
-        self.report("not a finite number of ordinary length" if finite else "a value that is no number has no quotes",
-                    start, end, got=shorten(raw), path=self.path(), hint=None if finite else near)
+        self.report(
+            "not a finite number of ordinary length" if finite else "a value that is no number has no quotes",
+            start,
+            end,
+            got=shorten(raw),
+            path=self.path(),
+            hint=None if finite else near,
+        )
         return None
 
     def close(self, raw: str, start: int, end: int) -> None:
@@ -178,8 +192,17 @@ class _Parser:
             top.into[top.key] = value
             top.wants, top.key_place = "comma", None
 
-    def report(self, what: str, start: int, end: int, *, path: KeyPath = (), got: str | None = None,
-               need: str | None = None, hint: str | None = None) -> Problem:
+    def report(
+        self,
+        what: str,
+        start: int,
+        end: int,
+        *,
+        path: KeyPath = (),
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+    ) -> Problem:
         place = self.text.place(start, end)
         problem = Problem(what, place.file, place.line, place.column, dotted(path) or None, got, need, hint)
         self.problems.append(problem)

@@ -55,8 +55,13 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     """With the variables that no file of it names."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
     top = reading.texts[0].place(0, 0)
-    return replace(reading, unread=(*reading.unread, *(
-        Unread(top, name, "is given from outside, and nothing in the file names it", False) for name in idle)))
+    return replace(
+        reading,
+        unread=(
+            *reading.unread,
+            *(Unread(top, name, "is given from outside, and nothing in the file names it", False) for name in idle),
+        ),
+    )
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
@@ -78,8 +83,14 @@ def _says_nothing(reading: Reading) -> bool:
 def _silent(reading: Reading) -> InputError:
     program = reading.program
     assert program is not None, "is asked of what starts one"
-    return InputError(Problem(
-        "starts no training program whose options say what is trained", file=program.place.file,
-        line=program.place.line, column=program.place.column, got=program.text,
-        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-        hint="name the script that holds the training command, or give its arguments as one line"))
+    return InputError(
+        Problem(
+            "starts no training program whose options say what is trained",
+            file=program.place.file,
+            line=program.place.line,
+            column=program.place.column,
+            got=program.text,
+            need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+            hint="name the script that holds the training command, or give its arguments as one line",
+        )
+    )

@@ -120,13 +120,28 @@ class Tree:
                 return span.key if at_key else span.value
         return None
 
-    def problem(self, path: KeyPath, what: str, *, got: str | None = None, need: str | None = None,
-                hint: str | None = None, of_key: bool = False) -> Problem:
+    def problem(
+        self,
+        path: KeyPath,
+        what: str,
+        *,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+        of_key: bool = False,
+    ) -> Problem:
         """A Problem about this path, where it stands."""
         place = self.place(path, of_key=of_key)
-        return Problem(what, file=self.text.file, line=place.line if place else None,
-                       column=place.column if place else None, field=dotted(path) or None, got=got, need=need,
-                       hint=hint)
+        return Problem(
+            what,
+            file=self.text.file,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            field=dotted(path) or None,
+            got=got,
+            need=need,
+            hint=hint,
+        )
 
 
 @dataclass(frozen=True, slots=True)

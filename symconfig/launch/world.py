@@ -16,16 +16,46 @@ _DEEPSPEED = {"num_nodes": "nodes", "num_gpus": "per_node"}
 _ACCELERATE = {"num_processes": "gpus", "num_machines": "nodes"}
 _MINDSPORE = {"worker_num": "gpus", "local_worker_num": "per_node"}
 _MPI = {"np": "gpus", "n": "gpus", "c": "gpus", "N": "per_node", "npernode": "per_node", "num_proc": "gpus"}
-SLURM = {"N": "nodes", "nodes": "nodes", "n": "gpus", "ntasks": "gpus", "ntasks_per_node": "per_node",
-         "gpus_per_node": "per_node", "gres": "per_node", "G": "gpus", "gpus": "gpus"}
-LAUNCHERS = {"torchrun": _TORCH, "torch.distributed.run": _TORCH, "torch.distributed.launch": _TORCH,
-             "deepspeed": _DEEPSPEED, "accelerate": _ACCELERATE, "mpirun": _MPI, "mpiexec": _MPI,
-             "horovodrun": _MPI, "srun": SLURM, "sbatch": SLURM, "msrun": _MINDSPORE}
+SLURM = {
+    "N": "nodes",
+    "nodes": "nodes",
+    "n": "gpus",
+    "ntasks": "gpus",
+    "ntasks_per_node": "per_node",
+    "gpus_per_node": "per_node",
+    "gres": "per_node",
+    "G": "gpus",
+    "gpus": "gpus",
+}
+LAUNCHERS = {
+    "torchrun": _TORCH,
+    "torch.distributed.run": _TORCH,
+    "torch.distributed.launch": _TORCH,
+    "deepspeed": _DEEPSPEED,
+    "accelerate": _ACCELERATE,
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
+    "horovodrun": _MPI,
+    "srun": SLURM,
+    "sbatch": SLURM,
+    "msrun": _MINDSPORE,
+}
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 _INCLUDED = ("include", "i")
 # The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
-_ORDER = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "msrun",
-          "mpirun", "mpiexec", "horovodrun", "srun", "sbatch")
+_ORDER = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed",
+    "accelerate",
+    "msrun",
+    "mpirun",
+    "mpiexec",
+    "horovodrun",
+    "srun",
+    "sbatch",
+)
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
@@ -62,8 +92,7 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 
 
 def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
-    """By the launcher's own default, where it is told neither nodes, be their number known or not, nor a file of them.
-    """
+    """Say whether the launcher's default, one node, holds: it is given neither a number of nodes nor a file of them."""
     table = LAUNCHERS[launcher]
     return table in (_TORCH, _DEEPSPEED) and not any(table.get(key) == "nodes" or key in _HOSTS for key, _ in options)
 

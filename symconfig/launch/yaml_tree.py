@@ -36,7 +36,8 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
     chosen = next((document for document in documents if wanted(document.data)), documents[0])
     others = tuple(
         Unread(other.spans[()].value, "another document", "one document is read", matters=False)
-        for other in documents if other is not chosen
+        for other in documents
+        if other is not chosen
     )
     return Tree(text, chosen.data, chosen.spans, "yaml", (*chosen.unread, *others))
 
@@ -69,8 +70,11 @@ class _Offsets:
         skipped = len(BOM) if text.data.startswith(BOM) else 0
         if text.data.isascii():
             return cls(skipped)
-        wide = [(index, len(char.encode()) - 1) for index, char in enumerate(text.data[skipped:].decode())
-                if not char.isascii()]
+        wide = [
+            (index, len(char.encode()) - 1)
+            for index, char in enumerate(text.data[skipped:].decode())
+            if not char.isascii()
+        ]
         return cls(skipped, [index for index, _ in wide], [0, *accumulate(more for _, more in wide)])
 
     def byte(self, index: int) -> int:

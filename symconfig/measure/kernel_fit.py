@@ -113,13 +113,22 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
 
     if isinstance(kernel, Product):
         # As a forward whatever its layout: the cost model's weight gradients are added to a sum besides.
-        return Matmul(op, Phase.FORWARD, size(kernel.batch), size(kernel.m), size(kernel.n), size(kernel.k),
-                      kernel.dtype == "fp8", ONE)
+        return Matmul(
+            op,
+            Phase.FORWARD,
+            size(kernel.batch),
+            size(kernel.m),
+            size(kernel.n),
+            size(kernel.k),
+            kernel.dtype == "fp8",
+            ONE,
+        )
     if isinstance(kernel, Attention):
         keys, channels = f"keys_{kernel.length}", (f"channels_{kernel.channels}", f"channels_{kernel.value_channels}")
         numbers |= {keys: kernel.length / 2, channels[0]: kernel.channels, channels[1]: kernel.value_channels}
-        return AttentionWork(op, Phase.INPUT if kernel.backward else Phase.FORWARD, size(kernel.queries), keys,
-                             channels, ONE)
+        return AttentionWork(
+            op, Phase.INPUT if kernel.backward else Phase.FORWARD, size(kernel.queries), keys, channels, ONE
+        )
     moved = ((size(kernel.moved), Element.ACTIVATION),) if isinstance(kernel, Stream) else ()
     return Traffic(op, Phase.FORWARD, moved, ONE)
 

@@ -131,8 +131,16 @@ def _low_product(bench: Bench, kernel: Product) -> Way:
 
     def call(index: int) -> object:
         first, second = sets[index % len(sets)]
-        return kept.put(torch._scaled_mm(first.to(low), second, scale_a=one, scale_b=one, out_dtype=bench.half,
-                                         use_fast_accum=kernel.layout == "forward"))
+        return kept.put(
+            torch._scaled_mm(
+                first.to(low),
+                second,
+                scale_a=one,
+                scale_b=one,
+                out_dtype=bench.half,
+                use_fast_accum=kernel.layout == "forward",
+            )
+        )
 
     return Way(call)
 
@@ -182,14 +190,23 @@ def _attention(bench: Bench, kernel: Attention, backend: Any, how: str | None, v
 
     keys = kernel.kv_heads * kernel.batch * kernel.length
     count = bench.sets(2.0 * (2 * kernel.queries + keys) * (kernel.channels + value_channels))
-    sets = [(tensor(kernel.heads, kernel.channels), tensor(kernel.kv_heads, kernel.channels),
-             tensor(kernel.kv_heads, value_channels)) for _ in range(count)]
+    sets = [
+        (
+            tensor(kernel.heads, kernel.channels),
+            tensor(kernel.kv_heads, kernel.channels),
+            tensor(kernel.kv_heads, value_channels),
+        )
+        for _ in range(count)
+    ]
     return _way(bench, attention, sets, kernel.backward, how)
 
 
 def _way(
-    bench: Bench, function: Callable[[Sequence[Any]], Any], sets: Sequence[tuple[Any, ...]], backward: bool,
-    how: str | None
+    bench: Bench,
+    function: Callable[[Sequence[Any]], Any],
+    sets: Sequence[tuple[Any, ...]],
+    backward: bool,
+    how: str | None,
 ) -> Way:
     """The forward of `function`, or its backward alone, from graphs that were made beforehand."""
     kept = _Ring(len(sets))
@@ -233,7 +250,11 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 def _streams(bench: Bench, kernel: Stream) -> list[Make]:
     known: dict[Streaming, Callable[[Bench, Stream], Way]] = {
-        "copy": _copy, "glu": _glu, "gelu": _gelu, "rmsnorm": _norm, "layernorm": _norm
+        "copy": _copy,
+        "glu": _glu,
+        "gelu": _gelu,
+        "rmsnorm": _norm,
+        "layernorm": _norm,
     }
     makes: list[Make] = [partial(known[kernel.what], bench, kernel)]
     return [*makes, partial(_compiled_swiglu, bench, kernel)] if kernel.what == "glu" and bench.cuda else makes
@@ -257,14 +278,24 @@ def _copy(bench: Bench, kernel: Stream) -> Way:
 def _glu(bench: Bench, kernel: Stream) -> Way:
     """One kernel with the traffic of SwiGLU, of which torch has none of its own but what it compiles."""
     function = bench.torch.nn.functional.glu
-    return _way(bench, lambda inputs: function(inputs[0], dim=-1), _inputs(bench, kernel, kernel.backward),
-                kernel.backward, "glu")
+    return _way(
+        bench,
+        lambda inputs: function(inputs[0], dim=-1),
+        _inputs(bench, kernel, kernel.backward),
+        kernel.backward,
+        "glu",
+    )
 
 
 def _gelu(bench: Bench, kernel: Stream) -> Way:
     function = bench.torch.nn.functional.gelu
-    return _way(bench, lambda inputs: function(inputs[0], approximate="tanh"),
-                _inputs(bench, kernel, kernel.backward), kernel.backward, None)
+    return _way(
+        bench,
+        lambda inputs: function(inputs[0], approximate="tanh"),
+        _inputs(bench, kernel, kernel.backward),
+        kernel.backward,
+        None,
+    )
 
 
 def _compiled_swiglu(bench: Bench, kernel: Stream) -> Way:
@@ -291,8 +322,9 @@ def _norm(bench: Bench, kernel: Stream) -> Way:
     if kernel.what == "layernorm" or (bench.cuda and not hasattr(torch.ops.aten, "_fused_rms_norm")):
         how = None if kernel.what == "layernorm" else "layernorm, for want of a fused rmsnorm"
         bias = torch.zeros_like(weight)
-        return _way(bench, lambda inputs: functions.layer_norm(inputs[0], shape, weight, bias), sets,
-                    kernel.backward, how)
+        return _way(
+            bench, lambda inputs: functions.layer_norm(inputs[0], shape, weight, bias), sets, kernel.backward, how
+        )
     return _way(bench, lambda inputs: functions.rms_norm(inputs[0], shape, weight, 1e-5), sets, kernel.backward, None)
 
 

@@ -17,7 +17,9 @@ from symconfig.units import MIB
 
 _ACTIVATION_BYTES = int(ELEMENT_BYTES[Element.ACTIVATION])
 _LAYOUTS: dict[Phase, Layout] = {
-    Phase.FORWARD: "forward", Phase.INPUT: "input-gradient", Phase.WEIGHT: "weight-gradient"
+    Phase.FORWARD: "forward",
+    Phase.INPUT: "input-gradient",
+    Phase.WEIGHT: "weight-gradient",
 }
 _MIB = int(MIB)
 LOW_MULTIPLE = 16  # of every dim of an fp8 product (cuBLASLt's requirement)
@@ -90,12 +92,15 @@ def asked(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[Aske
     for backward in (False, True):
         for kind, count in ((Attention, selection.attentions), (Stream, selection.streams)):
             for family in sorted({k.family for ks in found.values() for k in ks if _is(k, kind, backward)}):
-                mine = {name: {k for k in ks if _is(k, kind, backward) and k.family == family}
-                        for name, ks in found.items()}
+                mine = {
+                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in found.items()
+                }
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
-    result += [Asked(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
-               for size in selection.copies]
+    result += [
+        Asked(Stream(what="copy", rows=ceil(size / _ACTIVATION_BYTES / width), columns=width))
+        for size in selection.copies
+    ]
     result += [Asked(HostCopy(to_device=way, bytes=size)) for way in (True, False) for size in selection.host_bytes]
     return tuple(result)
 
@@ -122,8 +127,9 @@ def _products(kernels: set[Kernel], dtype: Dtype, grouped: bool) -> set[Kernel]:
 
 def _kernels(model: ModelDescriptor, points: Sequence[Point]) -> Iterator[Kernel]:
     scheme = Scheme(True)
-    operators = {(kind, op.name): op for kind, block in blocks(model, MEGATRON.implementation).items()
-                 for op in block.operators}
+    operators = {
+        (kind, op.name): op for kind, block in blocks(model, MEGATRON.implementation).items() for op in block.operators
+    }
     for point in points:
         if model.num_attention_heads % point.tp:
             continue
@@ -142,8 +148,14 @@ def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
     experts = model.experts.num_experts if model.experts else 1
     return {
         **dim_sizes(model),
-        "tp": point.tp, "cp": 1, "dp": 1, "ep": min(point.ep, experts), "etp": 1,
-        "micro_batch": point.micro, "seq_length": point.length, "expert_imbalance": 1.0,
+        "tp": point.tp,
+        "cp": 1,
+        "dp": 1,
+        "ep": min(point.ep, experts),
+        "etp": 1,
+        "micro_batch": point.micro,
+        "seq_length": point.length,
+        "expert_imbalance": 1.0,
         "padded_vocab_size": MEGATRON.padded_vocab(model.vocab_size, point.tp),
     }
 
@@ -206,7 +218,8 @@ def _distance(kernel: Kernel, taken: Mapping[Kernel, str]) -> float:
     def apart(other: Kernel) -> float:
         theirs = other.model_dump()
         return sum(
-            log2(value / theirs[name]) ** 2 if isinstance(value, int) and not isinstance(value, bool)
+            log2(value / theirs[name]) ** 2
+            if isinstance(value, int) and not isinstance(value, bool)
             else value != theirs[name]
             for name, value in mine.items()
         )

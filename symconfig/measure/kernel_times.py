@@ -145,8 +145,13 @@ class Rig(Strict):
     date: str
 
     def __str__(self) -> str:
-        parts = (self.product, f"driver {self.driver}" if self.driver else "", f"CUDA {self.cuda}" if self.cuda else "",
-                 f"torch {self.torch}", self.date)
+        parts = (
+            self.product,
+            f"driver {self.driver}" if self.driver else "",
+            f"CUDA {self.cuda}" if self.cuda else "",
+            f"torch {self.torch}",
+            self.date,
+        )
         return ", ".join(part for part in parts if part)
 
 

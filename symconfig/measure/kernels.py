@@ -39,8 +39,15 @@ def import_torch() -> Any:
         raise InputError(Problem(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL)) from None
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
         need = ".".join(map(str, LEAST_TORCH))
-        raise InputError(Problem("this torch is too old", field="--kernels", got=str(torch.__version__),
-                                 need=f"{need} or newer", hint=f"{INSTALL} --upgrade"))
+        raise InputError(
+            Problem(
+                "this torch is too old",
+                field="--kernels",
+                got=str(torch.__version__),
+                need=f"{need} or newer",
+                hint=f"{INSTALL} --upgrade",
+            )
+        )
     return torch
 
 
@@ -105,8 +112,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
             rows.append(found)
         else:
             skipped.append(found)
-    return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped),
-                       notes=notes)
+    return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
 def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
@@ -131,8 +137,14 @@ def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
         reasons = dict.fromkeys(found for found in tried if isinstance(found, str))
         return Skipped(what=item.what, reason="; ".join(reasons))
     found, how = min(done, key=lambda pair: pair[0].seconds)
-    return Row(what=item.what, seconds=significant(found.seconds, DIGITS), spread=significant(found.spread, DIGITS),
-               samples=found.samples, model=item.model, how=how)
+    return Row(
+        what=item.what,
+        seconds=significant(found.seconds, DIGITS),
+        spread=significant(found.spread, DIGITS),
+        samples=found.samples,
+        model=item.model,
+        how=how,
+    )
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
@@ -178,8 +190,10 @@ def _notes(on: Bench) -> Iterator[str]:
         return
     free, total = on.torch.cuda.mem_get_info()
     if free < FREE * total:
-        yield (f"{1 - free / total:.0%} of the GPU's memory is in use: where somebody else computes on it, the rates "
-               "are too low.")
+        yield (
+            f"{1 - free / total:.0%} of the GPU's memory is in use: where somebody else computes on it, the rates "
+            "are too low."
+        )
 
 
 def _rig(on: Bench) -> Rig:

@@ -81,7 +81,11 @@ def ready(plan: Plan, named: Path | None) -> MegatronSource:
 
 
 def measure(
-    folder: Path, plan: Plan, run: Run, source: MegatronSource, progress: Callable[[str], None] = lambda text: None,
+    folder: Path,
+    plan: Plan,
+    run: Run,
+    source: MegatronSource,
+    progress: Callable[[str], None] = lambda text: None,
     timeout_s: float | None = None,
 ) -> Measurement:
     """Run the rank; what goes wrong there is in the result. timeout_s: of silence, for another than the device's."""

@@ -43,8 +43,13 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
     mine = alone(found, stage)
     peak, framework = sum(mine.memory.values()), found.request.framework
     return Expected(
-        float(mine.forward_s[0]), float(mine.backward_s[0]), float(mine.optimizer_s[0]), mine.memory,
-        sum(mine.memory[name] for name in STATES), peak, reserved_bytes(peak, framework),
+        float(mine.forward_s[0]),
+        float(mine.backward_s[0]),
+        float(mine.optimizer_s[0]),
+        mine.memory,
+        sum(mine.memory[name] for name in STATES),
+        peak,
+        reserved_bytes(peak, framework),
         device_bytes(peak, found.machine, framework),
     )
 

@@ -48,8 +48,16 @@ def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> 
     stage = stage_of(parallel, number)
     if chosen == "local" and (problem := _beyond_local(plan)):
         raise InputError(problem)
-    return Run(number, stage, microbatches(plan, stage), plan.best.batch.num_microbatches, int(steps),
-               device, chosen, _attention(plan))  # type: ignore[arg-type]
+    return Run(
+        number,
+        stage,
+        microbatches(plan, stage),
+        plan.best.batch.num_microbatches,
+        int(steps),
+        device,
+        chosen,
+        _attention(plan),
+    )  # type: ignore[arg-type]
 
 
 def _attention(plan: Plan) -> Attention:
@@ -65,8 +73,12 @@ def default_impl(device: str) -> TransformerImpl:
 
 def _refused(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> Iterator[Problem]:
     if plan.best.target.backend != "megatron":
-        yield Problem("only ranks of Megatron-LM are run", field="DIR", got=plan.best.target.backend,
-                      hint="train.py of the folder, which DeepSpeed runs on one GPU, too")
+        yield Problem(
+            "only ranks of Megatron-LM are run",
+            field="DIR",
+            got=plan.best.target.backend,
+            hint="train.py of the folder, which DeepSpeed runs on one GPU, too",
+        )
     world = plan.best.parallel.world_size
     if rank != HEAVIEST and not (_is_whole(rank) and int(rank) < world):
         yield Problem("the plan has no such rank", field="--rank", got=rank, need=f"0 to {world - 1}, or {HEAVIEST}")
@@ -77,13 +89,21 @@ def _refused(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -
     if device not in get_args(Device):
         yield Problem("wrong value", field="--device", got=device, need=" or ".join(get_args(Device)))
     if device == "cpu" and plan.best.options.optimizer_offload:
-        yield Problem("this plan keeps optimizer state in host memory, which on a CPU is the same memory",
-                      field="--device", got=device, need="cuda")
+        yield Problem(
+            "this plan keeps optimizer state in host memory, which on a CPU is the same memory",
+            field="--device",
+            got=device,
+            need="cuda",
+        )
     if impl == "transformer_engine" and device == "cpu":
         yield Problem("Transformer Engine's layers need a GPU", field="--transformer-impl", got=impl, need="local")
     elif impl == "transformer_engine" and importlib.util.find_spec("transformer_engine") is None:
-        yield Problem("Transformer Engine is not installed", field="--transformer-impl", got=impl,
-                      hint="pip install 'transformer_engine[pytorch]', or --transformer-impl local")
+        yield Problem(
+            "Transformer Engine is not installed",
+            field="--transformer-impl",
+            got=impl,
+            hint="pip install 'transformer_engine[pytorch]', or --transformer-impl local",
+        )
 
 
 def _is_whole(text: str) -> bool:
@@ -94,11 +114,20 @@ def _beyond_local(plan: Plan) -> Problem | None:
     """What only Transformer Engine's layers do, so that the rank would not be the plan's."""
     engine = "pip install 'transformer_engine[pytorch]'"
     if plan.best.parallel.cp > 1:
-        return Problem("Megatron's own attention has no context parallelism, so that it would see this rank's part of "
-                       "the sequence only", field="--transformer-impl", got="local", hint=engine)
+        return Problem(
+            "Megatron's own attention has no context parallelism, so that it would see this rank's part of "
+            "the sequence only",
+            field="--transformer-impl",
+            got="local",
+            hint=engine,
+        )
     if plan.best.options.precision in LOW_PRECISION:
-        return Problem(f"Megatron's own layers have no {plan.best.options.precision}", field="--transformer-impl",
-                       got="local", hint=engine)
+        return Problem(
+            f"Megatron's own layers have no {plan.best.options.precision}",
+            field="--transformer-impl",
+            got="local",
+            hint=engine,
+        )
     return None
 
 

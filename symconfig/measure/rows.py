@@ -33,15 +33,30 @@ def row(found: Measurement) -> Row:
     if found.run.device != "cuda" or found.taken.memory is None:
         raise InputError(Problem("a measured row is of a GPU", field="--out", got=f"--device {found.run.device}"))
     if found.other_gpu is not None:
-        raise InputError(Problem("this GPU is not of the plan's type, so that its row would be taken for another's",
-                                 field="--out", got=found.other_gpu, need=found.plan.cluster.name,
-                                 hint="--cluster with the cluster that this GPU belongs to"))
+        raise InputError(
+            Problem(
+                "this GPU is not of the plan's type, so that its row would be taken for another's",
+                field="--out",
+                got=found.other_gpu,
+                need=found.plan.cluster.name,
+                hint="--cluster with the cluster that this GPU belongs to",
+            )
+        )
     plan, run = found.plan, found.run
     name = f"{plan.model.name}-rank{run.rank}-{run.impl}"
     log = TrainingLog(
-        path=name, framework="megatron", steps=(), steady=None,
+        path=name,
+        framework="megatron",
+        steps=(),
+        steady=None,
         memory=(Memory(run.rank, max_allocated=float(found.taken.memory.allocated_bytes)),),
-        arguments=found.taken.args, config={}, degrees={}, vocab_size=None, out_of_memory=None, remarks=())
+        arguments=found.taken.args,
+        config={},
+        degrees={},
+        vocab_size=None,
+        out_of_memory=None,
+        remarks=(),
+    )
     habits = as_options(as_measured(plan, run.impl, run.attention).request.framework)
     own = {"flash": TORCH_FLASH, "unfused": "masked"}[run.attention]
     attention = {"attention_kernel": own} if run.impl == "local" else {}

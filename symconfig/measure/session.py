@@ -61,13 +61,17 @@ class Taken:
     last_lines: tuple[str, ...] = ()
 
 
-def take(
-    source: MegatronSource, job: Job, run: Run, progress: Callable[[str], None], silence_s: float
-) -> Taken:
+def take(source: MegatronSource, job: Job, run: Run, progress: Callable[[str], None], silence_s: float) -> Taken:
     """Run it in a process of its own, with this Python."""
-    request = {"source": str(source.root), "job": {**asdict(job), "env": dict(job.env), "rank": run.rank},
-               "device": run.device, "steps": run.steps, "microbatches": run.microbatches,
-               "attention": run.attention, "transformer_impl": run.impl}
+    request = {
+        "source": str(source.root),
+        "job": {**asdict(job), "env": dict(job.env), "rank": run.rank},
+        "device": run.device,
+        "steps": run.steps,
+        "microbatches": run.microbatches,
+        "attention": run.attention,
+        "transformer_impl": run.impl,
+    }
     doing, results = "starting", []
 
     def heard(data: dict[str, Any]) -> float | None:
@@ -82,8 +86,7 @@ def take(
     ended = converse(WORKER, request, _environment(run.device), silence_s, heard)
     if results:
         return _taken(results[0], ended.last_lines)
-    fate = (f"ended with status {ended.status}" if ended.silent_s is None
-            else f"said nothing for {ended.silent_s:.0f} s")
+    fate = f"ended with status {ended.status}" if ended.silent_s is None else f"said nothing for {ended.silent_s:.0f} s"
     return Taken(crash=f"{fate} while {doing}", last_lines=ended.last_lines)
 
 
@@ -96,10 +99,23 @@ def _environment(device: str) -> dict[str, str]:
 def _taken(result: Mapping[str, Any], last_lines: Sequence[str]) -> Taken:
     wrong = refusal((Phase(**phase) for phase in result["phases"]), last_lines)
     return Taken(
-        tuple(Step(tuple(step["forward_s"]), tuple(step["backward_s"]), step["optimizer_s"], tuple(step["losses"]),
-                   step["gradient_norm"]) for step in result.get("steps", ())),
-        Memory(**result["memory"]) if result.get("memory") else None, result.get("states_bytes"),
-        result.get("software", {}), result.get("args", {}), result.get("rank", {}).get("parameters"),
-        result.get("out_of_memory"), result.get("no_gpu"), result.get("not_compiled"),
+        tuple(
+            Step(
+                tuple(step["forward_s"]),
+                tuple(step["backward_s"]),
+                step["optimizer_s"],
+                tuple(step["losses"]),
+                step["gradient_norm"],
+            )
+            for step in result.get("steps", ())
+        ),
+        Memory(**result["memory"]) if result.get("memory") else None,
+        result.get("states_bytes"),
+        result.get("software", {}),
+        result.get("args", {}),
+        result.get("rank", {}).get("parameters"),
+        result.get("out_of_memory"),
+        result.get("no_gpu"),
+        result.get("not_compiled"),
         None if "out_of_memory" in result else wrong,
     )

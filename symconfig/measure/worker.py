@@ -161,8 +161,9 @@ def _built(args: Any, config: Any, runner: Any, request: dict[str, Any]) -> Any:
     if hasattr(config, "moe_router_force_load_balancing"):
         config.moe_router_force_load_balancing = True
     importlib.import_module("megatron.core.tensor_parallel").model_parallel_cuda_manual_seed(SEED)
-    rank = build.build(args, config, {**request["job"], "device": request["device"],
-                                      "transformer_impl": request["transformer_impl"]})
+    rank = build.build(
+        args, config, {**request["job"], "device": request["device"], "transformer_impl": request["transformer_impl"]}
+    )
     kernels.fused_adam([part.optimizer for part in build.parts(rank.optimizer)])
     return rank
 
@@ -201,8 +202,12 @@ def _batch(args: Any, device: str) -> dict[str, Any]:
     length = args.seq_length // args.context_parallel_size
     tokens = torch.randint(0, args.vocab_size, (args.micro_batch_size, length + 1), device=device)
     places = torch.arange(length, device=device).expand(args.micro_batch_size, length)
-    return {"input_ids": tokens[:, :-1].contiguous(), "position_ids": places, "attention_mask": None,
-            "labels": tokens[:, 1:].contiguous()}
+    return {
+        "input_ids": tokens[:, :-1].contiguous(),
+        "position_ids": places,
+        "attention_mask": None,
+        "labels": tokens[:, 1:].contiguous(),
+    }
 
 
 def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: dict[str, Any]) -> dict[str, Any]:
@@ -213,17 +218,26 @@ def _step(args: Any, rank: Any, batch: dict[str, Any], clock: Clock, request: di
     schedule = importlib.import_module("megatron.core.pipeline_parallel").get_forward_backward_func()
     several = len(rank.chunks) > 1
     losses = schedule(
-        forward_step_func=lambda data, chunk: (chunk(**batch), _loss), data_iterator=[None] * len(rank.chunks)
-        if several else None, model=rank.chunks if several else rank.chunks[0],
-        num_microbatches=request["microbatches"], seq_length=args.seq_length, micro_batch_size=args.micro_batch_size,
-        decoder_seq_length=args.decoder_seq_length, forward_only=False)
+        forward_step_func=lambda data, chunk: (chunk(**batch), _loss),
+        data_iterator=[None] * len(rank.chunks) if several else None,
+        model=rank.chunks if several else rank.chunks[0],
+        num_microbatches=request["microbatches"],
+        seq_length=args.seq_length,
+        micro_batch_size=args.micro_batch_size,
+        decoder_seq_length=args.decoder_seq_length,
+        forward_only=False,
+    )
     timer = clock("optimizer-step")
     timer.start()
     _, norm, _ = rank.optimizer.step()
     timer.stop()
-    return {"forward_s": clock.seconds("forward-compute"), "backward_s": clock.seconds("backward-compute"),
-            "optimizer_s": sum(clock.seconds("optimizer-step")), "losses": [float(loss) for loss in losses],
-            "gradient_norm": None if norm is None else float(norm)}
+    return {
+        "forward_s": clock.seconds("forward-compute"),
+        "backward_s": clock.seconds("backward-compute"),
+        "optimizer_s": sum(clock.seconds("optimizer-step")),
+        "losses": [float(loss) for loss in losses],
+        "gradient_norm": None if norm is None else float(norm),
+    }
 
 
 def _loss(output: Any) -> tuple[Any, Any]:
@@ -251,8 +265,9 @@ def _ran(args: Any, impl: str, runner: Any) -> dict[str, Any]:
     kernels = (sys.modules[name].KERNELS for name in ("megatron_patches", "megatron_stand_ins"))
     instead = dict(ChainMap(*kernels)) if impl == "local" else {}
     found = {name: runner.plain(instead.get(name, value)) for name, value in vars(args).items()}
-    return {name: value if isinstance(value, bool | int | float | None) else str(value)
-            for name, value in found.items()}
+    return {
+        name: value if isinstance(value, bool | int | float | None) else str(value) for name, value in found.items()
+    }
 
 
 def _memory() -> dict[str, int]:
@@ -260,19 +275,30 @@ def _memory() -> dict[str, int]:
     import torch
 
     free, whole = torch.cuda.mem_get_info()
-    return {"allocated_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "device_bytes": whole - free, "whole_bytes": whole}
+    return {
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "device_bytes": whole - free,
+        "whole_bytes": whole,
+    }
 
 
 def _software(on_gpu: bool) -> dict[str, Any]:
     import torch
 
-    found = {"torch": torch.__version__, "python": sys.version.split()[0],
-             "megatron": importlib.import_module("megatron.core").__version__}
+    found = {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "megatron": importlib.import_module("megatron.core").__version__,
+    }
     if on_gpu:
         gpu = torch.cuda.get_device_properties(0)
-        found |= {"cuda": torch.version.cuda, "gpu": gpu.name, "capability": [gpu.major, gpu.minor],
-                  "compute_units": gpu.multi_processor_count}
+        found |= {
+            "cuda": torch.version.cuda,
+            "gpu": gpu.name,
+            "capability": [gpu.major, gpu.minor],
+            "compute_units": gpu.multi_processor_count,
+        }
     with contextlib.suppress(ImportError):
         found["transformer_engine"] = importlib.import_module("transformer_engine").__version__
     return found

@@ -36,8 +36,12 @@ def install() -> None:
         **dict.fromkeys(("all_gather_into_tensor", "_all_gather_base", "all_gather_single"), gather),
         **dict.fromkeys(("reduce_scatter_tensor", "_reduce_scatter_base", "reduce_scatter_single"), scatter),
         **dict.fromkeys(("all_reduce", "broadcast", "reduce", "barrier", "isend", "send"), keep),
-        "all_gather": gather_list, "all_to_all_single": exchange, "irecv": receive, "recv": receive,
-        "batch_isend_irecv": batch, "_coalescing_manager": coalesced,
+        "all_gather": gather_list,
+        "all_to_all_single": exchange,
+        "irecv": receive,
+        "recv": receive,
+        "batch_isend_irecv": batch,
+        "_coalescing_manager": coalesced,
     }
     for name, function in replaced.items():
         for module in (network, distributed_c10d):

@@ -32,8 +32,13 @@ def record(
         "schema": "symconfig.accuracy/1",
         "sources": list(sources),
         "left_out": [
-            {"cluster": found.cluster.name, "n": found.rows, "models": len({item.row.model.name for _, item in runs}),
-             "fitted": _tidy(found.after), "left_out": None if found.left_out is None else _tidy(found.left_out)}
+            {
+                "cluster": found.cluster.name,
+                "n": found.rows,
+                "models": len({item.row.model.name for _, item in runs}),
+                "fitted": _tidy(found.after),
+                "left_out": None if found.left_out is None else _tidy(found.left_out),
+            }
             for found, runs in fitted
         ],
         "ratios": _ratios(scores, _unseen(fitted)),
@@ -84,8 +89,13 @@ def _ratios(scores: Sequence[Source], unseen: Mapping[tuple[str, str], float]) -
             if item.memory and _is_peak(item):
                 found.setdefault(("memory", *_like(item)), []).append(item.memory[1] / item.memory[0])
     return [
-        {"quantity": key[0], "framework": key[1], "gpu": key[2], "kind": key[3],
-         "measured": sorted(_tidy(value) for value in values)}
+        {
+            "quantity": key[0],
+            "framework": key[1],
+            "gpu": key[2],
+            "kind": key[3],
+            "measured": sorted(_tidy(value) for value in values),
+        }
         for key, values in sorted(found.items())
     ]
 

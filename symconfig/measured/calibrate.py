@@ -131,9 +131,7 @@ def _believed(kernels: Kernels, parameters: Sequence[Parameter]) -> Kernels:
     return kernels.model_copy(update=update)
 
 
-def _evaluator(
-    rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]
-) -> Callable[[Array], Array]:
+def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
     """log constants [parameters, n] -> log seconds [rows, n]; the other constants are those of `kernels`."""
     timers = [_timers(item, kernels) for item in rows]
 

@@ -47,9 +47,7 @@ class Case:
         return tuple(name for name, _ in self.taken)
 
 
-def case(
-    source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
-) -> Case:
+def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
     """model, cluster: what ran, where the caller knows it better than the row says.
 
     Raises InputError when the row leaves out what no assumption gives.

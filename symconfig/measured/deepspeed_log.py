@@ -19,19 +19,23 @@ from symconfig.units import GIB, MIB
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
 _ALLOCATED = rf"(?:,\s*MemAllocated={_NUMBER}GB,\s*MaxMemAllocated={_NUMBER}GB)?"
 _THROUGHPUT = re.compile(
-    r"micro_step=\d+/global_step=(\d{1,12}),\s*RunningAvgSamplesPerSec=" + _NUMBER
-    + r",\s*CurrSamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))" + _ALLOCATED
+    r"micro_step=\d+/global_step=(\d{1,12}),\s*RunningAvgSamplesPerSec="
+    + _NUMBER
+    + r",\s*CurrSamplesPerSec="
+    + _NUMBER
+    + r"(?=\s*(?:,|$))"
+    + _ALLOCATED
 )
 _AVERAGE = re.compile(r"\b\d+/(\d{1,12}),\s*SamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))" + _ALLOCATED)
 _PIPELINE = re.compile(
-    r"steps?:\s*(\d{1,12})(?:\s*/\s*\d+)?\s+loss:[^\r\n]{0,400}?iter time \(s\):\s*" + _NUMBER + r"\s+samples/sec:\s*"
+    r"steps?:\s*(\d{1,12})(?:\s*/\s*\d+)?\s+loss:[^\r\n]{0,400}?iter time \(s\):\s*"
+    + _NUMBER
+    + r"\s+samples/sec:\s*"
     + _NUMBER
 )
 _BYTES = {
     name: re.compile(rf"(?<![A-Za-z_]){word}\s+{_NUMBER}\s*([GM])B")
-    for name, word in (
-        ("allocated", "MA"), ("max_allocated", "Max_MA"), ("reserved", "CA"), ("max_reserved", "Max_CA")
-    )
+    for name, word in (("allocated", "MA"), ("max_allocated", "Max_MA"), ("reserved", "CA"), ("max_reserved", "Max_CA"))
 }
 _RANK = re.compile(r"\[Rank (\d{1,9})\]", re.IGNORECASE)
 _SETTING = re.compile(r"config\w*\.py:\d+:print\w*\]\s+([A-Za-z_]\w*) \.* ?(\S.*?)\s*$")
@@ -47,16 +51,27 @@ _OWN = re.compile(
     r"\b(\d{1,9}) ranks: tp (\d{1,9}), cp (\d{1,9}), dp (\d{1,9}); micro-batch (\d{1,9}) x (\d{1,9}) x \d+ "
     r"sequences of (\d{1,9})"
 )
-_OWN_STEP = re.compile(
-    rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB"
-)
+_OWN_STEP = re.compile(rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB")
 _LONGEST_JSON = 2000  # lines
 
 WANTED = (
-    b"SamplesPerSec", b"iter time (s)", b"Max_MA", b":print", b"OVERFLOW", b"_per_second", b"eval_loss",
-    b"DeepSpeedEngine configuration", b"DeepSpeed info: version", b"Running Evaluation", b"aving model checkpoint",
-    b"checkpoint saved", b"otal train batch size", b"batch size per device", b"Gradient Accumulation steps",
-    b" ranks: tp ", b"tokens/s/GPU",
+    b"SamplesPerSec",
+    b"iter time (s)",
+    b"Max_MA",
+    b":print",
+    b"OVERFLOW",
+    b"_per_second",
+    b"eval_loss",
+    b"DeepSpeedEngine configuration",
+    b"DeepSpeed info: version",
+    b"Running Evaluation",
+    b"aving model checkpoint",
+    b"checkpoint saved",
+    b"otal train batch size",
+    b"batch size per device",
+    b"Gradient Accumulation steps",
+    b" ranks: tp ",
+    b"tokens/s/GPU",
 )
 
 

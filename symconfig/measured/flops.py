@@ -35,9 +35,7 @@ class Counting(Strict):
 COUNTING = Counting()  # symconfig's own way, for sources of which nothing is known
 
 
-def flops_per_token(
-    model: ModelDescriptor, seq_length: int, counting: Counting, again: Collection[str] = ()
-) -> float:
+def flops_per_token(model: ModelDescriptor, seq_length: int, counting: Counting, again: Collection[str] = ()) -> float:
     """Of one token, forward and backward. again: recomputed modules, for rates that count the recompute pass, too."""
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}

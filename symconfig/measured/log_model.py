@@ -31,8 +31,9 @@ def log_model(log: TrainingLog) -> ModelDescriptor:
     try:
         return described(names, seq_length=whole(names, "seq_length", "encoder_seq_length") or 1).model
     except InputError as error:
-        raise InputError([replace(problem, file=log.path, hint=problem.hint or "name the model")
-                          for problem in error.problems]) from None
+        raise InputError(
+            [replace(problem, file=log.path, hint=problem.hint or "name the model") for problem in error.problems]
+        ) from None
 
 
 def check_model(log: TrainingLog, model: ModelDescriptor) -> None:

@@ -118,7 +118,9 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
     elif rest * degrees["dp"] != gpus:
         raise InputError(
             Problem(
-                "the degrees do not multiply to the GPUs", file=log.path, field="parallel",
+                "the degrees do not multiply to the GPUs",
+                file=log.path,
+                field="parallel",
                 got=" x ".join(f"{name} {degrees[name]}" for name in ("tp", "pp", "cp", "dp") if name in degrees),
                 need=str(gpus),
             )
@@ -150,7 +152,8 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
     if isinstance(stage, int) and 0 <= stage <= 3:
         fields["zero_stage"] = int(stage)
     for precision, keys in (
-        ("bf16", ("bf16.enabled", "bfloat16.enabled", "bfloat16_enabled")), ("fp16", ("fp16.enabled", "fp16_enabled"))
+        ("bf16", ("bf16.enabled", "bfloat16.enabled", "bfloat16_enabled")),
+        ("fp16", ("fp16.enabled", "fp16_enabled")),
     ):
         if any(config.get(key) is True for key in keys):
             fields["precision"] = precision

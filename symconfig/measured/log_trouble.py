@@ -9,8 +9,13 @@ from symconfig.measured.log_records import Collected, Remark
 
 _OOM = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY")
 _DIED = (
-    (re.compile(r"Watchdog caught collective operation timeout|NCCL (?:error|timeout)|nccl(?:System|Internal|"
-                r"UnhandledCuda|Remote)Error"), "a collective failed or timed out"),
+    (
+        re.compile(
+            r"Watchdog caught collective operation timeout|NCCL (?:error|timeout)|nccl(?:System|Internal|"
+            r"UnhandledCuda|Remote)Error"
+        ),
+        "a collective failed or timed out",
+    ),
     (re.compile(r"DUE TO TIME LIMIT"), "the job reached its time limit"),
     (re.compile(r"oom[_-]kill|Out of memory: Killed process"), "the host ran out of memory"),
     (re.compile(r"CANCELLED AT|SIGTERM|SIGINT\b|death signal"), "the run was told to stop"),
@@ -23,8 +28,22 @@ _LONGEST_TRACEBACK = 200  # lines
 _MOST = 12  # different remarks
 
 WANTED = (
-    b"ut of memory", b"OutOfMemory", b"OUT_OF_MEMORY", b"Traceback", b"imeout", b"NCCL", b"nccl", b"SIG", b"signal",
-    b"oom", b"CANCELLED", b"TIME LIMIT", b"Segmentation", b"Bus error", b"ChildFailed", b"exits with return",
+    b"ut of memory",
+    b"OutOfMemory",
+    b"OUT_OF_MEMORY",
+    b"Traceback",
+    b"imeout",
+    b"NCCL",
+    b"nccl",
+    b"SIG",
+    b"signal",
+    b"oom",
+    b"CANCELLED",
+    b"TIME LIMIT",
+    b"Segmentation",
+    b"Bus error",
+    b"ChildFailed",
+    b"exits with return",
 )
 
 

@@ -49,8 +49,16 @@ _WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
 
 # What a line that this reader wants holds, in bytes, since most lines of a log are none of them.
 WANTED = (
-    b"iteration", b"memory (MB)", b"Step Time", b"train_step_timing", b"using world size", b"padded vocab",
-    b"arguments -", b"checkpoint", b"validation loss", b"Evaluating on",
+    b"iteration",
+    b"memory (MB)",
+    b"Step Time",
+    b"train_step_timing",
+    b"using world size",
+    b"padded vocab",
+    b"arguments -",
+    b"checkpoint",
+    b"validation loss",
+    b"Evaluating on",
 )
 
 
@@ -151,8 +159,12 @@ class MegatronReader:
         self._add(number, int(iteration[1]), seconds, _BATCH.search(part), rate)
 
     def _add(
-        self, number: int, iteration: int, seconds: float | None, batch: re.Match[str] | None,
-        rate: re.Match[str] | None
+        self,
+        number: int,
+        iteration: int,
+        seconds: float | None,
+        batch: re.Match[str] | None,
+        rate: re.Match[str] | None,
     ) -> None:
         if seconds is None:
             return

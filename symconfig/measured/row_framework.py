@@ -71,8 +71,12 @@ def attention_of(name: str, architecture: str) -> tuple[Kernel, float]:
 def as_options(framework: Framework) -> dict[str, Any]:
     """What sets a framework apart from Megatron's usual habits, as options of a row; its attention goes by name."""
     kinds = ((_IMPLEMENTATION, framework.implementation, MEGATRON.implementation), (_FRAMEWORK, framework, MEGATRON))
-    return {name: getattr(mine, name) for names, mine, usual in kinds for name in names
-            if name != "attention_rate" and getattr(mine, name) != getattr(usual, name)}
+    return {
+        name: getattr(mine, name)
+        for names, mine, usual in kinds
+        for name in names
+        if name != "attention_rate" and getattr(mine, name) != getattr(usual, name)
+    }
 
 
 def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
@@ -91,14 +95,14 @@ def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, 
     return found
 
 
-def _matters(
-    habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]
-) -> bool:
+def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, degrees: tuple[int, int, int]) -> bool:
     """Whether a habit can change the prediction at these degrees."""
     tp, pp, replicas = degrees
     if habit == "vocab_multiple":
-        one, other = (-(-vocab_size // multiple) * multiple for multiple in
-                      (found.vocab_multiple * tp, without.vocab_multiple * tp))
+        one, other = (
+            -(-vocab_size // multiple) * multiple
+            for multiple in (found.vocab_multiple * tp, without.vocab_multiple * tp)
+        )
         return one != other
     if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
         return tp > 1

@@ -120,8 +120,11 @@ def _log(path: Path, cluster: ClusterDescriptor | None, told: Told) -> tuple[lis
         row = as_row(log, cluster, model, gpus=told.gpus, batch=batch, options=options)
         item = judge(source_of(log), row, model, cluster)
     except InputError as error:
-        said = [Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
-                for remark in log.remarks if remark.kind == "batch" and log.steady is None]
+        said = [
+            Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
+            for remark in log.remarks
+            if remark.kind == "batch" and log.steady is None
+        ]
         raise InputError([*(_of_log(problem, path) for problem in error.problems), *said]) from None
     remarks = [str(remark) for remark in log.remarks]
     if item.memory:

@@ -74,9 +74,16 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         steady = _steady(steps, warm, found, remarks)
     megatron = found.megatron and not found.deepspeed and found.arguments.get("deepspeed") is not True
     return TrainingLog(
-        str(path), "megatron" if megatron else "deepspeed", tuple(steps), steady,
+        str(path),
+        "megatron" if megatron else "deepspeed",
+        tuple(steps),
+        steady,
         tuple(found.memory[rank] for rank in sorted(found.memory, key=lambda rank: -1 if rank is None else rank)),
-        found.arguments, found.config, found.degrees, found.vocab_size, trouble.out_of_memory,
+        found.arguments,
+        found.config,
+        found.degrees,
+        found.vocab_size,
+        trouble.out_of_memory,
         tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
     )
 
@@ -202,8 +209,10 @@ def _steady(steps: Sequence[Step], warm: set[int], found: Collected, remarks: li
     calm = [step for step in rest if not step.disturbed]
     if calm and len(calm) < len(rest):
         reasons = Counter(step.disturbed for step in rest if step.disturbed)
-        left += [f"{count} before which {why}" if "skipped" not in why else f"{count} where {why}"
-                 for why, count in reasons.items()]
+        left += [
+            f"{count} before which {why}" if "skipped" not in why else f"{count} where {why}"
+            for why, count in reasons.items()
+        ]
         rest = calm
     if any(step.samples for step in rest):  # a line that is cut off has lost its batch size
         rest = [step for step in rest if step.samples]

@@ -107,9 +107,15 @@ class Arguments:
     def problem(setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None) -> Problem:
         """A Problem about this setting, where it stands."""
         place = setting.place if setting else None
-        return Problem(what, file=place.file if place else None, line=place.line if place else None,
-                       column=place.column if place else None, field=setting.spelled if setting else None, got=got,
-                       need=need)
+        return Problem(
+            what,
+            file=place.file if place else None,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            field=setting.spelled if setting else None,
+            got=got,
+            need=need,
+        )
 
 
 def plain(name: str) -> str:

@@ -26,8 +26,17 @@ from symconfig.targets import DEEPSPEED_RELEASE, Precision
 
 Json = dict[str, Any]
 # Of the training programs around Transformers: its own examples, TRL, LLaMA-Factory, Axolotl, and our train.py.
-SEQUENCE = ("seq_length", "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "sequence_len",
-            "block_size", "max_length")
+SEQUENCE = (
+    "seq_length",
+    "seq_len",
+    "max_seq_length",
+    "max_seq_len",
+    "model_max_length",
+    "cutoff_len",
+    "sequence_len",
+    "block_size",
+    "max_length",
+)
 _RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
 _KERNELS = ("attn_implementation", "attention_implementation")
 
@@ -61,18 +70,27 @@ class _Reader:
     def run(self) -> Run:
         arguments, asked, problems = self.arguments, self.asked, self.problems
         model = described(self.reading, arguments, asked, problems)
-        grid = Grid(self._degree("tensor_parallel", "autotp_size"), self._degree("sequence_parallel_size"),
-                    asked.gpus or self.reading.world.gpus, of_one_node(self.reading))
-        experts = self._degree("expert_parallel", "autoep_size") \
-            if section(self.tree.data, "expert_parallel").get("enabled") is True else 1
+        grid = Grid(
+            self._degree("tensor_parallel", "autotp_size"),
+            self._degree("sequence_parallel_size"),
+            asked.gpus or self.reading.world.gpus,
+            of_one_node(self.reading),
+        )
+        experts = (
+            self._degree("expert_parallel", "autoep_size")
+            if section(self.tree.data, "expert_parallel").get("enabled") is True
+            else 1
+        )
         batch, assumed = sizes(self.tree, arguments, grid, problems)
         length = asked.seq_length or arguments.whole(*SEQUENCE)
         if length is None:
-            problems.append(Problem("the length of the sequences is not said", file=self.reading.file,
-                                    hint="--seq-length N"))
+            problems.append(
+                Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")
+            )
         trainer = uses_trainer(arguments)
-        config = filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer \
-            else self.tree.data
+        config = (
+            filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer else self.tree.data
+        )
         precision, guessed = self._precision(config)
         recompute = _recompute(arguments)
         problems += arguments.problems
@@ -80,8 +98,13 @@ class _Reader:
             raise InputError(list(dict.fromkeys(problems)))
         found = _configuration(config, batch, grid, experts, length, precision, recompute)
         framework = _kernels(found.framework, arguments, model.model)
-        return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, replace(found, framework=framework),
-                   _options(config, found, recompute, model.model), (*assumed, *guessed))
+        return Run(
+            Target("deepspeed", DEEPSPEED_RELEASE),
+            model,
+            replace(found, framework=framework),
+            _options(config, found, recompute, model.model),
+            (*assumed, *guessed),
+        )
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
         """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
@@ -103,35 +126,63 @@ class _Reader:
             return 1
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
-        self.problems.append(self.tree.problem(path, "is no degree", got=shorten(repr(value)),
-                                               need="a whole number above zero"))
+        self.problems.append(
+            self.tree.problem(path, "is no degree", got=shorten(repr(value)), need="a whole number above zero")
+        )
         return 1
 
 
-def _configuration(config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision,
-                   recompute: Recompute) -> Configuration:
+def _configuration(
+    config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision, recompute: Recompute
+) -> Configuration:
     zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
     replicas = batch.gpus // grid.tensor
     return Configuration(
-        tp=grid.tensor, pp=1, dp=dp, micro=batch.micro, global_batch=batch.micro * batch.steps * dp, seq_length=length,
-        cp=grid.sequence, ep=experts, precision=precision, cp_comm="a2a" if grid.sequence > 1 else "p2p",
+        tp=grid.tensor,
+        pp=1,
+        dp=dp,
+        micro=batch.micro,
+        global_batch=batch.micro * batch.steps * dp,
+        seq_length=length,
+        cp=grid.sequence,
+        ep=experts,
+        precision=precision,
+        cp_comm="a2a" if grid.sequence > 1 else "p2p",
         modules=frozenset({LAYER}) if recompute.granularity == "full" else frozenset(),
-        block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0, zero=zero.stage,
-        framework=with_zero(DEEPSPEED, zero, gradient_bytes_of(config), replicas), backend="deepspeed",
-        version=DEEPSPEED_RELEASE, offload=zero.offload)
+        block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
+        zero=zero.stage,
+        framework=with_zero(DEEPSPEED, zero, gradient_bytes_of(config), replicas),
+        backend="deepspeed",
+        version=DEEPSPEED_RELEASE,
+        offload=zero.offload,
+    )
 
 
 def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelDescriptor) -> Options:
     zero, replicated = zero_of(config), c.dp * c.cp > 1
     return Options(
-        sequence_parallel=False, recompute=recompute, zero_stage=zero.stage,
-        precision=c.precision, cp_comm="a2a" if c.cp > 1 else None,
-        overlap=Overlap(grad_reduce=replicated and (zero.overlap or zero.stage == 0),
-                        param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
-                        tp_comm=False, pp_p2p=False),
-        optimizer_offload=zero.offload.optimizer, activation_offload=False, param_offload=zero.offload.weights,
-        pipeline_layout=None, account_for_embedding=False, account_for_loss=False, microbatch_group_size=None,
-        moe_dispatcher="alltoall" if model.experts else None, grad_bytes=gradient_bytes_of(config), schedule="none")
+        sequence_parallel=False,
+        recompute=recompute,
+        zero_stage=zero.stage,
+        precision=c.precision,
+        cp_comm="a2a" if c.cp > 1 else None,
+        overlap=Overlap(
+            grad_reduce=replicated and (zero.overlap or zero.stage == 0),
+            param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
+            tp_comm=False,
+            pp_p2p=False,
+        ),
+        optimizer_offload=zero.offload.optimizer,
+        activation_offload=False,
+        param_offload=zero.offload.weights,
+        pipeline_layout=None,
+        account_for_embedding=False,
+        account_for_loss=False,
+        microbatch_group_size=None,
+        moe_dispatcher="alltoall" if model.experts else None,
+        grad_bytes=gradient_bytes_of(config),
+        schedule="none",
+    )
 
 
 def _recompute(arguments: Arguments) -> Recompute:

@@ -25,8 +25,10 @@ _FROM_ARGUMENTS: Mapping[KeyPath, Callable[[Arguments], Any]] = {
     (ACCUMULATION,): lambda a: a.whole(ACCUMULATION) or 1,
     ("gradient_clipping",): lambda a: _or(a.number("max_grad_norm"), 1.0),
     ("optimizer", "params", "lr"): lambda a: _or(a.number("learning_rate"), _LR),
-    ("optimizer", "params", "betas"): lambda a: [_or(a.number("adam_beta1"), _ADAM[0]),
-                                                 _or(a.number("adam_beta2"), _ADAM[1])],
+    ("optimizer", "params", "betas"): lambda a: [
+        _or(a.number("adam_beta1"), _ADAM[0]),
+        _or(a.number("adam_beta2"), _ADAM[1]),
+    ],
     ("optimizer", "params", "eps"): lambda a: _or(a.number("adam_epsilon"), 1e-8),
     ("optimizer", "params", "weight_decay"): lambda a: _or(a.number("weight_decay"), 0.0),
     ("scheduler", "params", "warmup_min_lr"): lambda a: 0,

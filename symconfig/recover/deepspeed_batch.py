@@ -56,8 +56,9 @@ def sizes(
     micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
     train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
     if train is None and micro is None and len(problems) == told:
-        problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}",
-                                     hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it"))
+        problems.append(
+            tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it")
+        )
     assumed: list[Assumed] = []
     gpus = grid.gpus
     if gpus is None and train and micro and accumulated and train % (micro * accumulated) == 0:
@@ -76,8 +77,15 @@ def sizes(
     return _resolved(tree, train, micro, accumulated, gpus, grid, problems), tuple(assumed)
 
 
-def _resolved(tree: Tree, train: int | None, micro: int | None, accumulated: int | None, gpus: int, grid: Grid,
-              problems: list[Problem]) -> Sizes | None:
+def _resolved(
+    tree: Tree,
+    train: int | None,
+    micro: int | None,
+    accumulated: int | None,
+    gpus: int,
+    grid: Grid,
+    problems: list[Problem],
+) -> Sizes | None:
     if gpus % (grid.tensor * grid.sequence):
         what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
         problems.append(Problem(what, file=tree.text.file))
@@ -89,9 +97,15 @@ def _resolved(tree: Tree, train: int | None, micro: int | None, accumulated: int
     steps = accumulated or (train // (ranks * micro) if micro else 0)
     if micro * steps * ranks != train:
         product = f"{micro or '?'} x accumulation {steps or '?'} x {ranks} data ranks"
-        problems.append(tree.problem((TRAIN,), f"is not micro-batch {product}", got=str(train),
-                                     need=str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}",
-                                     hint=f"leave {TRAIN} out, and DeepSpeed multiplies it out"))
+        problems.append(
+            tree.problem(
+                (TRAIN,),
+                f"is not micro-batch {product}",
+                got=str(train),
+                need=str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}",
+                hint=f"leave {TRAIN} out, and DeepSpeed multiplies it out",
+            )
+        )
         return None
     return Sizes(micro, steps, gpus)
 
@@ -114,6 +128,7 @@ def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:
     value = tree.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS):
         return value
-    problems.append(tree.problem((key,), "is no size of a batch", got=shorten(repr(value)),
-                                 need="a whole number above zero"))
+    problems.append(
+        tree.problem((key,), "is no size of a batch", got=shorten(repr(value)), need="a whole number above zero")
+    )
     return None

@@ -51,8 +51,12 @@ def described(reading: Reading, arguments: Arguments, asked: Asked, problems: li
     adapter = _adapter(arguments, base, assumed, problems)
     if adapter is None:
         name = zoo_match(base)
-        return Described(load_model(name) if name and asked.model is None else base, name, tuple(assumed),
-                         None if name else zoo_near(base))
+        return Described(
+            load_model(name) if name and asked.model is None else base,
+            name,
+            tuple(assumed),
+            None if name else zoo_near(base),
+        )
     model = _adapted(base, adapter, problems)
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
@@ -70,10 +74,16 @@ def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDe
                 why = f"of the name {given}; its weights were not looked at"
                 return load_model(name), [] if exact else [Assumed("model", hub, why, arguments.place(*NAMES))]
     place, got = arguments.place(*NAMES), given or None
-    raise InputError(Problem(
-        "the model is not one that is known by its name" if given else "nothing says which model is trained",
-        file=place.file if place else reading.file, line=place.line if place else None,
-        column=place.column if place else None, got=got, hint="--model NAME, or --model FOLDER with its config.json"))
+    raise InputError(
+        Problem(
+            "the model is not one that is known by its name" if given else "nothing says which model is trained",
+            file=place.file if place else reading.file,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            got=got,
+            hint="--model NAME, or --model FOLDER with its config.json",
+        )
+    )
 
 
 @cache
@@ -108,13 +118,24 @@ def _adapter(
         assumed.append(Assumed("rank of the adapters", str(rank), "PEFT's default; no argument says it"))
     targets = _targets(arguments, base, assumed)
     if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
-        problems.append(Arguments.problem(arguments.find(*_TARGETS), "adapts modules that are not known",
-                                          got=", ".join(wrong), need=", ".join(_LINEAR)))
+        problems.append(
+            Arguments.problem(
+                arguments.find(*_TARGETS),
+                "adapts modules that are not known",
+                got=", ".join(wrong),
+                need=", ".join(_LINEAR),
+            )
+        )
         return None
     bits = arguments.text(*FOUR_BITS)
     four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
-    fields = {"method": "qlora" if four else "lora", "r": rank, "target_modules": targets,
-              "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank, "lora_dropout": arguments.number(*_DROPOUT) or 0.0}
+    fields = {
+        "method": "qlora" if four else "lora",
+        "r": rank,
+        "target_modules": targets,
+        "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank,
+        "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
+    }
     return _validated(Adapter, fields, problems)
 
 
@@ -145,16 +166,28 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
     try:
         return kind.model_validate(fields, strict=False)
     except ValidationError as error:
-        problems += [Problem(f"the adapter that the arguments describe: {item['msg']}",
-                             field=".".join(map(str, item["loc"])) or None) for item in error.errors()]
+        problems += [
+            Problem(
+                f"the adapter that the arguments describe: {item['msg']}", field=".".join(map(str, item["loc"])) or None
+            )
+            for item in error.errors()
+        ]
         return None
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
     """The zoo's model with the same weights and the same adapter."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
-    return next((other.name for other in _adapted_zoo() if mine is not None and _trains_alike(model, other)
-                 and zoo_match(other.model_copy(update={"adapter": None})) == mine), None)
+    return next(
+        (
+            other.name
+            for other in _adapted_zoo()
+            if mine is not None
+            and _trains_alike(model, other)
+            and zoo_match(other.model_copy(update={"adapter": None})) == mine
+        ),
+        None,
+    )
 
 
 @cache
@@ -172,8 +205,9 @@ def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
     if one.adapter is None or other.adapter is None:
         return False
     without = {"target_modules"}
-    return one.adapter.model_dump(exclude=without) == other.adapter.model_dump(exclude=without) \
-        and _modules(one) == _modules(other)
+    return one.adapter.model_dump(exclude=without) == other.adapter.model_dump(exclude=without) and _modules(
+        one
+    ) == _modules(other)
 
 
 def _modules(model: ModelDescriptor) -> frozenset[str]:

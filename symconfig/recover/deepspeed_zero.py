@@ -44,8 +44,10 @@ def zero_of(config: Any) -> Zero:
     overlap = zero.get("overlap_comm")
     return Zero(
         stage,
-        Offload(float(ratio) if isinstance(ratio, (int, float)) else 1.0,
-                stage == 3 and (_on(zero.get("offload_param")) or zero.get("cpu_offload_param") is True)),
+        Offload(
+            float(ratio) if isinstance(ratio, (int, float)) else 1.0,
+            stage == 3 and (_on(zero.get("offload_param")) or zero.get("cpu_offload_param") is True),
+        ),
         stage == 3 if not isinstance(overlap, bool) else overlap,
         zero.get("stage3_prefetch_bucket_size", zero.get("prefetch_bucket_size", _PREFETCH)) != 0,
         zero.get("reduce_scatter") is not False,
@@ -64,8 +66,12 @@ def with_zero(framework: Framework, zero: Zero, gradient_bytes: int, replicas: i
         hide = replace(hide, data=0.0)
     if replicas > 1 and zero.stage == 3 and not zero.prefetch:
         hide = replace(hide, sharded_weights=0.0)
-    return replace(framework, hide=hide, bytes=replace(framework.bytes, gradient=float(gradient_bytes)),
-                   all_reduced_gradients=zero.stage in (1, 2) and not zero.scatters)
+    return replace(
+        framework,
+        hide=hide,
+        bytes=replace(framework.bytes, gradient=float(gradient_bytes)),
+        all_reduced_gradients=zero.stage in (1, 2) and not zero.scatters,
+    )
 
 
 def section(config: Any, name: str) -> Json:
@@ -76,6 +82,7 @@ def section(config: Any, name: str) -> Json:
 
 def precision_of(config: Any) -> Precision | None:
     """What is switched on; bf16 goes by its old name, too. None: nothing, or nothing that is said."""
+
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True
 

@@ -121,8 +121,9 @@ def graphed(names: Mapping[str, Value]) -> Graphed | None:
 
 def graphs(names: Mapping[str, Value]) -> bool:
     """Whether CUDA graphs are on."""
-    return (bool(names.get("enable_cuda_graph") or names.get("external_cuda_graph"))
-            or names.get("cuda_graph_impl") not in (None, "none"))
+    return bool(names.get("enable_cuda_graph") or names.get("external_cuda_graph")) or names.get(
+        "cuda_graph_impl"
+    ) not in (None, "none")
 
 
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
@@ -145,9 +146,7 @@ def _optimizer_bytes(names: Mapping[str, Value]) -> float:
     return sum(_WIDTHS.get(str(names.get(part) or "fp32").removeprefix("torch."), 4.0) for part in parts)
 
 
-def _kernels(
-    names: Mapping[str, Value], usual: Implementation, local: bool, latent: bool
-) -> Iterator[tuple[str, Any]]:
+def _kernels(names: Mapping[str, Value], usual: Implementation, local: bool, latent: bool) -> Iterator[tuple[str, Any]]:
     """Fields of the implementation that the options make other than the usual one's."""
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and usual.attention == "flash":

@@ -44,8 +44,9 @@ class Reader:
     def run(self) -> Run:
         problems, found = list(self._problems()), None
         try:
-            model = described(self.names, seq_length=self._seq_length(), vocab_size=self.asked.vocab_size,
-                              named=self.asked.model)
+            model = described(
+                self.names, seq_length=self._seq_length(), vocab_size=self.asked.vocab_size, named=self.asked.model
+            )
             found = self._run(model) if not problems else None
         except InputError as error:
             problems += error.problems
@@ -76,8 +77,11 @@ class Reader:
             return
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
         if self.gpus % (tp * pp * cp):
-            yield self._problem("tensor_model_parallel_size", "these degrees do not divide the GPUs",
-                                got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}")
+            yield self._problem(
+                "tensor_model_parallel_size",
+                "these degrees do not divide the GPUs",
+                got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}",
+            )
             return
         yield from self._batch_problems(self.gpus // (tp * pp * cp))
         yield from self._experts_problems(self.gpus // pp, tp)
@@ -86,19 +90,28 @@ class Reader:
         chunks = stages(names, layers, pp).vpp if layers else 1
         group = names["microbatch_group_size_per_vp_stage"]
         if chunks is None:
-            yield self._problem("num_layers", "the layers do not divide over the chunks of these stages",
-                                got=f"{layers} on pp {pp}")
+            yield self._problem(
+                "num_layers", "the layers do not divide over the chunks of these stages", got=f"{layers} on pp {pp}"
+            )
         elif chunks > 1 and isinstance(group, int) and group < pp:
-            yield self._problem("microbatch_group_size_per_vp_stage", "a group is no smaller than the pipeline",
-                                got=str(group), need=f"at least {pp}")
+            yield self._problem(
+                "microbatch_group_size_per_vp_stage",
+                "a group is no smaller than the pipeline",
+                got=str(group),
+                need=f"at least {pp}",
+            )
 
     def _batch_problems(self, dp: int) -> Iterator[Problem]:
         micro = self.names["micro_batch_size"]
         if not isinstance(micro, int) or micro < 1:
             yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
         elif self._global(dp) % (dp * micro):
-            yield self._problem("global_batch_size", "the global batch does not divide",
-                                got=str(self._global(dp)), need=f"a multiple of micro-batch x dp = {micro} x {dp}")
+            yield self._problem(
+                "global_batch_size",
+                "the global batch does not divide",
+                got=str(self._global(dp)),
+                need=f"a multiple of micro-batch x dp = {micro} x {dp}",
+            )
 
     def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
         """stage: its GPUs."""
@@ -106,8 +119,11 @@ class Reader:
         experts = names.whole("num_experts", named.num_experts if named is not None else 0)
         ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
         if experts and stage % (ep * etp):
-            yield self._problem("expert_model_parallel_size", "these degrees do not divide a stage",
-                                got=f"{stage} GPUs for ep {ep} x etp {etp}")
+            yield self._problem(
+                "expert_model_parallel_size",
+                "these degrees do not divide a stage",
+                got=f"{stage} GPUs for ep {ep} x etp {etp}",
+            )
         elif experts % ep:
             yield self._problem("expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}")
 
@@ -133,7 +149,14 @@ class Reader:
         experts = descriptor.experts is not None
         recompute = recomputed(names)
         configuration = Configuration(
-            tp, pp, dp, names.whole("micro_batch_size"), self._global(dp), self._seq_length(), vpp, cp,
+            tp,
+            pp,
+            dp,
+            names.whole("micro_batch_size"),
+            self._global(dp),
+            self._seq_length(),
+            vpp,
+            cp,
             names.whole("expert_model_parallel_size") if experts else 1,
             names.whole("expert_tensor_parallel_size", tp) if experts else 1,
             habits.precision(names) or "bf16",
@@ -154,17 +177,24 @@ class Reader:
             recompute.num_layers or 1 if recompute.method == "uniform" else 1,
             Offload(_offloaded(names)),
         )
-        return Run(Target("megatron", names.table.version), model, configuration,
-                   _options(names, configuration, said, recompute, beside, width),
-                   (*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)))
+        return Run(
+            Target("megatron", names.table.version),
+            model,
+            configuration,
+            _options(names, configuration, said, recompute, beside, width),
+            (*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)),
+        )
 
     def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:
         """What Megatron-LM refuses, and what is predicted as if it stood there."""
         names = self.names
         if not dealt(said, model.num_hidden_layers, pp):
-            yield Assumed("layers of the stages", "as near to equal as can be", "as they are said they hold others than"
-                          " the model's", names.place("decoder_first_pipeline_num_layers",
-                                                     "decoder_last_pipeline_num_layers", "num_layers"))
+            yield Assumed(
+                "layers of the stages",
+                "as near to equal as can be",
+                "as they are said they hold others than the model's",
+                names.place("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_layers"),
+            )
         if names["bf16"] and names["fp16"]:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
@@ -176,15 +206,23 @@ class Reader:
             yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
         if habits.graphs(names) and habits.graphed(names) is None:
             parts = ", ".join(sorted(habits.graphed_modules(names)))
-            yield Assumed("CUDA graphs", "none", f"graphs of {parts} alone are not predicted",
-                          names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
+            yield Assumed(
+                "CUDA graphs",
+                "none",
+                f"graphs of {parts} alone are not predicted",
+                names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"),
+            )
         yield from uncounted.left_out(names)
         modules = names["offload_modules"]
         if configuration.activation_offload and isinstance(modules, tuple):
             usual = offloaded_modules(model, tuple(configuration.modules))
             if set(modules) != set(usual):
-                yield Assumed("offloaded activations", ", ".join(usual), "only these together are predicted",
-                              names.place("offload_modules"))
+                yield Assumed(
+                    "offloaded activations",
+                    ", ".join(usual),
+                    "only these together are predicted",
+                    names.place("offload_modules"),
+                )
 
 
 def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
@@ -213,8 +251,11 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
     if kind != "full":
         return Recompute("none")
     layers = names.get("recompute_num_layers")
-    return Recompute("full", method="block" if names.get("recompute_method") == "block" else "uniform",
-                     num_layers=layers if isinstance(layers, int) and layers > 0 else 1)
+    return Recompute(
+        "full",
+        method="block" if names.get("recompute_method") == "block" else "uniform",
+        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
+    )
 
 
 def _modules(recompute: Recompute) -> frozenset[str]:

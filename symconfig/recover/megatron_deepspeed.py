@@ -104,8 +104,12 @@ def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
     arguments = Arguments(reading.settings)
     experts = arguments.words("num_experts")
     if len(set(experts)) > 1:
-        yield arguments.problem(arguments.find("num_experts"), "layers with different numbers of experts are not "
-                                "predicted", got=" ".join(experts), need="one number")
+        yield arguments.problem(
+            arguments.find("num_experts"),
+            "layers with different numbers of experts are not predicted",
+            got=" ".join(experts),
+            need="one number",
+        )
     for key, option in _SIZES.items():
         said, value = arguments.whole(option.removeprefix("--").replace("-", "_")), tree.get(key)
         if said is not None and isinstance(value, int) and value != said:
@@ -117,12 +121,25 @@ def _with_json(found: Run, config: Any) -> Run:
     c, zero, width = found.configuration, zero_of(config), gradient_bytes_of(config)
     ulysses: CpComm | None = "a2a" if c.cp > 1 else None
     configuration = replace(
-        c, zero=zero.stage, offload=zero.offload, cp_comm=ulysses or c.cp_comm,
-        framework=with_zero(c.framework, zero, width, c.dp * c.cp))
+        c,
+        zero=zero.stage,
+        offload=zero.offload,
+        cp_comm=ulysses or c.cp_comm,
+        framework=with_zero(c.framework, zero, width, c.dp * c.cp),
+    )
     replicated = c.dp * c.cp > 1
-    overlap = replace(found.options.overlap, grad_reduce=replicated and zero.overlap,
-                      param_gather=replicated and zero.stage == 3 and zero.prefetch)
+    overlap = replace(
+        found.options.overlap,
+        grad_reduce=replicated and zero.overlap,
+        param_gather=replicated and zero.stage == 3 and zero.prefetch,
+    )
     options = replace(
-        found.options, zero_stage=zero.stage, optimizer_offload=zero.offload.optimizer,
-        param_offload=zero.offload.weights, grad_bytes=width, cp_comm=ulysses, overlap=overlap)
+        found.options,
+        zero_stage=zero.stage,
+        optimizer_offload=zero.offload.optimizer,
+        param_offload=zero.offload.weights,
+        grad_bytes=width,
+        cp_comm=ulysses,
+        overlap=overlap,
+    )
     return replace(found, configuration=configuration, options=options)

@@ -54,8 +54,11 @@ def described(
     out.put("vocab_size", 1, *SOURCES)  # any: the model's shapes may tell which
     unsized = settled(out)
     silent = named is not None and not out.said.given(*SOURCES)
-    out.put("vocab_size", named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
-            *SOURCES)
+    out.put(
+        "vocab_size",
+        named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
+        *SOURCES,
+    )
     return _known(out, settled(out, agree=True), seq_length)
 
 
@@ -67,8 +70,9 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
         same = zoo.named(match)
     if same is not None:
         longest = max(same.max_position_embeddings, seq_length)  # a bound only, but for learned positions
-        model = same if same.position is Position.LEARNED else same.model_copy(
-            update={"max_position_embeddings": longest})
+        model = (
+            same if same.position is Position.LEARNED else same.model_copy(update={"max_position_embeddings": longest})
+        )
     return Described(model, match, tuple(out.assumed), zoo.zoo_near(model) if match is None else None)
 
 
@@ -86,8 +90,11 @@ def _shape(out: Fields) -> None:
     out.put("num_hidden_layers", said.whole("num_layers"), "num_layers")
     out.put("hidden_size", said.whole("hidden_size"), "hidden_size")
     out.put("intermediate_size", _ffn(out), "ffn_hidden_size")
-    out.put("tie_word_embeddings", not said.switch("untie_embeddings_and_output_weights"),
-            "untie_embeddings_and_output_weights")
+    out.put(
+        "tie_word_embeddings",
+        not said.switch("untie_embeddings_and_output_weights"),
+        "untie_embeddings_and_output_weights",
+    )
     out.put("num_nextn_predict_layers", said.whole("mtp_num_layers") or 0, "mtp_num_layers")
 
 
@@ -101,13 +108,23 @@ def _attention(out: Fields) -> None:
     grouped = said.switch("group_query_attention")
     groups = said.whole("num_query_groups") if grouped else heads
     if not grouped and said.given("num_query_groups") and said.whole("num_query_groups") not in (1, heads):
-        out.assume("num_key_value_heads", heads, "without --group-query-attention --num-query-groups counts for "
-                   "nothing", "num_query_groups")
+        out.assume(
+            "num_key_value_heads",
+            heads,
+            "without --group-query-attention --num-query-groups counts for nothing",
+            "num_query_groups",
+        )
     out.put("num_key_value_heads", groups, "num_query_groups", "group_query_attention")
     hidden, width = said.whole("hidden_size"), said.whole("kv_channels")
     if width is None and hidden and heads and hidden % heads and out.whole:
-        out.problems.append(said.problem("is not divisible by --num-attention-heads, and no --kv-channels is given",
-                                         "hidden_size", got=hidden, need=f"a multiple of {heads}"))
+        out.problems.append(
+            said.problem(
+                "is not divisible by --num-attention-heads, and no --kv-channels is given",
+                "hidden_size",
+                got=hidden,
+                need=f"a multiple of {heads}",
+            )
+        )
     out.put("head_dim", width or (hidden // heads if hidden and heads else None), "kv_channels")
     out.put("qk_norm", said.switch("qk_layernorm"), "qk_layernorm")
 
@@ -116,14 +133,22 @@ def _latent(out: Fields, heads: int | None) -> None:
     said = out.said
     out.put("attention", "mla", "multi_latent_attention")
     out.put("num_key_value_heads", heads, "num_attention_heads")
-    for field, dest in (("q_lora_rank", "q_lora_rank"), ("kv_lora_rank", "kv_lora_rank"),
-                        ("qk_nope_head_dim", "qk_head_dim"), ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
-                        ("v_head_dim", "v_head_dim")):
+    for field, dest in (
+        ("q_lora_rank", "q_lora_rank"),
+        ("kv_lora_rank", "kv_lora_rank"),
+        ("qk_nope_head_dim", "qk_head_dim"),
+        ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
+        ("v_head_dim", "v_head_dim"),
+    ):
         out.put(f"latent.{field}", said.whole(dest), dest)
     out.put("head_dim", said.whole("v_head_dim"), "v_head_dim")
     if out.whole and not said.switch("qk_layernorm"):
-        out.assume("norms of latent queries and keys", "there", "the options have no --qk-layernorm; every published "
-                   "model has them, and they cost next to nothing", "multi_latent_attention")
+        out.assume(
+            "norms of latent queries and keys",
+            "there",
+            "the options have no --qk-layernorm; every published model has them, and they cost next to nothing",
+            "multi_latent_attention",
+        )
 
 
 def _norm(out: Fields) -> None:
@@ -133,8 +158,11 @@ def _norm(out: Fields) -> None:
     out.put("norm_eps", said.number(1e-5, *_EPSILON), *_EPSILON)
     out.put("norm_zero_centered", said.switch(*_ZERO_CENTERED), *_ZERO_CENTERED)
     if out.values.get("qk_norm") and kind != "RMSNorm" and out.holds("normalization"):
-        out.refuse("norms of queries and keys are of the kind of all norms, and only RMSNorm is described there",
-                   "qk_layernorm", got=kind)
+        out.refuse(
+            "norms of queries and keys are of the kind of all norms, and only RMSNorm is described there",
+            "qk_layernorm",
+            got=kind,
+        )
 
 
 def _activation(out: Fields) -> None:
@@ -147,11 +175,19 @@ def _activation(out: Fields) -> None:
     elif quick and (clamp, offset) == (CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET):
         out.put("hidden_act", "clamped_swiglu", *_ACTIVATIONS)
     elif quick:
-        out.refuse(f"a gated quick GELU is described only with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset "
-                   f"{CLAMPED_SWIGLU_OFFSET:g} (gpt-oss)", "quick_geglu", got=f"clamp {clamp:g}, offset {offset:g}")
+        out.refuse(
+            f"a gated quick GELU is described only with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset "
+            f"{CLAMPED_SWIGLU_OFFSET:g} (gpt-oss)",
+            "quick_geglu",
+            got=f"clamp {clamp:g}, offset {offset:g}",
+        )
     elif clamp or offset:
-        out.refuse("a clamp or an offset of the activation is described only with --quick-geglu",
-                   "activation_func_clamp_value", "glu_linear_offset", got=clamp or offset)
+        out.refuse(
+            "a clamp or an offset of the activation is described only with --quick-geglu",
+            "activation_func_clamp_value",
+            "glu_linear_offset",
+            got=clamp or offset,
+        )
     elif said.switch("swiglu"):
         out.put("hidden_act", "silu", *_ACTIVATIONS)
     else:
@@ -181,8 +217,12 @@ def _windows(out: Fields) -> None:
     if not sides or sides == [-1, -1] or sides == [-1, 0]:
         return
     if len(sides) != 2 or sides[0] < 0 or sides[1] not in (0, -1):
-        out.refuse("a window is described by the tokens before the query alone", "window_size",
-                   got=said.word("window_size"), need="N,0")
+        out.refuse(
+            "a window is described by the tokens before the query alone",
+            "window_size",
+            got=said.word("window_size"),
+            need="N,0",
+        )
         return
     out.put("sliding_window", sides[0] + 1, "window_size")  # Hugging Face's number counts the query
     skip = said.value("window_attn_skip_freq")

@@ -27,8 +27,9 @@ def expert_fields(out: Fields, ffn: int | None) -> None:
     out.put("experts.moe_intermediate_size", size, "moe_ffn_hidden_size", "ffn_hidden_size")
     shared = said.whole("moe_shared_expert_intermediate_size") or 0
     out.put("experts.shared_expert_intermediate_size", shared, "moe_shared_expert_intermediate_size")
-    out.put("experts.shared_expert_gate", bool(shared) and said.switch("moe_shared_expert_gate"),
-            "moe_shared_expert_gate")
+    out.put(
+        "experts.shared_expert_gate", bool(shared) and said.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
+    )
     # Biases of experts and router came with core_v0.15.
     biased = said.switch("add_bias_linear") and said.table.at_least("core_v0.15.0")
     out.put("experts.expert_bias", biased, "add_bias_linear")
@@ -47,13 +48,17 @@ def _layers(out: Fields) -> None:
     try:
         moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), out.layers)
     except ValueError as error:
-        out.refuse("layers with experts are not said", "moe_layer_freq", got=said.word("moe_layer_freq"),
-                   need=str(error))
+        out.refuse(
+            "layers with experts are not said", "moe_layer_freq", got=said.word("moe_layer_freq"), need=str(error)
+        )
         return
     found = leading_and_every(moe)
     if found is None:
-        out.refuse("only dense layers before all others, or every n-th layer after them with experts, are described",
-                   "moe_layer_freq", got=said.word("moe_layer_freq"))
+        out.refuse(
+            "only dense layers before all others, or every n-th layer after them with experts, are described",
+            "moe_layer_freq",
+            got=said.word("moe_layer_freq"),
+        )
         return
     out.put("experts.first_k_dense_replace", found[0], "moe_layer_freq")
     out.put("experts.moe_layer_freq", found[1], "moe_layer_freq")
@@ -88,8 +93,12 @@ def _router(out: Fields) -> None:
     said = out.said
     score = said.word("moe_router_score_function") or "softmax"
     if score not in ("softmax", "sigmoid"):
-        out.refuse("no such scores of a router are described", "moe_router_score_function", got=score,
-                   need="softmax or sigmoid")
+        out.refuse(
+            "no such scores of a router are described",
+            "moe_router_score_function",
+            got=score,
+            need="softmax or sigmoid",
+        )
         return
     one = said.whole("moe_router_topk") == 1
     before = said.switch("moe_router_pre_softmax")
@@ -99,16 +108,25 @@ def _router(out: Fields) -> None:
         out.put("experts.norm_topk_prob", not one, "moe_router_score_function")
     else:
         if one and not before and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
-            out.refuse("a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
-                       "moe_router_topk", got=1, hint="--moe-router-pre-softmax")
+            out.refuse(
+                "a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
+                "moe_router_topk",
+                got=1,
+                hint="--moe-router-pre-softmax",
+            )
         out.put("experts.norm_topk_prob", not before, "moe_router_pre_softmax")
     factor = said.number(1.0, "moe_router_topk_scaling_factor")
     out.put("experts.routed_scaling_factor", factor, "moe_router_topk_scaling_factor")
-    out.put("experts.e_score_correction_bias", said.switch("moe_router_enable_expert_bias"),
-            "moe_router_enable_expert_bias")
+    out.put(
+        "experts.e_score_correction_bias", said.switch("moe_router_enable_expert_bias"), "moe_router_enable_expert_bias"
+    )
     if said.value("moe_expert_capacity_factor") is not None:
-        out.assume("tokens of an expert", "all that are sent to it", "an expert's capacity is not modelled: nothing "
-                   "counts as dropped or padded", "moe_expert_capacity_factor")
+        out.assume(
+            "tokens of an expert",
+            "all that are sent to it",
+            "an expert's capacity is not modelled: nothing counts as dropped or padded",
+            "moe_expert_capacity_factor",
+        )
 
 
 def _groups(out: Fields) -> None:
@@ -122,8 +140,12 @@ def _groups(out: Fields) -> None:
     best = 2 if said.word("moe_router_score_function") == "sigmoid" else 1
     scored = (said.whole("moe_router_topk") or 1) // chosen
     if scored != best:
-        out.assume("score of a group", f"the sum of its best {best}", f"the options have the sum of its best {scored},"
-                   " which costs the same", "moe_router_group_topk")
+        out.assume(
+            "score of a group",
+            f"the sum of its best {best}",
+            f"the options have the sum of its best {scored}, which costs the same",
+            "moe_router_group_topk",
+        )
 
 
 def _balance(out: Fields) -> None:
@@ -131,15 +153,23 @@ def _balance(out: Fields) -> None:
     kinds = said.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
         if kind not in (*_BALANCING, "none"):
-            out.refuse("such balancing routes tokens in a way that is not described", "moe_router_load_balancing_type",
-                       got=kind, need="aux_loss, seq_aux_loss, global_aux_loss or none")
+            out.refuse(
+                "such balancing routes tokens in a way that is not described",
+                "moe_router_load_balancing_type",
+                got=kind,
+                need="aux_loss, seq_aux_loss, global_aux_loss or none",
+            )
     coefficients = said.words("moe_aux_loss_coeff") or ("0.0",)
     try:
         first = float(coefficients[0])
     except ValueError:
         first = 0.0
-    out.put("experts.router_aux_loss_coef", 0.0 if kinds == ("none",) else first, "moe_aux_loss_coeff",
-            "moe_router_load_balancing_type")
+    out.put(
+        "experts.router_aux_loss_coef",
+        0.0 if kinds == ("none",) else first,
+        "moe_aux_loss_coeff",
+        "moe_router_load_balancing_type",
+    )
 
 
 def _dense_where_all_are_experts(out: Fields, size: int | None) -> None:

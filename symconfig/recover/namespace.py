@@ -56,8 +56,9 @@ class Namespace(Mapping[str, Value]):
             value = parsed(flag, [word.text for word in setting.values], setting.name)
         except ValueError as error:
             words = " ".join(word.text for word in setting.values)
-            refused = self.problem(setting, "has a value that the parser refuses", got=words or "nothing",
-                                   need=str(error))
+            refused = self.problem(
+                setting, "has a value that the parser refuses", got=words or "nothing", need=str(error)
+            )
             self.problems.append(refused)
             value = _parsed_elsewhere(setting)
             if value is None:
@@ -68,12 +69,21 @@ class Namespace(Mapping[str, Value]):
         self._given[flag.dest] = value, setting
 
     @staticmethod
-    def problem(setting: Setting, what: str, *, got: str | None = None, need: str | None = None,
-                hint: str | None = None) -> Problem:
+    def problem(
+        setting: Setting, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
         """A Problem about this option, where it stands."""
         place = setting.place
-        return Problem(what, file=place.file, line=place.line or None, column=place.column or None,
-                       field=setting.spelled, got=got, need=need, hint=hint)
+        return Problem(
+            what,
+            file=place.file,
+            line=place.line or None,
+            column=place.column or None,
+            field=setting.spelled,
+            got=got,
+            need=need,
+            hint=hint,
+        )
 
     def __getitem__(self, dest: str) -> Value:
         if self._misses(dest):
@@ -198,8 +208,9 @@ def _scalar(flag: Flag, word: str) -> Value:
 def version_of(names: Sequence[str]) -> str:
     """The newest version that has most of these options: what a configuration that names no version is read as."""
     order = versions()
-    return max(order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), not v.startswith("dev"),
-                                     order.index(v)))
+    return max(
+        order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), not v.startswith("dev"), order.index(v))
+    )
 
 
 def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:

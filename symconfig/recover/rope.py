@@ -30,8 +30,11 @@ def position_fields(out: Fields, seq_length: int) -> None:
         out.refuse(_OTHERS.get(kind, "this kind of position is not known"), *_TYPE, got=kind)
         return
     out.put("position", _KINDS[kind], *_TYPE)
-    out.put("max_position_embeddings", said.whole("max_position_embeddings") or max(seq_length, 1),
-            "max_position_embeddings")
+    out.put(
+        "max_position_embeddings",
+        said.whole("max_position_embeddings") or max(seq_length, 1),
+        "max_position_embeddings",
+    )
     if _KINDS[kind] == "rope":
         out.put("rope_theta", said.number(10000.0, "rotary_base"), "rotary_base")
         _scaling(out, kind)
@@ -59,31 +62,52 @@ def _scaling(out: Fields, kind: str) -> None:
     elif said.switch("use_rope_scaling"):
         _llama3(out)
     elif linear and not said.table.at_least("core_v0.19.0"):
-        out.assume("rope_scaling", "none", f"{said.table.version} parses --rotary-seq-len-interpolation-factor, but "
-                   "the model never gets it (it does from core_v0.19.0 on)", "rotary_seq_len_interpolation_factor")
+        out.assume(
+            "rope_scaling",
+            "none",
+            f"{said.table.version} parses --rotary-seq-len-interpolation-factor, but "
+            "the model never gets it (it does from core_v0.19.0 on)",
+            "rotary_seq_len_interpolation_factor",
+        )
     elif linear:
         out.put("rope_scaling.rope_type", "linear", "rotary_seq_len_interpolation_factor")
-        out.put("rope_scaling.factor", said.number(1.0, "rotary_seq_len_interpolation_factor"),
-                "rotary_seq_len_interpolation_factor")
+        out.put(
+            "rope_scaling.factor",
+            said.number(1.0, "rotary_seq_len_interpolation_factor"),
+            "rotary_seq_len_interpolation_factor",
+        )
 
 
 def _llama3(out: Fields) -> None:
     """RotaryEmbedding._apply_scaling has constants: --rope-scaling-factor never reaches it."""
-    for field, value in (("rope_type", "llama3"), ("factor", LLAMA3_FACTOR), ("low_freq_factor", LLAMA3_LOW),
-                         ("high_freq_factor", LLAMA3_HIGH), ("original_max_position_embeddings", LLAMA3_LENGTH)):
+    for field, value in (
+        ("rope_type", "llama3"),
+        ("factor", LLAMA3_FACTOR),
+        ("low_freq_factor", LLAMA3_LOW),
+        ("high_freq_factor", LLAMA3_HIGH),
+        ("original_max_position_embeddings", LLAMA3_LENGTH),
+    ):
         out.put(f"rope_scaling.{field}", value, "use_rope_scaling")
     asked = out.said.number(LLAMA3_FACTOR, "rope_scaling_factor")
     if asked != LLAMA3_FACTOR:
-        out.assume("rope_scaling.factor", f"{LLAMA3_FACTOR:g}", f"--rope-scaling-factor {asked:g} is parsed, but "
-                   "pretrain_gpt.py never passes it on", "rope_scaling_factor")
+        out.assume(
+            "rope_scaling.factor",
+            f"{LLAMA3_FACTOR:g}",
+            f"--rope-scaling-factor {asked:g} is parsed, but pretrain_gpt.py never passes it on",
+            "rope_scaling_factor",
+        )
 
 
 def _yarn(out: Fields) -> None:
     """Of ordinary attention."""
     said = out.said
     if not said.table.known("--yarn-beta-fast"):
-        out.refuse("outside multi-latent attention this version's YaRN has no options, and its model does not start",
-                   *_TYPE, got=f"yarn in {said.table.version}", need="core_v0.19.0 or later")
+        out.refuse(
+            "outside multi-latent attention this version's YaRN has no options, and its model does not start",
+            *_TYPE,
+            got=f"yarn in {said.table.version}",
+            need="core_v0.19.0 or later",
+        )
         return
     out.put("rope_scaling.rope_type", "yarn", *_TYPE)
     out.put("rope_scaling.factor", said.number(1.0, "rotary_scaling_factor"), "rotary_scaling_factor")

@@ -83,14 +83,23 @@ class Said:
                 return option(self.table, dest, value)
         return "--" + dest.replace("_", "-")
 
-    def problem(self, what: str, *dests: str, got: object = None, need: str | None = None,
-                hint: str | None = None) -> Problem:
+    def problem(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
         """About the first of these that is given, where it stands, else about the first."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
         place = self.place(dest)
         file, line, column = (place.file, place.line, place.column) if place is not None else (None, None, None)
-        return Problem(what, file, line, column, field=self.option(dest), need=need, hint=hint,
-                       got=None if got is None else str(got)[:80])
+        return Problem(
+            what,
+            file,
+            line,
+            column,
+            field=self.option(dest),
+            need=need,
+            hint=hint,
+            got=None if got is None else str(got)[:80],
+        )
 
 
 def _printed_by(names: Mapping[str, Value]) -> str:
@@ -121,12 +130,11 @@ class Fields:
         if value is not None:
             self.values[field] = value
 
-    def refuse(self, what: str, *dests: str, got: object = None, need: str | None = None,
-               hint: str | None = None) -> None:
+    def refuse(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> None:
         """What the options ask for and no descriptor has."""
-        self.problems.append(
-            self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint)
-        )
+        self.problems.append(self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
 
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:
         self.assumed.append(Assumed(what, str(value), why, self.said.place(*dests)))

@@ -12,8 +12,9 @@ from symconfig.recover import zoo
 from symconfig.recover.said import Fields
 
 # How a model is trained rather than which it is: the options say it, whatever the named model has.
-_TRAINING = frozenset({"attention_dropout", "hidden_dropout", "initializer_range", "norm_eps",
-                       "experts.router_aux_loss_coef"})
+_TRAINING = frozenset(
+    {"attention_dropout", "hidden_dropout", "initializer_range", "norm_eps", "experts.router_aux_loss_coef"}
+)
 _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_attention_heads": "attention heads"}
 
 
@@ -26,9 +27,13 @@ def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
     if base is not None and not out.whole:
         values = zoo.flat(base) | values
-    missing = [out.said.problem(f"the options do not say the model's {what}", *out.sources[field],
-                                hint="name the model, --model M")
-               for field, what in _NEEDED.items() if field not in values]
+    missing = [
+        out.said.problem(
+            f"the options do not say the model's {what}", *out.sources[field], hint="name the model, --model M"
+        )
+        for field, what in _NEEDED.items()
+        if field not in values
+    ]
     if out.problems or missing:
         raise InputError([*out.problems, *missing])
     model = _validated(out, values)
@@ -49,8 +54,9 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
     try:
         return ModelDescriptor.model_validate(fields | _names(out, fields), strict=False)
     except ValidationError as error:
-        raise InputError([_problem(out, field, text) for item in error.errors(include_url=False)
-                          for field, text in _sentences(item)]) from None
+        raise InputError(
+            [_problem(out, field, text) for item in error.errors(include_url=False) for field, text in _sentences(item)]
+        ) from None
 
 
 def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +77,10 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
-    return [((f"{field}." if field else "") + text.partition(" ")[0], text)
-            for text in str(item["ctx"]["error"]).split("; ")]
+    return [
+        ((f"{field}." if field else "") + text.partition(" ")[0], text)
+        for text in str(item["ctx"]["error"]).split("; ")
+    ]
 
 
 def _problem(out: Fields, field: str, what: str) -> Problem:
@@ -89,6 +97,12 @@ def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) 
         sources = out.sources.get(field)
         if field in _TRAINING or not sources:
             continue
-        found.append(out.said.problem(f"is not {base.name}'s {field}", *sources, got=mine.get(field, "none"),
-                                      need=str(theirs.get(field, "none"))))
+        found.append(
+            out.said.problem(
+                f"is not {base.name}'s {field}",
+                *sources,
+                got=mine.get(field, "none"),
+                need=str(theirs.get(field, "none")),
+            )
+        )
     return found

@@ -26,8 +26,10 @@ def stages(names: Mapping[str, Value], layers: int, pp: int) -> Said:
     if isinstance(layout, str) and layout:
         chunks = len(pipeline_layout.expanded(layout))
         return Said(chunks // pp if chunks % pp == 0 else None, layout)
-    ends = (int(bool(names.get("account_for_embedding_in_pipeline_split"))),
-            int(bool(names.get("account_for_loss_in_pipeline_split"))))
+    ends = (
+        int(bool(names.get("account_for_embedding_in_pipeline_split"))),
+        int(bool(names.get("account_for_loss_in_pipeline_split"))),
+    )
     first, last = _whole(names, "decoder_first_pipeline_num_layers"), _whole(names, "decoder_last_pipeline_num_layers")
     if pp == 1:
         return Said(1)
@@ -39,8 +41,12 @@ def dealt(said: Said, layers: int, pp: int) -> bool:
     if said.layout is not None:
         return True
     at_start, at_end = map(bool, said.ends_as_layers)
-    return pipeline_layout.dealt(layers, pp, said.vpp or 1, first=said.first_layers, last=said.last_layers,
-                                 embedding=at_start, loss=at_end) is not None
+    return (
+        pipeline_layout.dealt(
+            layers, pp, said.vpp or 1, first=said.first_layers, last=said.last_layers, embedding=at_start, loss=at_end
+        )
+        is not None
+    )
 
 
 def _chunks(names: Mapping[str, Value], places: int, pp: int) -> int | None:

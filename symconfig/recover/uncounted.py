@@ -55,8 +55,12 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
             yield Assumed("predicted without", setting.spelled, without[dest], setting.place)
     if names.unknown:
         spelled = dict.fromkeys(setting.spelled for setting in names.unknown)
-        yield Assumed("predicted without", ", ".join(spelled),
-                      "options of no release of Megatron-LM: what they change is not known", names.unknown[0].place)
+        yield Assumed(
+            "predicted without",
+            ", ".join(spelled),
+            "options of no release of Megatron-LM: what they change is not known",
+            names.unknown[0].place,
+        )
 
 
 def _default(dest: str, version: str) -> Value:

@@ -58,11 +58,16 @@ def refuse_undescribed(out: Fields) -> None:
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
     spec = said.words("spec")
     if spec and spec != ("local",) and out.base is None:
-        out.refuse("layers of a specification in Python are not read", "spec", got=" ".join(spec),
-                   hint="name the model, --model M")
+        out.refuse(
+            "layers of a specification in Python are not read",
+            "spec",
+            got=" ".join(spec),
+            hint="name the model, --model M",
+        )
     elif spec and spec != ("local",) and out.base is not None:
-        out.assume("layers", f"those of {out.base.name}", "the specification in Python that builds them is not read",
-                   "spec")
+        out.assume(
+            "layers", f"those of {out.base.name}", "the specification in Python that builds them is not read", "spec"
+        )
     for dest, why in _PASSED.items():
         if not _usual(out, dest):
             out.assume(dest, "passed over", why, dest)

@@ -34,8 +34,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
     if found is None:
         found = _guess(out, model)
     if found is None:
-        out.problems.append(out.said.problem("the vocabulary's size is not said", "vocab_size",
-                                             hint="--vocab-size N"))
+        out.problems.append(out.said.problem("the vocabulary's size is not said", "vocab_size", hint="--vocab-size N"))
     return found
 
 
@@ -74,15 +73,18 @@ def _of_name(out: Fields, said: Said) -> int | None:
 
 def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | None) -> int:
     """--padded-vocab-size is what the embedding has; the true size only where it pads to that."""
-    step = (out.said.whole("make_vocab_size_divisible_by") or 1) * (
-        out.said.whole("tensor_model_parallel_size") or 1)
+    step = (out.said.whole("make_vocab_size_divisible_by") or 1) * (out.said.whole("tensor_model_parallel_size") or 1)
     if true is not None and 0 <= padded - true < max(step, _STEP):
         return true
     if true is None:
         alike = zoo.alike(model, lambda other: 0 <= padded - other.vocab_size < max(step, _STEP))
         if alike is not None:
-            out.assume("vocab_size", alike.vocab_size, f"{alike.name} has the same shapes, and pads to {padded}",
-                       "padded_vocab_size")
+            out.assume(
+                "vocab_size",
+                alike.vocab_size,
+                f"{alike.name} has the same shapes, and pads to {padded}",
+                "padded_vocab_size",
+            )
             return alike.vocab_size
     out.assume("vocab_size", padded, "the embedding has --padded-vocab-size rows", "padded_vocab_size")
     return padded

@@ -20,8 +20,10 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
             found.append((name, [value] if joined else [], bool(joined)))
         elif found:
             found[-1][1].append(word)
-    return tuple(Setting(name, name, tuple(as_word(value, place) for value in values), place, joined)
-                 for name, values, joined in found)
+    return tuple(
+        Setting(name, name, tuple(as_word(value, place) for value in values), place, joined)
+        for name, values, joined in found
+    )
 
 
 def as_word(text: str, place: Place) -> Word:

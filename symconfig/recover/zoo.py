@@ -17,9 +17,19 @@ _SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a c
 NEAR = 3  # fields at most in which a model may differ from one that it is said to be like
 # Unset values of YaRN: transformers' _compute_yarn_parameters.
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "truncate": True}
-_SHAPES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-           "head_dim", "experts.num_experts", "experts.moe_intermediate_size",
-           "experts.shared_expert_intermediate_size", "latent.q_lora_rank", "latent.kv_lora_rank")
+_SHAPES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "experts.num_experts",
+    "experts.moe_intermediate_size",
+    "experts.shared_expert_intermediate_size",
+    "latent.q_lora_rank",
+    "latent.kv_lora_rank",
+)
 
 Meaning = Mapping[str, object]
 
@@ -129,8 +139,11 @@ def _shown(value: object) -> str:
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
     """The zoo's model of the same shapes but for the vocabulary, the most alike where there are several."""
     mine = meaning(model)
-    found = sorted((len(differing(mine, theirs)), other.name) for other, theirs in _zoo()
-                   if all(mine.get(shape) == theirs.get(shape) for shape in _SHAPES) and fits(other))
+    found = sorted(
+        (len(differing(mine, theirs)), other.name)
+        for other, theirs in _zoo()
+        if all(mine.get(shape) == theirs.get(shape) for shape in _SHAPES) and fits(other)
+    )
     return named(found[0][1]) if found else None
 
 

@@ -27,9 +27,12 @@ def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
     trainer.refuse(plan)
     return {
-        "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}", "config": config(plan),
-        "variables": deepspeed_launch.environment_variables(plan), "notes": deepspeed_launch.notes(plan),
-        "predicted_for": predicted_for(plan, "deepspeed"), "script": (*_loop(plan), *trainer.script_rows(plan)),
+        "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "config": config(plan),
+        "variables": deepspeed_launch.environment_variables(plan),
+        "notes": deepspeed_launch.notes(plan),
+        "predicted_for": predicted_for(plan, "deepspeed"),
+        "script": (*_loop(plan), *trainer.script_rows(plan)),
     }
 
 
@@ -66,19 +69,44 @@ def config(plan: Plan) -> dict[str, Any]:
 def _loop(plan: Plan) -> Iterator[Row]:
     """What the loop of a script with Accelerate does itself."""
     training, batch = plan.job.training, plan.best.batch
-    yield Row("DataLoader", (f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its "
-                             f"{batch.num_microbatches} micro-batches already",))
-    yield Row("AdamW", (f"lr={training.lr}, betas=({training.adam_beta1}, {training.adam_beta2}), "
-                        f"eps={training.adam_eps}, weight_decay={training.weight_decay}",))
+    yield Row(
+        "DataLoader",
+        (
+            f"batch_size={batch.micro}; of Accelerator.accumulate, DeepSpeed has its "
+            f"{batch.num_microbatches} micro-batches already",
+        ),
+    )
+    yield Row(
+        "AdamW",
+        (
+            f"lr={training.lr}, betas=({training.adam_beta1}, {training.adam_beta2}), "
+            f"eps={training.adam_eps}, weight_decay={training.weight_decay}",
+        ),
+    )
     ranks = plan.best.parallel.world_size
-    yield Row("schedule", (f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
-                           f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
-                           f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
-                           f"step is {ranks} of its steps, one for each process",))
+    yield Row(
+        "schedule",
+        (
+            f"{training.lr_decay_style} to {training.min_lr} after {training.lr_warmup_iters} steps of "
+            f"warm-up, {training.train_iters} steps; to a scheduler that Accelerator.prepare gets, give "
+            f"{training.lr_warmup_iters * ranks} and {training.train_iters * ranks}: each optimizer "
+            f"step is {ranks} of its steps, one for each process",
+        ),
+    )
     if plan.best.parallel.cp > 1:
-        yield Row("mode", ("model.train() before the loop: a model that was loaded is in evaluation mode, in which "
-                           "Accelerate switches Ulysses off, and each rank attends to its own part only",))
-        yield Row("loss", ("over batch[\"shift_labels\"], which Ulysses puts in the place of labels; the mean over all "
-                           "tokens of the sp ranks, not of each rank's mean",))
+        yield Row(
+            "mode",
+            (
+                "model.train() before the loop: a model that was loaded is in evaluation mode, in which "
+                "Accelerate switches Ulysses off, and each rank attends to its own part only",
+            ),
+        )
+        yield Row(
+            "loss",
+            (
+                'over batch["shift_labels"], which Ulysses puts in the place of labels; the mean over all '
+                "tokens of the sp ranks, not of each rank's mean",
+            ),
+        )
     recomputed = deepspeed_launch.recompute_layers(plan) != 0
     yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))

@@ -129,5 +129,3 @@ class _Telling:
 def _rank(plan: Plan) -> tuple[float, float]:
     """The fewest GPUs, where their number is asked for, and the fastest step."""
     return plan.best.parallel.world_size, plan.best.predicted.step_s
-
-

@@ -44,8 +44,13 @@ def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status or not answer:
-        raise InputError(Problem(f"its templates could not be filled in {MOST_SECONDS} s of computing and "
-                                 f"{MOST_BYTES >> 20:,} MiB of memory", file=what))
+        raise InputError(
+            Problem(
+                f"its templates could not be filled in {MOST_SECONDS} s of computing and "
+                f"{MOST_BYTES >> 20:,} MiB of memory",
+                file=what,
+            )
+        )
     data = json.loads(answer)
     if "defect" in data:
         raise RuntimeError(data["defect"])
@@ -75,6 +80,7 @@ def _answer(make: Callable[[], list[File]], writer: int) -> NoReturn:
 
 def _limit() -> None:
     """A signal after the seconds, which `fill` turns into a place in the template; the end a second later."""
+
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise TooLongError
 

@@ -39,13 +39,22 @@ def variables(plan: Plan) -> dict[str, object]:
     module, name = provider(model)
     targets = bridge_adapters.targets(model)
     return {
-        "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}", "version": target,
-        "release": BRIDGE_RELEASE, "config": config, "variables": environment.variables(plan, target),
-        "notes": _notes(plan, target), "provider_module": module, "provider": name,
-        "activation_module": _ACTIVATIONS[model.hidden_act][0], "activation": _ACTIVATIONS[model.hidden_act][1],
+        "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
+        "version": target,
+        "release": BRIDGE_RELEASE,
+        "config": config,
+        "variables": environment.variables(plan, target),
+        "notes": _notes(plan, target),
+        "provider_module": module,
+        "provider": name,
+        "activation_module": _ACTIVATIONS[model.hidden_act][0],
+        "activation": _ACTIVATIONS[model.hidden_act][1],
         "block_spec": model.experts is not None or model.latent is not None,
-        "recipe": RECIPES[plan.best.options.precision], "fine_tuned": fine_tuned(plan),
-        "adapter_class": targets.kind if targets else None, "peft": peft(plan), "pretrained": PRETRAINED,
+        "recipe": RECIPES[plan.best.options.precision],
+        "fine_tuned": fine_tuned(plan),
+        "adapter_class": targets.kind if targets else None,
+        "peft": peft(plan),
+        "pretrained": PRETRAINED,
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 
@@ -64,15 +73,21 @@ def _notes(plan: Plan, target: str) -> tuple[str, ...]:
     found = [note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note]
     planned = megatron.version(plan)
     if planned != target:
-        found.append(f"The plan was made for Megatron-LM {planned}; Megatron-Bridge {BRIDGE_RELEASE} goes with "
-                     f"{target}, as whose options these are written: symconfig plan --megatron-version {target} "
-                     "plans for it")
+        found.append(
+            f"The plan was made for Megatron-LM {planned}; Megatron-Bridge {BRIDGE_RELEASE} goes with "
+            f"{target}, as whose options these are written: symconfig plan --megatron-version {target} "
+            "plans for it"
+        )
     if plan.model.adapter is not None:
-        found.append("Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one. The frozen "
-                     f"weights come from a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})")
+        found.append(
+            "Adapters are Megatron-Bridge's, each of two parallel layers beside a frozen one. The frozen "
+            f"weights come from a Megatron checkpoint in PRETRAINED_CHECKPOINT (default: {PRETRAINED})"
+        )
     if fine_tuned(plan):
         # FinetuningDatasetConfig without packed_sequence_specs (data/samplers.py, data/datasets/sft.py)
-        found.append("Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "
-                     "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
-                     "upper bound of time and memory, and counts more tokens than a step then has")
+        found.append(
+            "Examples of a folder with training.jsonl are neither packed nor padded to seq_length, but to the "
+            "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
+            "upper bound of time and memory, and counts more tokens than a step then has"
+        )
     return tuple(found)

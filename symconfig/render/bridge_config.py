@@ -23,8 +23,19 @@ RECIPES = {
     "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
-ORDER = ("model", "train", "optimizer", "scheduler", "ddp", "dist", "mixed_precision", "tokenizer", "rng",
-         "logger", "checkpoint")
+ORDER = (
+    "model",
+    "train",
+    "optimizer",
+    "scheduler",
+    "ddp",
+    "dist",
+    "mixed_precision",
+    "tokenizer",
+    "rng",
+    "logger",
+    "checkpoint",
+)
 _READ = {"int": int, "float": float}
 PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job names none
 
@@ -157,12 +168,20 @@ def _refused(plan: Plan) -> Iterator[Problem]:
     for _, reason in bridge_adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
     if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
-        yield Problem("Megatron-Bridge makes a table of positions as long as the sequence", field="seq_length",
-                      got=str(best.batch.seq_length), need=str(model.max_position_embeddings))
+        yield Problem(
+            "Megatron-Bridge makes a table of positions as long as the sequence",
+            field="seq_length",
+            got=str(best.batch.seq_length),
+            need=str(model.max_position_embeddings),
+        )
     yield from bridge_rope.refused(model)
     if plan.best.target.backend != megatron.NAME:
-        yield Problem("the plan was made for DeepSpeed, whose ZeRO and parallelism Megatron-Bridge does not have",
-                      field="backend", got=plan.best.target.backend, hint="symconfig plan --backend megatron")
+        yield Problem(
+            "the plan was made for DeepSpeed, whose ZeRO and parallelism Megatron-Bridge does not have",
+            field="backend",
+            got=plan.best.target.backend,
+            hint="symconfig plan --backend megatron",
+        )
 
 
 def overrides(config: Sections) -> list[str]:

@@ -51,11 +51,18 @@ def refused(model: ModelDescriptor) -> Iterator[Problem]:
     if found.rope_type not in ("llama3", "linear", "yarn"):
         yield Problem("Megatron-Bridge has no such scaling", field="rope_scaling.rope_type", got=found.rope_type)
     if found.rope_type == "yarn" and model.hidden_act != "clamped_swiglu":
-        yield Problem("Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only",
-                      field="rope_scaling.rope_type", got="yarn")
+        yield Problem(
+            "Megatron-Bridge has YaRN for latent attention and for models like gpt-oss only",
+            field="rope_scaling.rope_type",
+            got="yarn",
+        )
     if found.rope_type == "llama3":
-        for name, fixed in (("low_freq_factor", LLAMA3_LOW), ("high_freq_factor", LLAMA3_HIGH),
-                            ("original_max_position_embeddings", LLAMA3_LENGTH)):
+        for name, fixed in (
+            ("low_freq_factor", LLAMA3_LOW),
+            ("high_freq_factor", LLAMA3_HIGH),
+            ("original_max_position_embeddings", LLAMA3_LENGTH),
+        ):
             if (got := getattr(found, name)) != fixed:
-                yield Problem(f"Megatron's Llama 3 scaling always uses {fixed:g}", field=f"rope_scaling.{name}",
-                              got=str(got))
+                yield Problem(
+                    f"Megatron's Llama 3 scaling always uses {fixed:g}", field=f"rope_scaling.{name}", got=str(got)
+                )

@@ -15,7 +15,7 @@ from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
 
 NAME = "deepspeed"
-DOES = "DeepSpeed's JSON, native and with \"auto\", a training script for it, launch.sh"
+DOES = 'DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh'
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = "deepspeed"
 
@@ -65,8 +65,14 @@ def config(plan: Plan) -> Json:
         "optimizer": {"type": "AdamW", "params": _adam(plan)},
     }
     if options.precision == "fp16":
-        data["fp16"] = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000,
-                        "hysteresis": 2, "min_loss_scale": 1}
+        data["fp16"] = {
+            "enabled": True,
+            "loss_scale": 0,
+            "initial_scale_power": 16,
+            "loss_scale_window": 1000,
+            "hysteresis": 2,
+            "min_loss_scale": 1,
+        }
     else:
         data["bf16"] = {"enabled": True}
     if options.zero_stage > 0:
@@ -82,8 +88,12 @@ def config_auto(plan: Plan) -> Json:
     (`transformers/integrations/deepspeed.py`, 5.23).
     """
     data = config(plan)
-    for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-                "gradient_clipping"):
+    for key in (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+    ):
         data[key] = "auto"
     precision = "fp16" if "fp16" in data else "bf16"
     data[precision]["enabled"] = "auto"
@@ -175,25 +185,34 @@ def _largest_layer(plan: Plan) -> int:
         latent = model.latent
         query = latent.qk_nope_head_dim + latent.qk_rope_head_dim
         rank = latent.q_lora_rank or hidden
-        attention = (hidden * rank + rank * model.num_attention_heads * query
-                     + hidden * (latent.kv_lora_rank + latent.qk_rope_head_dim)
-                     + latent.kv_lora_rank * model.num_attention_heads * (latent.qk_nope_head_dim + latent.v_head_dim)
-                     + model.num_attention_heads * latent.v_head_dim * hidden)
+        attention = (
+            hidden * rank
+            + rank * model.num_attention_heads * query
+            + hidden * (latent.kv_lora_rank + latent.qk_rope_head_dim)
+            + latent.kv_lora_rank * model.num_attention_heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+            + model.num_attention_heads * latent.v_head_dim * hidden
+        )
     else:
         heads = 2 * model.num_attention_heads + 2 * model.num_key_value_heads
         attention = hidden * model.head_dim * heads
     widths = [model.intermediate_size]
     if model.experts is not None:
-        widths.append(model.experts.num_experts * model.experts.moe_intermediate_size // parallel.ep
-                      + model.experts.shared_expert_intermediate_size)
+        widths.append(
+            model.experts.num_experts * model.experts.moe_intermediate_size // parallel.ep
+            + model.experts.shared_expert_intermediate_size
+        )
     return attention + matrices * hidden * max(widths)
 
 
 def _adam(plan: Plan) -> Json:
     """AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs DeepSpeed's own."""
     training = plan.job.training
-    params: Json = {"lr": training.lr, "betas": [training.adam_beta1, training.adam_beta2], "eps": training.adam_eps,
-                    "weight_decay": training.weight_decay}
+    params: Json = {
+        "lr": training.lr,
+        "betas": [training.adam_beta1, training.adam_beta2],
+        "eps": training.adam_eps,
+        "weight_decay": training.weight_decay,
+    }
     if not plan.best.options.optimizer_offload:
         params |= {"torch_adam": True, "fused": True}
     return params
@@ -207,8 +226,7 @@ def _parallel(plan: Plan) -> Json:
     if parallel.cp > 1:
         data["sequence_parallel_size"] = parallel.cp
     if parallel.ep > 1:
-        data["expert_parallel"] = {"enabled": True, "autoep_size": parallel.ep,
-                                   "preset_model": plan.model.model_type}
+        data["expert_parallel"] = {"enabled": True, "autoep_size": parallel.ep, "preset_model": plan.model.model_type}
     return data
 
 

@@ -28,9 +28,12 @@ def variables(plan: Plan) -> dict[str, object]:
     """What the templates of launch.sh and of the report see."""
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
-        "groups": arguments(plan), "variables": environment_variables(plan),
-        "default_model": default_model(plan), "default_data": plan.job.training.data_path,
-        "qwen1": _qwen1(plan), "notes": notes(plan),
+        "groups": arguments(plan),
+        "variables": environment_variables(plan),
+        "default_model": default_model(plan),
+        "default_data": plan.job.training.data_path,
+        "qwen1": _qwen1(plan),
+        "notes": notes(plan),
         "predicted_for": summary.predicted_for(plan, "deepspeed"),
     }
 
@@ -59,11 +62,15 @@ def notes(plan: Plan) -> tuple[str, ...]:
     """What a person should know about this plan with this release, as sentences."""
     options, found = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
-        found.append("ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
-                     "step and does not overlap it with backward")
+        found.append(
+            "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
+            "step and does not overlap it with backward"
+        )
     if plan.best.parallel.cp > 1 and plan.job.training.clip_grad:
-        found.append("Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
-                     "of each group only, so clipping is approximate")
+        found.append(
+            "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
+            "of each group only, so clipping is approximate"
+        )
     if plan.job.packing:
         found.append(summary.PACKING)
     return tuple(found)
@@ -75,19 +82,27 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
         "TRAINING_ARGS": [
-            f"--seq-length={batch.seq_length}", f"--train-iters={training.train_iters}", f"--lr={training.lr}",
-            f"--min-lr={training.min_lr}", f"--lr-decay-style={training.lr_decay_style}",
+            f"--seq-length={batch.seq_length}",
+            f"--train-iters={training.train_iters}",
+            f"--lr={training.lr}",
+            f"--min-lr={training.min_lr}",
+            f"--lr-decay-style={training.lr_decay_style}",
             *([f"--lr-decay-iters={training.lr_decay_iters}"] if training.lr_decay_iters else []),
             *([f"--lr-wsd-decay-iters={training.wsd_decay_iters}"] if training.lr_decay_style == "WSD" else []),
-            f"--lr-warmup-iters={training.lr_warmup_iters}", f"--seed={training.seed}",
-            f"--log-interval={training.log_interval}", f"--save-interval={training.save_interval}"],
+            f"--lr-warmup-iters={training.lr_warmup_iters}",
+            f"--seed={training.seed}",
+            f"--log-interval={training.log_interval}",
+            f"--save-interval={training.save_interval}",
+        ],
     }
     if model.adapter is not None:
         groups["ADAPTER_ARGS"] = [
-            f"--lora-r={model.adapter.r}", f"--lora-alpha={model.adapter.lora_alpha}",
+            f"--lora-r={model.adapter.r}",
+            f"--lora-alpha={model.adapter.lora_alpha}",
             f"--lora-dropout={model.adapter.lora_dropout}",
             f"--lora-target-modules={','.join(target_modules(model))}",
-            *(["--qlora"] if model.adapter.method == "qlora" else [])]
+            *(["--qlora"] if model.adapter.method == "qlora" else []),
+        ]
     return groups
 
 
@@ -121,11 +136,21 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """Variables of launch.sh with their reasons."""
     found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
-                              "less fragmentation: ZeRO allocates and frees buffers of many sizes"))
+        found.append(
+            Variable(
+                "PYTORCH_CUDA_ALLOC_CONF",
+                "expandable_segments:True",
+                "less fragmentation: ZeRO allocates and frees buffers of many sizes",
+            )
+        )
     if plan.best.options.optimizer_offload:
-        found.append(Variable("OMP_NUM_THREADS", "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
-                              "the optimizer runs on the host's cores, and torchrun would give each rank one"))
+        found.append(
+            Variable(
+                "OMP_NUM_THREADS",
+                "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
+                "the optimizer runs on the host's cores, and torchrun would give each rank one",
+            )
+        )
     return tuple(found)
 
 

@@ -19,16 +19,25 @@ def refuse(plan: Plan, *others: Problem) -> None:
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
     """Data that only Megatron-LM reads."""
     if plan.job.training.blended:
-        yield Problem(f"{reader} takes files without weights", field="training.data_path",
-                      got=" ".join(plan.job.training.data_path), need=" ".join(plan.job.training.data_path[1::2]))
+        yield Problem(
+            f"{reader} takes files without weights",
+            field="training.data_path",
+            got=" ".join(plan.job.training.data_path),
+            need=" ".join(plan.job.training.data_path[1::2]),
+        )
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
     """Everything in the plan that DeepSpeed cannot run."""
     found = [Problem(what, field=field, pins=pins) for field, what, pins in _choices(plan)]
     if plan.model.num_nextn_predict_layers:
-        found.append(Problem("Transformers trains no multi-token-prediction layers", field="num_nextn_predict_layers",
-                             hint="num_nextn_predict_layers: 0 in a copy of the descriptor"))
+        found.append(
+            Problem(
+                "Transformers trains no multi-token-prediction layers",
+                field="num_nextn_predict_layers",
+                hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+            )
+        )
     return tuple(found)
 
 
@@ -42,8 +51,14 @@ def _choices(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def _axes(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     p, model = plan.best.parallel, plan.model
     if p.pp > 1:
-        yield "pp", (f"the training script runs a Transformers model, and DeepSpeed's pipeline (pp {p.pp}) needs a "
-                     "PipelineModule"), ("pp=1",)
+        yield (
+            "pp",
+            (
+                f"the training script runs a Transformers model, and DeepSpeed's pipeline (pp {p.pp}) needs a "
+                "PipelineModule"
+            ),
+            ("pp=1",),
+        )
     if p.vpp > 1:
         yield "vpp", "DeepSpeed has no interleaved pipeline", ("vpp=1",)
     if p.etp > 1:
@@ -58,8 +73,11 @@ def _axes(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if p.tp > 1 and (model.model_type not in AUTOTP_MODELS or model.experts is not None):
         yield "tp", f"AutoTP does not split model_type {model.model_type}", ("tp=1",)
     if p.tp > 1 and model.num_key_value_heads % p.tp:
-        yield "tp", (f"AutoTP gives every rank whole key-value heads ({model.num_key_value_heads} do not divide "
-                     f"over {p.tp})"), other("tp", p.tp)
+        yield (
+            "tp",
+            (f"AutoTP gives every rank whole key-value heads ({model.num_key_value_heads} do not divide over {p.tp})"),
+            other("tp", p.tp),
+        )
     if p.cp > 1:
         yield from _ulysses(plan)
 
@@ -71,8 +89,12 @@ def _ulysses(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if model.num_attention_heads % cp:
         yield "cp", f"Ulysses needs heads that divide ({model.num_attention_heads} heads, cp {cp})", other("cp", cp)
     if model.num_key_value_heads % cp and cp % model.num_key_value_heads:
-        yield "cp", f"Ulysses needs key-value heads that divide cp or are divided by it "\
-            f"({model.num_key_value_heads} heads, cp {cp})", other("cp", cp)
+        yield (
+            "cp",
+            f"Ulysses needs key-value heads that divide cp or are divided by it "
+            f"({model.num_key_value_heads} heads, cp {cp})",
+            other("cp", cp),
+        )
     if plan.best.batch.seq_length % cp:
         yield "cp", f"sequence length {plan.best.batch.seq_length} does not divide over cp {cp}", other("cp", cp)
     if model.latent is not None:
@@ -82,8 +104,11 @@ def _ulysses(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if any(model.sliding_layers) and model.sliding_window and model.sliding_window < plan.best.batch.seq_length:
         yield "cp", "Ulysses drops the mask of a sliding window", ("cp=1",)
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
-        yield "zero", ("ZeRO-1 with fp32 gradients uses DeepSpeed's BF16_Optimizer, whose gradient norm fails under "
-                       "Ulysses"), ("zero=2..", "cp=1", "zero=0")
+        yield (
+            "zero",
+            ("ZeRO-1 with fp32 gradients uses DeepSpeed's BF16_Optimizer, whose gradient norm fails under Ulysses"),
+            ("zero=2..", "cp=1", "zero=0"),
+        )
 
 
 def _combinations(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -102,8 +127,11 @@ def _combinations(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def _switches(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     options = plan.best.options
     if options.precision not in ("bf16", "fp16"):
-        yield ("precision", f"the training script has bf16 and fp16, not {options.precision}",
-               ("precision=bf16", "precision=fp16"))
+        yield (
+            "precision",
+            f"the training script has bf16 and fp16, not {options.precision}",
+            ("precision=bf16", "precision=fp16"),
+        )
     if options.sequence_parallel:
         yield "sp", "AutoTP has no sequence parallelism between its regions", ("sp=0",)
     if options.recompute.granularity == "selective":
@@ -117,8 +145,11 @@ def _switches(plan: Plan) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if options.param_offload and options.zero_stage != 3:
         yield "zero", f"parameters can be offloaded at ZeRO-3 only (got stage {options.zero_stage})", ("zero=3",)
     if 0 < options.optimizer_offload < 1 and options.zero_stage != 3:
-        yield "optimizer_offload", ("a part of the optimizer state can be offloaded at ZeRO-3 only (got stage "
-                                    f"{options.zero_stage})"), ("optimizer_offload=1", "optimizer_offload=0", "zero=3")
+        yield (
+            "optimizer_offload",
+            (f"a part of the optimizer state can be offloaded at ZeRO-3 only (got stage {options.zero_stage})"),
+            ("optimizer_offload=1", "optimizer_offload=0", "zero=3"),
+        )
     if options.optimizer_offload and options.zero_stage == 0:
         yield "optimizer_offload", "offload needs ZeRO", ("zero=1..", "optimizer_offload=0")
     if options.zero_stage == 0 and options.grad_bytes != 2:

@@ -14,8 +14,13 @@ from symconfig.errors import InfeasibleError, Problem
 
 Json = dict[str, Any]
 
-_ACTIVATION = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu",
-               "clamped_swiglu": "silu"}
+_ACTIVATION = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "clamped_swiglu": "silu",
+}
 
 # PEFT's names of Qwen-7B's own modules -> those of the Qwen2 class, which is the same architecture with q, k, v apart.
 QWEN1_TARGETS = {
@@ -30,8 +35,13 @@ def hf_config(model: ModelDescriptor) -> Json:
     """`config.json` of the architecture. Raises InfeasibleError for one that Transformers has no class for."""
     writer = _WRITERS.get(model.model_type)
     if writer is None:
-        raise InfeasibleError(Problem(f"the DeepSpeed target has no Transformers class for {model.model_type!r}",
-                                      field="model_type", need=", ".join(sorted(_WRITERS))))
+        raise InfeasibleError(
+            Problem(
+                f"the DeepSpeed target has no Transformers class for {model.model_type!r}",
+                field="model_type",
+                need=", ".join(sorted(_WRITERS)),
+            )
+        )
     architecture, fields = writer(model)
     return {"architectures": [architecture], **fields, "torch_dtype": model.torch_dtype, "use_cache": False}
 
@@ -46,8 +56,14 @@ def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
     names: tuple[str, ...] = model.adapter.target_modules
     fused = [name for name in names if name in FUSED_TARGETS]
     if fused:
-        raise InfeasibleError(Problem("Transformers' classes have no fused layers", field="adapter.target_modules",
-                                      got=", ".join(fused), hint="q_proj, k_proj, v_proj; gate_proj, up_proj"))
+        raise InfeasibleError(
+            Problem(
+                "Transformers' classes have no fused layers",
+                field="adapter.target_modules",
+                got=", ".join(fused),
+                hint="q_proj, k_proj, v_proj; gate_proj, up_proj",
+            )
+        )
     if model.model_type == "qwen":
         names = tuple(new for old in names for new in QWEN1_TARGETS.get(old, (old,)))
     return tuple(dict.fromkeys(names))
@@ -92,9 +108,13 @@ def _mistral(model: ModelDescriptor) -> tuple[str, Json]:
 def _mixtral(model: ModelDescriptor) -> tuple[str, Json]:
     experts = _experts(model)
     return "MixtralForCausalLM", {
-        **_common(model, "mixtral"), "sliding_window": model.sliding_window,
-        "intermediate_size": experts.moe_intermediate_size, "num_local_experts": experts.num_experts,
-        "num_experts_per_tok": experts.num_experts_per_tok, "router_aux_loss_coef": experts.router_aux_loss_coef}
+        **_common(model, "mixtral"),
+        "sliding_window": model.sliding_window,
+        "intermediate_size": experts.moe_intermediate_size,
+        "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok,
+        "router_aux_loss_coef": experts.router_aux_loss_coef,
+    }
 
 
 def _qwen2(model: ModelDescriptor) -> tuple[str, Json]:
@@ -114,21 +134,34 @@ def _qwen_window(model: ModelDescriptor) -> Json:
 
 def _qwen_moe(model: ModelDescriptor) -> Json:
     experts = _experts(model)
-    return {"num_experts": experts.num_experts, "num_experts_per_tok": experts.num_experts_per_tok,
-            "moe_intermediate_size": experts.moe_intermediate_size, "norm_topk_prob": experts.norm_topk_prob,
-            "decoder_sparse_step": experts.moe_layer_freq, "router_aux_loss_coef": experts.router_aux_loss_coef,
-            "mlp_only_layers": [i for i, moe in enumerate(model.moe_layers) if not moe]}
+    return {
+        "num_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok,
+        "moe_intermediate_size": experts.moe_intermediate_size,
+        "norm_topk_prob": experts.norm_topk_prob,
+        "decoder_sparse_step": experts.moe_layer_freq,
+        "router_aux_loss_coef": experts.router_aux_loss_coef,
+        "mlp_only_layers": [i for i, moe in enumerate(model.moe_layers) if not moe],
+    }
 
 
 def _qwen2_moe(model: ModelDescriptor) -> tuple[str, Json]:
     return "Qwen2MoeForCausalLM", {
-        **_common(model, "qwen2_moe"), **_qwen_window(model), **_qwen_moe(model), "qkv_bias": model.qkv_bias,
-        "shared_expert_intermediate_size": _experts(model).shared_expert_intermediate_size}
+        **_common(model, "qwen2_moe"),
+        **_qwen_window(model),
+        **_qwen_moe(model),
+        "qkv_bias": model.qkv_bias,
+        "shared_expert_intermediate_size": _experts(model).shared_expert_intermediate_size,
+    }
 
 
 def _qwen3_moe(model: ModelDescriptor) -> tuple[str, Json]:
-    return "Qwen3MoeForCausalLM", {**_common(model, "qwen3_moe"), **_qwen_window(model), **_qwen_moe(model),
-                                   "attention_bias": model.qkv_bias}
+    return "Qwen3MoeForCausalLM", {
+        **_common(model, "qwen3_moe"),
+        **_qwen_window(model),
+        **_qwen_moe(model),
+        "attention_bias": model.qkv_bias,
+    }
 
 
 def _deepseek(model: ModelDescriptor, version: str) -> Json:
@@ -136,16 +169,25 @@ def _deepseek(model: ModelDescriptor, version: str) -> Json:
     fields = _common(model, f"deepseek_{version}")
     del fields["head_dim"]  # the class takes it from the rope's part
     return {
-        **fields, "attention_bias": model.qkv_bias, "q_lora_rank": latent.q_lora_rank,
-        "kv_lora_rank": latent.kv_lora_rank, "qk_nope_head_dim": latent.qk_nope_head_dim,
-        "qk_rope_head_dim": latent.qk_rope_head_dim, "v_head_dim": latent.v_head_dim,
-        "n_routed_experts": experts.num_experts, "num_experts_per_tok": experts.num_experts_per_tok,
+        **fields,
+        "attention_bias": model.qkv_bias,
+        "q_lora_rank": latent.q_lora_rank,
+        "kv_lora_rank": latent.kv_lora_rank,
+        "qk_nope_head_dim": latent.qk_nope_head_dim,
+        "qk_rope_head_dim": latent.qk_rope_head_dim,
+        "v_head_dim": latent.v_head_dim,
+        "n_routed_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok,
         "n_shared_experts": experts.shared_expert_intermediate_size // experts.moe_intermediate_size,
-        "moe_intermediate_size": experts.moe_intermediate_size, "n_group": experts.n_group or 1,
-        "first_k_dense_replace": experts.first_k_dense_replace, "topk_group": experts.topk_group or 1,
-        "norm_topk_prob": experts.norm_topk_prob, "routed_scaling_factor": experts.routed_scaling_factor,
+        "moe_intermediate_size": experts.moe_intermediate_size,
+        "n_group": experts.n_group or 1,
+        "first_k_dense_replace": experts.first_k_dense_replace,
+        "topk_group": experts.topk_group or 1,
+        "norm_topk_prob": experts.norm_topk_prob,
+        "routed_scaling_factor": experts.routed_scaling_factor,
         "aux_loss_alpha": experts.router_aux_loss_coef,
-        "num_nextn_predict_layers": model.num_nextn_predict_layers}
+        "num_nextn_predict_layers": model.num_nextn_predict_layers,
+    }
 
 
 def _deepseek_v2(model: ModelDescriptor) -> tuple[str, Json]:
@@ -160,10 +202,15 @@ def _deepseek_v3(model: ModelDescriptor) -> tuple[str, Json]:
 def _gpt_oss(model: ModelDescriptor) -> tuple[str, Json]:
     experts = _experts(model)
     return "GptOssForCausalLM", {
-        **_common(model, "gpt_oss"), "attention_bias": model.qkv_bias, "sliding_window": model.sliding_window,
-        "layer_types": _layer_types(model), "intermediate_size": experts.moe_intermediate_size,
-        "num_local_experts": experts.num_experts, "num_experts_per_tok": experts.num_experts_per_tok,
-        "router_aux_loss_coef": experts.router_aux_loss_coef}
+        **_common(model, "gpt_oss"),
+        "attention_bias": model.qkv_bias,
+        "sliding_window": model.sliding_window,
+        "layer_types": _layer_types(model),
+        "intermediate_size": experts.moe_intermediate_size,
+        "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok,
+        "router_aux_loss_coef": experts.router_aux_loss_coef,
+    }
 
 
 def _gemma(model: ModelDescriptor) -> Json:
@@ -171,9 +218,14 @@ def _gemma(model: ModelDescriptor) -> Json:
     fields["hidden_activation"] = fields.pop("hidden_act")
     if model.query_pre_attn_scalar is not None:
         fields["query_pre_attn_scalar"] = int(model.query_pre_attn_scalar)
-    return {**fields, "attention_bias": model.qkv_bias, "sliding_window": model.sliding_window,
-            "layer_types": _layer_types(model), "final_logit_softcapping": model.final_logit_softcapping,
-            "attn_logit_softcapping": model.attn_logit_softcapping}
+    return {
+        **fields,
+        "attention_bias": model.qkv_bias,
+        "sliding_window": model.sliding_window,
+        "layer_types": _layer_types(model),
+        "final_logit_softcapping": model.final_logit_softcapping,
+        "attn_logit_softcapping": model.attn_logit_softcapping,
+    }
 
 
 def _gemma2(model: ModelDescriptor) -> tuple[str, Json]:
@@ -181,13 +233,20 @@ def _gemma2(model: ModelDescriptor) -> tuple[str, Json]:
 
 
 def _gemma3(model: ModelDescriptor) -> tuple[str, Json]:
-    return "Gemma3ForCausalLM", {**_gemma(model), "model_type": "gemma3_text",
-                                 "rope_local_base_freq": model.rope_local_base_freq or model.rope_theta}
+    return "Gemma3ForCausalLM", {
+        **_gemma(model),
+        "model_type": "gemma3_text",
+        "rope_local_base_freq": model.rope_local_base_freq or model.rope_theta,
+    }
 
 
 def _phi3(model: ModelDescriptor) -> tuple[str, Json]:
-    fields = {**_common(model, "phi3"), "sliding_window": model.sliding_window, "resid_pdrop": model.hidden_dropout,
-              "partial_rotary_factor": model.partial_rotary_factor}
+    fields = {
+        **_common(model, "phi3"),
+        "sliding_window": model.sliding_window,
+        "resid_pdrop": model.hidden_dropout,
+        "partial_rotary_factor": model.partial_rotary_factor,
+    }
     if model.rope_scaling and model.rope_scaling.original_max_position_embeddings:
         fields["original_max_position_embeddings"] = model.rope_scaling.original_max_position_embeddings
     return "Phi3ForCausalLM", fields
@@ -198,19 +257,34 @@ def _gpt_neox(model: ModelDescriptor) -> tuple[str, Json]:
     fields["layer_norm_eps"] = fields.pop("rms_norm_eps")
     fields["rotary_emb_base"] = fields.pop("rope_theta")
     return "GPTNeoXForCausalLM", {
-        **fields, "rotary_pct": model.partial_rotary_factor, "use_parallel_residual": model.parallel_residual,
-        "attention_bias": model.qkv_bias, "hidden_dropout": model.hidden_dropout}
+        **fields,
+        "rotary_pct": model.partial_rotary_factor,
+        "use_parallel_residual": model.parallel_residual,
+        "attention_bias": model.qkv_bias,
+        "hidden_dropout": model.hidden_dropout,
+    }
 
 
 def _gpt2(model: ModelDescriptor) -> tuple[str, Json]:
     act = "gelu_new" if model.hidden_act == "gelu_tanh" else model.hidden_act
     return "GPT2LMHeadModel", {
-        "model_type": "gpt2", "vocab_size": model.vocab_size, "n_embd": model.hidden_size,
-        "n_layer": model.num_hidden_layers, "n_head": model.num_attention_heads, "n_inner": model.intermediate_size,
-        "n_positions": model.max_position_embeddings, "activation_function": act,
-        "layer_norm_epsilon": model.norm_eps, "resid_pdrop": model.hidden_dropout, "embd_pdrop": model.hidden_dropout,
-        "attn_pdrop": model.attention_dropout, "initializer_range": model.initializer_range,
-        "tie_word_embeddings": model.tie_word_embeddings, "bos_token_id": None, "eos_token_id": None}
+        "model_type": "gpt2",
+        "vocab_size": model.vocab_size,
+        "n_embd": model.hidden_size,
+        "n_layer": model.num_hidden_layers,
+        "n_head": model.num_attention_heads,
+        "n_inner": model.intermediate_size,
+        "n_positions": model.max_position_embeddings,
+        "activation_function": act,
+        "layer_norm_epsilon": model.norm_eps,
+        "resid_pdrop": model.hidden_dropout,
+        "embd_pdrop": model.hidden_dropout,
+        "attn_pdrop": model.attention_dropout,
+        "initializer_range": model.initializer_range,
+        "tie_word_embeddings": model.tie_word_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
 
 
 def _experts(model: ModelDescriptor) -> Experts:
@@ -226,8 +300,22 @@ def _latent(model: ModelDescriptor) -> LatentAttention:
 
 
 _WRITERS: dict[str, Callable[[ModelDescriptor], tuple[str, Json]]] = {
-    "llama": _llama, "mistral": _mistral, "mixtral": _mixtral, "qwen": _qwen2, "qwen2": _qwen2, "qwen3": _qwen3,
-    "qwen2_moe": _qwen2_moe, "qwen3_moe": _qwen3_moe, "deepseek_v2": _deepseek_v2, "deepseek_v3": _deepseek_v3,
-    "gpt_oss": _gpt_oss, "gemma2": _gemma2, "gemma3": _gemma3, "gemma3_text": _gemma3, "phi3": _phi3,
-    "gpt_neox": _gpt_neox, "gpt2": _gpt2, "gpt3": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen": _qwen2,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "gpt_oss": _gpt_oss,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "phi3": _phi3,
+    "gpt_neox": _gpt_neox,
+    "gpt2": _gpt2,
+    "gpt3": _gpt2,
 }

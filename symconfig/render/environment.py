@@ -51,8 +51,16 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 def table() -> tuple[Row, ...]:
     """Every row. Of several rows with one name, the first that applies counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
-    return tuple(Row(**{**row, "architectures": tuple(row["architectures"]),
-                        "refused": tuple(row["refused"]) if "refused" in row else None}) for row in rows)
+    return tuple(
+        Row(
+            **{
+                **row,
+                "architectures": tuple(row["architectures"]),
+                "refused": tuple(row["refused"]) if "refused" in row else None,
+            }
+        )
+        for row in rows
+    )
 
 
 def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
@@ -66,8 +74,11 @@ def applying(megatron_version: str, architecture: str, when: Callable[[str], boo
     version = order.index(flags.resolve(megatron_version))
     found: dict[str, Row] = {}
     for row in table():
-        in_range = (order.index(row.since) if row.since else 0) <= version <= (
-            order.index(row.until) if row.until else len(order))
+        in_range = (
+            (order.index(row.since) if row.since else 0)
+            <= version
+            <= (order.index(row.until) if row.until else len(order))
+        )
         if in_range and architecture in row.architectures and when(row.when):
             found.setdefault(row.name, row)
     return tuple(found.values())

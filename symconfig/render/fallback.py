@@ -24,8 +24,9 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
     sentences on how the run on most nodes has to save, for those who read launch.sh."""
     plan, counts = plans[0][1], [count for count, _ in plans]
     template = environment(data_dir("templates") / "fallback")
-    launch = template.filled("launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts,
-                                             "advice": advice})
+    launch = template.filled(
+        "launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
+    )
     made = [File("launch.sh", launch, True)]
     for asked in launchers:
         if split(asked)[0] == "slurm":

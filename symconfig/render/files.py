@@ -99,15 +99,25 @@ def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
 def _check(files: Files, out: Path, force: bool) -> None:
     place = str(out)
     if out.is_symlink():
-        raise InputError(Problem("is a symbolic link; symconfig does not write through links", file=place,
-                                 hint="name the folder that it points to"))
+        raise InputError(
+            Problem(
+                "is a symbolic link; symconfig does not write through links",
+                file=place,
+                hint="name the folder that it points to",
+            )
+        )
     if not out.exists():
         return
     if not out.is_dir():
         raise InputError(Problem("exists and is not a folder", file=place, hint="another --out"))
     if not force and any(out.iterdir()):
-        raise InputError(Problem("exists and is not empty; nothing was written", file=place,
-                                 hint="another --out, or --force to replace the files of an earlier plan"))
+        raise InputError(
+            Problem(
+                "exists and is not empty; nothing was written",
+                file=place,
+                hint="another --out, or --force to replace the files of an earlier plan",
+            )
+        )
     problems = []
     for item in files:
         for step in (out / item.path, *(out / item.path).parents):

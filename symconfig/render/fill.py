@@ -48,8 +48,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, *folders: Path) -> None:
         super().__init__(
-            loader=_Templates([str(folder) for folder in folders]), undefined=Undefined, autoescape=False,
-            trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+            loader=_Templates([str(folder) for folder in folders]),
+            undefined=Undefined,
+            autoescape=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
         self.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml)
         del self.filters["random"], self.globals["lipsum"]
 
@@ -72,13 +77,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
             made = StringIO()
             for part in self.get_template(name).generate(values):
                 if made.tell() + len(part) > MOST_LETTERS:
-                    raise InputError(Problem("gives a file that is too large", file=self._file(name),
-                                             need=f"at most {MOST_LETTERS:,} letters"))
+                    raise InputError(
+                        Problem(
+                            "gives a file that is too large",
+                            file=self._file(name),
+                            need=f"at most {MOST_LETTERS:,} letters",
+                        )
+                    )
                 made.write(part)
             return made.getvalue()
         except TemplateSyntaxError as error:
-            raise InputError(Problem(f"is no template: {error.message}", file=error.filename or error.name or name,
-                                     line=error.lineno)) from None
+            raise InputError(
+                Problem(
+                    f"is no template: {error.message}", file=error.filename or error.name or name, line=error.lineno
+                )
+            ) from None
         except TooLongError as error:
             what = f"takes longer than {MOST_SECONDS} s; a loop within loops?"
             raise InputError(self._placed(name, error, what)) from None

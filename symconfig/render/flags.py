@@ -77,7 +77,8 @@ class FlagTable:
         since = [v for v in versions() if flags(v).known(name)]
         near = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
         return Problem(
-            f"is not an option of Megatron-LM {self.version}", field=name,
+            f"is not an option of Megatron-LM {self.version}",
+            field=name,
             need=None if not since else since[0] if since[0] == since[-1] else f"{since[0]} to {since[-1]}",
             hint=near[0] if near else None,
         )
@@ -102,9 +103,14 @@ def _check_values(flag: Flag, values: list[str]) -> list[Problem]:
     if not right:
         return [Problem("has the wrong number of values", field=flag.name, got=" ".join(values) or "none", need=wanted)]
     return [
-        Problem("has a value that the parser refuses", field=flag.name, got=repr(value),
-                need=f"one of {', '.join(flag.choices)}" if flag.choices else f"type {flag.type}")
-        for value in values if not _parses(flag, value)
+        Problem(
+            "has a value that the parser refuses",
+            field=flag.name,
+            got=repr(value),
+            need=f"one of {', '.join(flag.choices)}" if flag.choices else f"type {flag.type}",
+        )
+        for value in values
+        if not _parses(flag, value)
     ]
 
 
@@ -159,8 +165,14 @@ def resolve(version: str) -> str:
         for known in versions():
             if known.startswith(f"core_v{match[1]}.{match[2]}."):
                 return known
-    raise InputError(Problem("is not a Megatron-LM version that symconfig knows", field="megatron_version",
-                             got=repr(version), need="one of " + ", ".join(versions())))
+    raise InputError(
+        Problem(
+            "is not a Megatron-LM version that symconfig knows",
+            field="megatron_version",
+            got=repr(version),
+            need="one of " + ", ".join(versions()),
+        )
+    )
 
 
 @cache
@@ -174,8 +186,15 @@ def flags(version: str) -> FlagTable:
         for mask, spec, default, *dest in rows:
             if mask & bit:
                 kind, type_, nargs, choices = data["specs"][spec]
-                found[name] = Flag(name, dest[0] if dest else name.lstrip("-").replace("-", "_"), kind, type_, nargs,
-                                   tuple(choices), default)
+                found[name] = Flag(
+                    name,
+                    dest[0] if dest else name.lstrip("-").replace("-", "_"),
+                    kind,
+                    type_,
+                    nargs,
+                    tuple(choices),
+                    default,
+                )
     return FlagTable(version, found)
 
 
@@ -207,8 +226,12 @@ def first_with(name: str) -> str | None:
     return next((version for version in versions() if flags(version).known(name)), None)
 
 
-_KINDS = {"_StoreAction": "store", "_StoreTrueAction": "true", "_StoreFalseAction": "false",
-          "BooleanOptionalAction": "optional"}
+_KINDS = {
+    "_StoreAction": "store",
+    "_StoreTrueAction": "true",
+    "_StoreFalseAction": "false",
+    "BooleanOptionalAction": "optional",
+}
 
 
 def _spec(entry: dict[str, Any]) -> tuple[str, str | None, int | str | None, tuple[str, ...]]:
@@ -230,12 +253,16 @@ def build(tables: dict[str, dict[str, dict[str, Any]]]) -> str:
             key = (specs.setdefault(_spec(entry), len(specs)), entry["default"], *dest)
             rows.setdefault(name, {}).setdefault(key, 0)
             rows[name][key] |= 1 << bit
-    flag_lines = [f"{json.dumps(name)}: {json.dumps([[mask, *key] for key, mask in rows[name].items()])}"
-                  for name in sorted(rows)]
+    flag_lines = [
+        f"{json.dumps(name)}: {json.dumps([[mask, *key] for key, mask in rows[name].items()])}" for name in sorted(rows)
+    ]
     spec_lines = [json.dumps(list(spec)) for spec in specs]
     return (
         f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(tables))},\n"specs": [\n'
-        + ",\n".join(spec_lines) + '\n],\n"flags": {\n' + ",\n".join(flag_lines) + "\n}}\n"
+        + ",\n".join(spec_lines)
+        + '\n],\n"flags": {\n'
+        + ",\n".join(flag_lines)
+        + "\n}}\n"
     )
 
 

@@ -26,9 +26,20 @@ RELEASE = "0.9.5"
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 
 # model_type -> the chat template of its family.
-_TEMPLATES = {"mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
-              "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
-              "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi"}
+_TEMPLATES = {
+    "mistral": "mistral",
+    "mixtral": "mistral",
+    "qwen2": "qwen",
+    "qwen2_moe": "qwen",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek3",
+    "gpt_oss": "gpt_oss",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "phi3": "phi",
+}
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
 _DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo"}
@@ -41,9 +52,11 @@ def variables(plan: Plan) -> dict[str, object]:
     trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
     return {
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
-        "sections": sections(plan), "relative_output": _relative_output(plan),
+        "sections": sections(plan),
+        "relative_output": _relative_output(plan),
         "variables": deepspeed_launch.environment_variables(plan),
-        "notes": tuple(_notes(plan)), "predicted_for": predicted_for(plan, "deepspeed"),
+        "notes": tuple(_notes(plan)),
+        "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
 
@@ -96,33 +109,55 @@ def _adapter(plan: Plan) -> dict[str, Any]:
     lora = plan.model.adapter
     if lora is None:
         return {"finetuning_type": "full"}
-    return {"finetuning_type": "lora", "lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha),
-            "lora_dropout": lora.lora_dropout, "lora_target": ",".join(target_modules(plan.model))}
+    return {
+        "finetuning_type": "lora",
+        "lora_rank": lora.r,
+        "lora_alpha": int(lora.lora_alpha),
+        "lora_dropout": lora.lora_dropout,
+        "lora_target": ",".join(target_modules(plan.model)),
+    }
 
 
 def _quantised(plan: Plan) -> dict[str, Any]:
     if plan.model.adapter is None or plan.model.adapter.method != "qlora":
         return {}
-    return {"quantization_bit": 4, "quantization_method": "bnb", "quantization_type": "nf4",
-            "double_quantization": True}
+    return {
+        "quantization_bit": 4,
+        "quantization_method": "bnb",
+        "quantization_type": "nf4",
+        "double_quantization": True,
+    }
 
 
 def _data(plan: Plan) -> dict[str, Any]:
     own, kind = _datasets(plan), stage(plan)
-    found = {"dataset": ",".join(own) or _DEMO[kind], "dataset_dir": "." if own else _DEMO_FOLDER,
-             "cutoff_len": plan.best.batch.seq_length}
+    found = {
+        "dataset": ",".join(own) or _DEMO[kind],
+        "dataset_dir": "." if own else _DEMO_FOLDER,
+        "cutoff_len": plan.best.batch.seq_length,
+    }
     # Pre-training packs by itself; said aloud, it would cut every sequence by a token (`data_args.py`, 0.9.5).
     return found if kind == "pt" else {**found, "template": template(plan.model)}
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
     """dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning."""
-    messages = {"formatting": "sharegpt", "columns": {"messages": "messages"},
-                "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user",
-                         "assistant_tag": "assistant", "system_tag": "system"}}
+    messages = {
+        "formatting": "sharegpt",
+        "columns": {"messages": "messages"},
+        "tags": {
+            "role_tag": "role",
+            "content_tag": "content",
+            "user_tag": "user",
+            "assistant_tag": "assistant",
+            "system_tag": "system",
+        },
+    }
     text = {"columns": {"prompt": "text"}}
-    return {f"data_{place}": {"file_name": path, **(text if stage(plan) == "pt" else messages)}
-            for place, path in enumerate(plan.job.training.data_path, 1)}
+    return {
+        f"data_{place}": {"file_name": path, **(text if stage(plan) == "pt" else messages)}
+        for place, path in enumerate(plan.job.training.data_path, 1)
+    }
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -130,26 +165,38 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     parallel, model = plan.best.parallel, plan.model
     for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
         if getattr(parallel, name) > 1:
-            yield Problem(f"LLaMA-Factory has no switch for DeepSpeed's {what}", field=name,
-                          got=str(getattr(parallel, name)), pins=(f"{name}=1",))
+            yield Problem(
+                f"LLaMA-Factory has no switch for DeepSpeed's {what}",
+                field=name,
+                got=str(getattr(parallel, name)),
+                pins=(f"{name}=1",),
+            )
     if model.huggingface_id is None:
-        yield Problem("LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
-                      field="huggingface_id")
+        yield Problem(
+            "LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
+            field="huggingface_id",
+        )
     if model.model_type == "qwen":
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
     if stage(plan) == "sft" and template(model) is None:
         yield Problem("LLaMA-Factory has no chat template of this family", field="model_type", got=model.model_type)
     if model.adapter is not None and model.adapter.lora_alpha != int(model.adapter.lora_alpha):
-        yield Problem("LLaMA-Factory takes a whole number", field="adapter.lora_alpha",
-                      got=str(model.adapter.lora_alpha))
+        yield Problem(
+            "LLaMA-Factory takes a whole number", field="adapter.lora_alpha", got=str(model.adapter.lora_alpha)
+        )
     yield from deepspeed_limits.data_problems(plan, "LLaMA-Factory")
     if plan.best.target.backend == "megatron" and plan.job.training.data_path:
-        yield Problem("LLaMA-Factory reads no dataset of Megatron-LM", field="training.data_path",
-                      got=", ".join(plan.job.training.data_path))
+        yield Problem(
+            "LLaMA-Factory reads no dataset of Megatron-LM",
+            field="training.data_path",
+            got=", ".join(plan.job.training.data_path),
+        )
 
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed_launch.notes(plan)
     if stage(plan) == "sft":
-        yield ("Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
-               "ones, is an upper bound")
+        yield (
+            "Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
+            "ones, is an upper bound"
+        )

@@ -47,17 +47,28 @@ words = arguments  # what `symconfig args` says
 def groups(plan: Plan) -> tuple[Group, ...]:
     """The same, as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:
-        raise InfeasibleError(Problem("Megatron-LM has no LoRA or other adapters", field="adapter",
-                                      got=plan.model.adapter.method,
-                                      hint="--target bridge or ms-swift, or --backend deepspeed"))
+        raise InfeasibleError(
+            Problem(
+                "Megatron-LM has no LoRA or other adapters",
+                field="adapter",
+                got=plan.model.adapter.method,
+                hint="--target bridge or ms-swift, or --backend deepspeed",
+            )
+        )
     return groups_at(plan, version(plan))
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
     """The same as another release of Megatron-LM takes it, and without a word of adapters."""
     if flags.versions().index(target) < flags.versions().index(OLDEST):
-        raise InputError(Problem("is older than what symconfig writes for", field="megatron_version", got=target,
-                                 need=f"{OLDEST} or later"))
+        raise InputError(
+            Problem(
+                "is older than what symconfig writes for",
+                field="megatron_version",
+                got=target,
+                need=f"{OLDEST} or later",
+            )
+        )
     best = plan.best
     out = Arguments(flags.flags(target))
     model_args(out, plan.model, best.batch.seq_length, best.parallel.tp)
@@ -85,14 +96,22 @@ def variables(plan: Plan) -> dict[str, object]:
     done, target = groups(plan), version(plan)
     training = plan.job.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
-    for name, value in (("tokenizer_model", tokenizer), ("split", training.split),
-                        ("tokenizer_type", training.tokenizer_type)):
+    for name, value in (
+        ("tokenizer_model", tokenizer),
+        ("split", training.split),
+        ("tokenizer_type", training.tokenizer_type),
+    ):
         if value is not None and (bad := unpassable(value)):
-            raise InputError(Problem(f"cannot be passed to a program: {bad}", field=f"training.{name}",
-                                     got=repr(value)))
+            raise InputError(
+                Problem(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
+            )
     return {
-        "framework": f"Megatron-LM {target}", "version": target, "groups": done,
-        "variables": environment.variables(plan, target), "notes": notes(plan), "tokenizer": tokenizer,
+        "framework": f"Megatron-LM {target}",
+        "version": target,
+        "groups": done,
+        "variables": environment.variables(plan, target),
+        "notes": notes(plan),
+        "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
         "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
         "predicted_for": summary.predicted_for(plan, NAME),
@@ -108,17 +127,22 @@ def notes(plan: Plan) -> tuple[str, ...]:
     """What a person must know about this GPU before the first start."""
     found = []
     if plan.cluster.gpu.architecture == "volta":
-        found.append("Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
-                     "flash attention for it (its documentation of NVTE_CUDA_ARCHS)")
+        found.append(
+            "Transformer Engine is built for this GPU (sm_70) with CUDA 12 only, not with CUDA 13, and has no "
+            "flash attention for it (its documentation of NVTE_CUDA_ARCHS)"
+        )
     if plan.cluster.gpu.vendor == "huawei":
-        found.append("On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; the "
-                     "options here are Megatron-LM's own, and were not checked against MindSpeed")
+        found.append(
+            "On Ascend, Megatron-LM runs with MindSpeed, whose adaptor pretrain_gpt.py must import first; the "
+            "options here are Megatron-LM's own, and were not checked against MindSpeed"
+        )
     if plan.cluster.gpu.vendor == "amd":
         found.append("On ROCm, use the Transformer Engine that AMD builds; the options here were not checked on one")
     if plan.job.packing:
         found.append(summary.PACKING)
     if plan.job.task == "sft":
-        found.append("The job is fine-tuning (sft), but pretrain_gpt.py is started as for pretraining: the loss is "
-                     "over every token; --load, in the job or after the script's name, gives it weights to start from")
+        found.append(
+            "The job is fine-tuning (sft), but pretrain_gpt.py is started as for pretraining: the loss is "
+            "over every token; --load, in the job or after the script's name, gives it weights to start from"
+        )
     return tuple(found)
-

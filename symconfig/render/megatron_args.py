@@ -8,8 +8,17 @@ from symconfig.errors import InputError, Problem
 from symconfig.render.flags import FlagTable, first_with
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
-GROUPS = ("MODEL_ARGS", "MOE_ARGS", "TRAINING_ARGS", "PRECISION_ARGS", "MODEL_PARALLEL_ARGS", "DATA_PARALLEL_ARGS",
-          "RECOMPUTE_ARGS", "DATA_ARGS", "EVAL_AND_LOGGING_ARGS")
+GROUPS = (
+    "MODEL_ARGS",
+    "MOE_ARGS",
+    "TRAINING_ARGS",
+    "PRECISION_ARGS",
+    "MODEL_PARALLEL_ARGS",
+    "DATA_PARALLEL_ARGS",
+    "RECOMPUTE_ARGS",
+    "DATA_ARGS",
+    "EVAL_AND_LOGGING_ARGS",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +46,14 @@ class Arguments:
             self.filled[self.group].append((f"{flag}={words[0]}",))
             return
         if dashed:
-            self.problems.append(Problem("cannot be passed: one of several values starts with a dash", field=flag,
-                                         got=repr(dashed[0]), hint=f"./{dashed[0]}"))
+            self.problems.append(
+                Problem(
+                    "cannot be passed: one of several values starts with a dash",
+                    field=flag,
+                    got=repr(dashed[0]),
+                    hint=f"./{dashed[0]}",
+                )
+            )
         for text in words:
             if bad := unpassable(text):
                 self.problems.append(Problem(f"cannot be passed to a program: {bad}", field=flag, got=repr(text)))

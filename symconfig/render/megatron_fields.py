@@ -20,9 +20,11 @@ from symconfig.render import flags
 DATA = Path(__file__).parent / "data" / "megatron_fields.json"
 SOURCE = "megatron/core/{model_parallel_config,transformer/transformer_config}.py of github.com/NVIDIA/Megatron-LM"
 # Section of the file, its class, where that is, and the fields that it takes over from the class before.
-CLASSES = (("model_parallel", "ModelParallelConfig", "model_parallel_config.py"),
-           ("language_model", "TransformerConfig", "transformer/transformer_config.py"),
-           ("latent", "MLATransformerConfig", "transformer/transformer_config.py"))
+CLASSES = (
+    ("model_parallel", "ModelParallelConfig", "model_parallel_config.py"),
+    ("language_model", "TransformerConfig", "transformer/transformer_config.py"),
+    ("latent", "MLATransformerConfig", "transformer/transformer_config.py"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ def fields(version: str) -> tuple[Field, ...]:
     """The fields of one version in their order. Raises InputError for a version that is not in the table."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     bit = 1 << data["versions"].index(flags.resolve(version))
-    return tuple(Field(name, section, default) for section, name, rows in data["fields"]
-                 for mask, default in rows if mask & bit)
+    return tuple(
+        Field(name, section, default) for section, name, rows in data["fields"] for mask, default in rows if mask & bit
+    )
 
 
 def read(checkout: Path) -> Iterator[Field]:
@@ -78,10 +81,15 @@ def build(found: dict[str, list[Field]]) -> str:
             defaults = rows.setdefault((item.section, item.name), {})
             text = json.dumps(item.default)
             defaults[text] = defaults.get(text, 0) | 1 << bit
-    lines = [f'["{section}", "{name}", [' + ", ".join(f"[{mask}, {text}]" for text, mask in defaults.items()) + "]]"
-             for (section, name), defaults in rows.items()]
-    return (f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(found))},\n"fields": [\n'
-            + ",\n".join(lines) + "\n]}\n")
+    lines = [
+        f'["{section}", "{name}", [' + ", ".join(f"[{mask}, {text}]" for text, mask in defaults.items()) + "]]"
+        for (section, name), defaults in rows.items()
+    ]
+    return (
+        f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(found))},\n"fields": [\n'
+        + ",\n".join(lines)
+        + "\n]}\n"
+    )
 
 
 def main(argv: Iterable[str]) -> int:

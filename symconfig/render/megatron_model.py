@@ -72,8 +72,11 @@ def _position(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
     longest = max(seq_length, model.max_position_embeddings)
     if model.position is Position.LEARNED:
         if seq_length > model.max_position_embeddings:
-            out.refuse("seq_length", "the model has no learned position beyond its max_position_embeddings "
-                       f"{model.max_position_embeddings}", seq_length)
+            out.refuse(
+                "seq_length",
+                f"the model has no learned position beyond its max_position_embeddings {model.max_position_embeddings}",
+                seq_length,
+            )
         out.put("--position-embedding-type", "learned_absolute")
     elif model.position is Position.NONE:
         out.put("--position-embedding-type", "none")
@@ -102,7 +105,8 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
     if scaling.rope_type == "llama3":
         out.put("--use-rope-scaling")
         for name, got, fixed in (
-            ("factor", scaling.factor, LLAMA3_FACTOR), ("low_freq_factor", scaling.low_freq_factor, LLAMA3_LOW),
+            ("factor", scaling.factor, LLAMA3_FACTOR),
+            ("low_freq_factor", scaling.low_freq_factor, LLAMA3_LOW),
             ("high_freq_factor", scaling.high_freq_factor, LLAMA3_HIGH),
             ("original_max_position_embeddings", scaling.original_max_position_embeddings, LLAMA3_LENGTH),
         ):
@@ -113,8 +117,12 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
         if out.at_least("core_v0.19.0"):
             out.put("--rotary-seq-len-interpolation-factor", whole("rope_scaling.factor", scaling.factor))
         else:
-            out.refuse("rope_scaling.rope_type", "linear scaling is parsed but never reaches the model", "linear",
-                       since="core_v0.19.0")
+            out.refuse(
+                "rope_scaling.rope_type",
+                "linear scaling is parsed but never reaches the model",
+                "linear",
+                since="core_v0.19.0",
+            )
     else:
         out.refuse("rope_scaling.rope_type", "it has no such scaling", scaling.rope_type)
 
@@ -148,22 +156,35 @@ def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longes
     out.put("--rotary-scaling-factor", scaling.factor)
     out.put("--mscale", scaling.mscale or 1.0)
     out.put("--mscale-all-dim", scaling.mscale_all_dim or 0.0)
-    for name, got, fixed in (("beta_fast", scaling.beta_fast, MLA_BETA_FAST),
-                             ("beta_slow", scaling.beta_slow, MLA_BETA_SLOW)):
+    for name, got, fixed in (
+        ("beta_fast", scaling.beta_fast, MLA_BETA_FAST),
+        ("beta_slow", scaling.beta_slow, MLA_BETA_SLOW),
+    ):
         if got not in (None, fixed):
             out.refuse(f"rope_scaling.{name}", f"YaRN of multi-latent attention always uses {fixed:g}", got)
     if out.at_least("core_v0.14.0"):
         if original != MLA_YARN_LENGTH:
-            out.refuse("rope_scaling.original_max_position_embeddings",
-                       f"YaRN of multi-latent attention always uses {MLA_YARN_LENGTH}", original)
+            out.refuse(
+                "rope_scaling.original_max_position_embeddings",
+                f"YaRN of multi-latent attention always uses {MLA_YARN_LENGTH}",
+                original,
+            )
         return longest
     # Until core_v0.13 YaRN takes its original length from --max-position-embeddings, and mscale for mscale_all_dim.
     if seq_length > original:
-        out.refuse("rope_scaling.original_max_position_embeddings", "it takes --max-position-embeddings for it, "
-                   "which may not be less than the sequence length", original, since="core_v0.14.0")
+        out.refuse(
+            "rope_scaling.original_max_position_embeddings",
+            "it takes --max-position-embeddings for it, which may not be less than the sequence length",
+            original,
+            since="core_v0.14.0",
+        )
     if (scaling.mscale or 1.0) != (scaling.mscale_all_dim or 0.0):
-        out.refuse("rope_scaling.mscale_all_dim", "it scales the softmax by mscale instead", scaling.mscale_all_dim,
-                   since="core_v0.14.0")
+        out.refuse(
+            "rope_scaling.mscale_all_dim",
+            "it scales the softmax by mscale instead",
+            scaling.mscale_all_dim,
+            since="core_v0.14.0",
+        )
     return original
 
 
@@ -226,8 +247,11 @@ def _biases(out: Arguments, model: ModelDescriptor) -> None:
         out.put("--add-qkv-bias")
     else:
         missing = [name for name, value in fields.items() if not value]
-        out.refuse(" and ".join(have), "it has biases on all linear layers, on none, or on q, k and v of ordinary "
-                   f"attention alone; this model has none for {' and '.join(missing) or 'the rest'}")
+        out.refuse(
+            " and ".join(have),
+            "it has biases on all linear layers, on none, or on q, k and v of ordinary "
+            f"attention alone; this model has none for {' and '.join(missing) or 'the rest'}",
+        )
 
 
 def _windows(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
@@ -278,8 +302,11 @@ def _never(out: Arguments, model: ModelDescriptor) -> None:
         ("attn_logit_softcapping", model.attn_logit_softcapping is not None, "it does not cap attention logits"),
         ("final_logit_softcapping", model.final_logit_softcapping is not None, "it does not cap logits"),
         ("scale_embeddings", model.scale_embeddings, "it does not scale embeddings"),
-        ("query_pre_attn_scalar", model.query_pre_attn_scalar not in (None, model.head_dim),
-         "queries are always scaled by the head dimension"),
+        (
+            "query_pre_attn_scalar",
+            model.query_pre_attn_scalar not in (None, model.head_dim),
+            "queries are always scaled by the head dimension",
+        ),
     ):
         if set_:
             out.refuse(name, why, getattr(model, name))

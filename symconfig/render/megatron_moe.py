@@ -21,8 +21,9 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
         out.put("--moe-layer-freq", pattern(model.moe_layers))
     if experts.shared_expert_intermediate_size:
         out.put("--moe-shared-expert-intermediate-size", experts.shared_expert_intermediate_size)
-        if experts.shared_expert_gate and out.needs("experts.shared_expert_gate", "--moe-shared-expert-gate",
-                                                    "its shared expert has no gate"):
+        if experts.shared_expert_gate and out.needs(
+            "experts.shared_expert_gate", "--moe-shared-expert-gate", "its shared expert has no gate"
+        ):
             out.put("--moe-shared-expert-gate")
     _router(out, experts)
     _balance(out, experts)
@@ -33,8 +34,9 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     if model.hidden_act not in ("silu", "clamped_swiglu") or not model.gated_mlp:
         out.refuse("hidden_act", "its grouped experts are gated", model.hidden_act)
     if experts.expert_bias and best.parallel.etp > 1:
-        out.refuse("experts.expert_bias", "biases of experts need expert tensor parallelism 1",
-                   f"etp {best.parallel.etp}")
+        out.refuse(
+            "experts.expert_bias", "biases of experts need expert tensor parallelism 1", f"etp {best.parallel.etp}"
+        )
 
 
 def _router(out: Arguments, experts: Experts) -> None:
@@ -44,14 +46,18 @@ def _router(out: Arguments, experts: Experts) -> None:
     if experts.scoring_func == "sigmoid":
         # Megatron divides the chosen scores by their sum whenever there is more than one.
         if experts.norm_topk_prob != (top_k > 1):
-            out.refuse("experts.norm_topk_prob", "it renormalises sigmoid scores of several chosen experts, and never "
-                       "that of one", experts.norm_topk_prob)
+            out.refuse(
+                "experts.norm_topk_prob",
+                "it renormalises sigmoid scores of several chosen experts, and never that of one",
+                experts.norm_topk_prob,
+            )
         out.put("--moe-router-dtype", "fp32")  # as transformers' DeepSeek-V3 computes them
     elif not experts.norm_topk_prob and not experts.softmax_after_topk:
         out.put("--moe-router-pre-softmax")
     elif top_k == 1:
-        out.refuse("experts.norm_topk_prob", "a softmax over one chosen expert has no gradient, and it refuses that",
-                   True)
+        out.refuse(
+            "experts.norm_topk_prob", "a softmax over one chosen expert has no gradient, and it refuses that", True
+        )
     # else: softmax over the chosen logits, which equals a softmax over all, chosen and renormalised.
     if experts.n_group is not None and experts.topk_group is not None and experts.n_group > 1:
         _groups(out, experts, experts.n_group, experts.topk_group)
@@ -59,8 +65,9 @@ def _router(out: Arguments, experts: Experts) -> None:
         out.put("--moe-router-topk-scaling-factor", experts.routed_scaling_factor)
     if experts.e_score_correction_bias:
         if experts.scoring_func != "sigmoid":
-            out.refuse("experts.e_score_correction_bias", "a bias of the choice needs sigmoid scores",
-                       experts.scoring_func)
+            out.refuse(
+                "experts.e_score_correction_bias", "a bias of the choice needs sigmoid scores", experts.scoring_func
+            )
         out.put("--moe-router-enable-expert-bias")
         out.put("--moe-router-bias-update-rate", BIAS_UPDATE_RATE)
 
@@ -71,8 +78,11 @@ def _groups(out: Arguments, experts: Experts, n_group: int, topk_group: int) -> 
     best = 2 if experts.scoring_func == "sigmoid" else 1
     scored = experts.num_experts_per_tok // topk_group
     if scored != best:
-        out.refuse("experts.topk_group", f"it would score a group by its best {scored} experts, the model by its "
-                   f"best {best}", topk_group)
+        out.refuse(
+            "experts.topk_group",
+            f"it would score a group by its best {scored} experts, the model by its best {best}",
+            topk_group,
+        )
     out.put("--moe-router-num-groups", n_group)
     out.put("--moe-router-group-topk", topk_group)
 
@@ -96,7 +106,8 @@ def _dispatch(out: Arguments, best: Candidate) -> None:
         else:
             out.put("--moe-enable-deepep")
     if best.options.overlap.moe_a2a and out.needs(
-            "overlap.moe_a2a", "--overlap-moe-expert-parallel-comm", "it cannot hide the experts' all-to-all"):
+        "overlap.moe_a2a", "--overlap-moe-expert-parallel-comm", "it cannot hide the experts' all-to-all"
+    ):
         out.put("--overlap-moe-expert-parallel-comm")
         _overlap_limits(out, best)
 
@@ -108,8 +119,11 @@ def _overlap_limits(out: Arguments, best: Candidate) -> None:
         ("vpp", best.parallel.pp > 1 and best.parallel.vpp == 1, "with pipeline stages it needs virtual ones"),
         ("ep", best.parallel.ep == 1, "without expert parallelism there is nothing to hide"),
         ("recompute", recompute.granularity == "full" or "moe" in recompute.modules, "experts are not recomputed"),
-        ("stages", sum(chunk.count("mtp") for stage in best.stages for chunk in stage.chunks) > 1,
-         "it goes with one multi-token-prediction layer at most"),
+        (
+            "stages",
+            sum(chunk.count("mtp") for stage in best.stages for chunk in stage.chunks) > 1,
+            "it goes with one multi-token-prediction layer at most",
+        ),
         ("moe_dispatcher", best.options.moe_dispatcher == "allgather", "the allgather dispatcher has no all-to-all"),
     ):
         if wrong:

@@ -47,12 +47,18 @@ def _length(out: Arguments, plan: Plan) -> None:
 def _schedule(out: Arguments, training: Training) -> None:
     decay = training.lr_decay_iters or training.train_iters
     if training.lr_warmup_iters >= decay:
-        raise InputError(Problem("must be less than the decay iterations, or Megatron stops at the start",
-                                 field="training.lr_warmup_iters", got=str(training.lr_warmup_iters),
-                                 need=f"< {decay}"))
+        raise InputError(
+            Problem(
+                "must be less than the decay iterations, or Megatron stops at the start",
+                field="training.lr_warmup_iters",
+                got=str(training.lr_warmup_iters),
+                need=f"< {decay}",
+            )
+        )
     if training.min_lr > training.lr:
-        raise InputError(Problem("is more than lr", field="training.min_lr", got=repr(training.min_lr),
-                                 need=f"<= {training.lr!r}"))
+        raise InputError(
+            Problem("is more than lr", field="training.min_lr", got=repr(training.min_lr), need=f"<= {training.lr!r}")
+        )
     out.put("--lr", training.lr)
     out.put("--min-lr", training.min_lr)
     out.put("--lr-decay-style", training.lr_decay_style)
@@ -99,8 +105,9 @@ def parallel_args(out: Arguments, plan: Plan) -> None:
         if windows and options.cp_comm in (None, "p2p"):  # Transformer Engine, attn_forward_func_with_cp
             out.refuse("cp_comm", "sliding windows under context parallelism need a2a or all_gather", options.cp_comm)
         if model.num_nextn_predict_layers and not out.at_least("core_v0.14.0"):
-            out.refuse("cp", "multi-token prediction does not go with context parallelism", parallel.cp,
-                       since="core_v0.14.0")
+            out.refuse(
+                "cp", "multi-token prediction does not go with context parallelism", parallel.cp, since="core_v0.14.0"
+            )
     if model.experts is not None:
         out.put("--expert-model-parallel-size", parallel.ep)
         out.put("--expert-tensor-parallel-size", parallel.etp)  # the default would be tp, not 1
@@ -144,8 +151,7 @@ def _layout(out: Arguments, layout: str) -> None:
     if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
         out.refuse("pipeline_layout", "layouts have no multi-token prediction", layout, since=LAYOUT_MTP_SINCE)
     elif "m" in layout.replace(",", "").rpartition("|")[0] and not out.at_least(LAYOUT_MTP_ALONE_SINCE):
-        out.refuse("pipeline_layout", "multi-token prediction goes with the loss", layout,
-                   since=LAYOUT_MTP_ALONE_SINCE)
+        out.refuse("pipeline_layout", "multi-token prediction goes with the loss", layout, since=LAYOUT_MTP_ALONE_SINCE)
 
 
 def data_parallel_args(out: Arguments, best: Candidate) -> None:
@@ -168,8 +174,11 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
             out.put("--overlap-param-gather")
     if options.optimizer_offload > 0:
         if options.zero_stage != 1:
-            out.refuse("optimizer_offload", "the optimizer moves to the host with the distributed optimizer only",
-                       f"zero_stage {options.zero_stage}")
+            out.refuse(
+                "optimizer_offload",
+                "the optimizer moves to the host with the distributed optimizer only",
+                f"zero_stage {options.zero_stage}",
+            )
         if out.needs("optimizer_offload", "--optimizer-cpu-offload", "its optimizer stays on the GPU"):
             out.put("--use-precision-aware-optimizer")
             out.put("--optimizer-cpu-offload")
@@ -218,12 +227,14 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
                 if options.precision == "fp8":
                     out.refuse("recompute.modules", "this module is not recomputed with fp8's delayed scaling", module)
                 elif not out.at_least("core_v0.14.0"):
-                    out.refuse("recompute.modules", "this module is not recomputed with fp8", module,
-                               since="core_v0.14.0")
+                    out.refuse(
+                        "recompute.modules", "this module is not recomputed with fp8", module, since="core_v0.14.0"
+                    )
         if recompute.modules:
             out.put("--recompute-modules", *recompute.modules)
     if options.activation_offload and out.needs(
-            "activation_offload", "--fine-grained-activation-offloading", "activations stay on the GPU", True):
+        "activation_offload", "--fine-grained-activation-offloading", "activations stay on the GPU", True
+    ):
         if recompute.granularity == "full":
             out.refuse("activation_offload", "whole layers are recomputed, nothing is left to move", True)
         out.put("--fine-grained-activation-offloading")
@@ -248,8 +259,13 @@ def data_args(out: Arguments, plan: Plan) -> None:
         kind = training.tokenizer_type or "HuggingFaceTokenizer"
         out.put("--tokenizer-type", kind)
         if tokenizer is None and kind != "NullTokenizer":
-            raise InputError(Problem("is needed with real data", field="training.tokenizer_model",
-                                     hint="the tokenizer's folder or Hugging Face name"))
+            raise InputError(
+                Problem(
+                    "is needed with real data",
+                    field="training.tokenizer_model",
+                    hint="the tokenizer's folder or Hugging Face name",
+                )
+            )
         if tokenizer is not None:
             out.put("--tokenizer-model", tokenizer)
     else:

@@ -23,9 +23,13 @@ ASSUMES = {"backend": "megatron"}
 COUNTS = "megatron"
 SECTIONS = ("language_model", "model_parallel")
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.
-MADE = (("use_dist_ckpt", True, "core_v0.12.1"), ("skipped_train_samples", 0, "core_v0.12.1"),
-        ("gtp_weight_remat_size", 1, "core_v0.19.0"), ("expert_gtp_weight_remat_size", 1, "core_v0.19.0"),
-        ("use_layer_wise_distributed_optimizer", False, "core_v0.18.2"))
+MADE = (
+    ("use_dist_ckpt", True, "core_v0.12.1"),
+    ("skipped_train_samples", 0, "core_v0.12.1"),
+    ("gtp_weight_remat_size", 1, "core_v0.19.0"),
+    ("expert_gtp_weight_remat_size", 1, "core_v0.19.0"),
+    ("use_layer_wise_distributed_optimizer", False, "core_v0.18.2"),
+)
 # Set in every process by pretrain_yaml.py, or by the environment.
 PER_PROCESS = ("local_rank", "yaml_cfg")
 
@@ -42,15 +46,27 @@ def variables(plan: Plan) -> dict[str, object]:
     said = document(plan)
     exported: tuple[Variable, ...] = environment.variables(plan, megatron.version(plan))
     if one_connection(plan) and not any(item.name == CONNECTIONS for item in exported):
-        exported = (*exported, Variable(CONNECTIONS, "1", "The loader of --yaml-cfg insists on it, on every GPU",
-                                        "megatron/training/yaml_arguments.py, validate_yaml", forced=True))
+        exported = (
+            *exported,
+            Variable(
+                CONNECTIONS,
+                "1",
+                "The loader of --yaml-cfg insists on it, on every GPU",
+                "megatron/training/yaml_arguments.py, validate_yaml",
+                forced=True,
+            ),
+        )
     chosen = {option[0].partition("=")[0] for group in megatron.groups(plan) for option in group.options}
     table = flags.flags(megatron.version(plan))
     dests = {table.flags[name].dest for name in chosen}
     top = {name: value for name, value in said.items() if name not in SECTIONS}
-    return {**found, "variables": exported, "sections": {name: said[name] for name in SECTIONS},
-            "chosen": {name: value for name, value in top.items() if name in dests},
-            "defaults": {name: value for name, value in top.items() if name not in dests}}
+    return {
+        **found,
+        "variables": exported,
+        "sections": {name: said[name] for name in SECTIONS},
+        "chosen": {name: value for name, value in top.items() if name in dests},
+        "defaults": {name: value for name, value in top.items() if name not in dests},
+    }
 
 
 def document(plan: Plan) -> Values:
@@ -147,16 +163,27 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
     if model.latent is not None:
         for item in declared:
             if item.section == "latent" and args.get(item.name, item.default) != item.default:
-                yield _refused(item.name, "it fills multi-latent attention from the fields of TransformerConfig alone, "
-                               f"so that this one is always {item.default}", args[item.name])
+                yield _refused(
+                    item.name,
+                    "it fills multi-latent attention from the fields of TransformerConfig alone, "
+                    f"so that this one is always {item.default}",
+                    args[item.name],
+                )
     if parallel.vpp > 1:
         if options.pipeline_layout is not None:
-            yield _refused("pipeline_layout", "it takes virtual stages only as a number of layers that all of them "
-                           "have", options.pipeline_layout, ("vpp=1", "layout=equal"))
+            yield _refused(
+                "pipeline_layout",
+                "it takes virtual stages only as a number of layers that all of them have",
+                options.pipeline_layout,
+                ("vpp=1", "layout=equal"),
+            )
         elif parallel.pp == 2 or model.num_hidden_layers % (parallel.pp * parallel.vpp):
-            yield _refused("vpp", "virtual stages need more than two pipeline stages, and as many layers each",
-                           f"{parallel.vpp} on {parallel.pp} stages of {model.num_hidden_layers} layers",
-                           ("vpp=1", "pp=3..") if parallel.pp == 2 else ("vpp=1", "layout=equal"))
+            yield _refused(
+                "vpp",
+                "virtual stages need more than two pipeline stages, and as many layers each",
+                f"{parallel.vpp} on {parallel.pp} stages of {model.num_hidden_layers} layers",
+                ("vpp=1", "pp=3..") if parallel.pp == 2 else ("vpp=1", "layout=equal"),
+            )
     table = flags.flags(megatron.version(plan))
     for dest, value in args.items():
         texts = value if isinstance(value, list) else [value]
@@ -164,14 +191,21 @@ def _unsayable(plan: Plan, args: Values, declared: tuple[Field, ...]) -> Iterato
             yield _refused(dest, "until core_v0.13 its loader puts the environment in", value)
     connections = {item.name: item.value for item in environment.variables(plan, megatron.version(plan))}
     if one_connection(plan) and connections.get(CONNECTIONS, "1") != "1":
-        yield _refused("tp", f"beside tensor parallelism its loader insists on {CONNECTIONS}=1, and this plan needs "
-                       f"{connections[CONNECTIONS]}", parallel.tp,
-                       ("tp=1", "sp=0", "moe_overlap=off" if options.overlap.moe_a2a else "zero=..1"))
+        yield _refused(
+            "tp",
+            f"beside tensor parallelism its loader insists on {CONNECTIONS}=1, and this plan needs "
+            f"{connections[CONNECTIONS]}",
+            parallel.tp,
+            ("tp=1", "sp=0", "moe_overlap=off" if options.overlap.moe_a2a else "zero=..1"),
+        )
     if not args["swiglu"] and args.get("quick_geglu"):
         yield _refused("hidden_act", "it knows swiglu, squaredrelu and gelu", model.hidden_act)
     elif not args["swiglu"] and args["bias_gelu_fusion"]:
-        yield _refused("hidden_act", "with biases it never fuses gelu, and the one that is not fused is the exact one, "
-                       "not the tanh form", model.hidden_act)
+        yield _refused(
+            "hidden_act",
+            "with biases it never fuses gelu, and the one that is not fused is the exact one, not the tanh form",
+            model.hidden_act,
+        )
 
 
 def _refused(field: str, why: str, got: object, pins: tuple[str, ...] = ()) -> Problem:

@@ -25,8 +25,9 @@ QUOTES_SINCE = "core_v0.13.0"
 LAYOUTS_SINCE = "core_v0.17.1"
 
 # An empty ENV_VARS ends the tests' runner: it exports one name all the same, the empty one.
-AT_LEAST_ONE = Variable("OMP_NUM_THREADS", "1", "As torchrun sets it by itself",
-                        "torch/distributed/run.py, config_from_args")
+AT_LEAST_ONE = Variable(
+    "OMP_NUM_THREADS", "1", "As torchrun sets it by itself", "torch/distributed/run.py, config_from_args"
+)
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")
 _PATTERN = re.compile(r"\([^()\s'\"$`\\]+\)")  # ([0]*3+[1]*58)
@@ -53,8 +54,13 @@ def variables(plan: Plan) -> dict[str, object]:
     if problems:
         raise InfeasibleError(problems)
     exported = environment.variables(plan, table.version) or (AT_LEAST_ONE,)
-    return {**found, "variables": (), "environment": exported, "sections": sections,
-            "quotes": table.at_least(QUOTES_SINCE)}
+    return {
+        **found,
+        "variables": (),
+        "environment": exported,
+        "sections": sections,
+        "quotes": table.at_least(QUOTES_SINCE),
+    }
 
 
 def spelled(values: tuple[str, ...], table: FlagTable) -> str | bool | None:
@@ -83,6 +89,10 @@ def _plain_words(text: str) -> list[str]:
 
 
 def _unsaid(name: str, values: tuple[str, ...]) -> Problem:
-    return Problem("cannot be said in model_config.yaml: the script that reads it has bash evaluate the value",
-                   field=name.partition("=")[0], got=repr(" ".join(values) or name.partition("=")[2]),
-                   need="letters, digits and @%+=:,./-_", hint="--target megatron")
+    return Problem(
+        "cannot be said in model_config.yaml: the script that reads it has bash evaluate the value",
+        field=name.partition("=")[0],
+        got=repr(" ".join(values) or name.partition("=")[2]),
+        need="letters, digits and @%+=:,./-_",
+        hint="--target megatron",
+    )

@@ -27,12 +27,24 @@ RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
 # template of each family's first models (swift/model/models/).
-TEMPLATES = {"llama": "llama", "qwen2": "qwen2_5", "qwen2_moe": "qwen", "qwen3": "qwen3", "qwen3_moe": "qwen3",
-             "deepseek_v2": "deepseek", "deepseek_v3": "deepseek_v2_5", "gpt_oss": "gpt_oss"}
+TEMPLATES = {
+    "llama": "llama",
+    "qwen2": "qwen2_5",
+    "qwen2_moe": "qwen",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek_v2_5",
+    "gpt_oss": "gpt_oss",
+}
 LLAMA3_VOCABULARY, LLAMA3_TEMPLATE = 128256, "llama3_2"  # the tokenizer tells Llama 3 from its forerunners
 # Megatron fuses these layers, and mcore-bridge puts one adapter on each fused layer.
-FUSED = {"linear_qkv": ("q_proj", "k_proj", "v_proj"), "linear_fc1": ("gate_proj", "up_proj"),
-         "linear_proj": ("o_proj",), "linear_fc2": ("down_proj",)}
+FUSED = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc2": ("down_proj",),
+}
 
 Values = dict[str, Any]
 
@@ -41,10 +53,16 @@ def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
     version = megatron.version(plan)
     return {
-        "framework": f"ms-swift {RELEASE} on Megatron-Core {version}", "version": version, "release": RELEASE,
-        "bridge_release": BRIDGE_RELEASE, "command_name": stage(plan), "sections": sections(plan),
-        "loaded_as": loaded_as(plan), "last_checkpoint": _last_checkpoint(plan),
-        "variables": environment.variables(plan, version), "notes": tuple(_notes(plan)),
+        "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
+        "version": version,
+        "release": RELEASE,
+        "bridge_release": BRIDGE_RELEASE,
+        "command_name": stage(plan),
+        "sections": sections(plan),
+        "loaded_as": loaded_as(plan),
+        "last_checkpoint": _last_checkpoint(plan),
+        "variables": environment.variables(plan, version),
+        "notes": tuple(_notes(plan)),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 
@@ -133,8 +151,13 @@ def template(model: ModelDescriptor) -> str:
 def _adapter(plan: Plan) -> Values:
     lora = plan.model.adapter
     assert lora is not None
-    return {"tuner_type": "lora", "lora_rank": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout,
-            "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= set(lora.target_modules)]}
+    return {
+        "tuner_type": "lora",
+        "lora_rank": lora.r,
+        "lora_alpha": lora.lora_alpha,
+        "lora_dropout": lora.lora_dropout,
+        "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= set(lora.target_modules)],
+    }
 
 
 def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
@@ -142,10 +165,16 @@ def _as_megatron_has_it(plan: Plan, found: dict[str, Values]) -> None:
     best = plan.best
     found["TRAINING"] |= {"packing": True, "attention_backend": "auto", "cross_entropy_loss_fusion": False}
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
-    found["PRECISION"] = {"torch_dtype": "float16" if half else "bfloat16", "fp16": half, "bf16": not half,
-                          **found["PRECISION"]}
-    found["DATA_PARALLEL"] = {"use_distributed_optimizer": best.options.zero_stage > 0,
-                              **found.get("DATA_PARALLEL", {})}
+    found["PRECISION"] = {
+        "torch_dtype": "float16" if half else "bfloat16",
+        "fp16": half,
+        "bf16": not half,
+        **found["PRECISION"],
+    }
+    found["DATA_PARALLEL"] = {
+        "use_distributed_optimizer": best.options.zero_stage > 0,
+        **found.get("DATA_PARALLEL", {}),
+    }
     found["RECOMPUTE"] = {"recompute_granularity": "none", **found.get("RECOMPUTE", {})}
     if plan.model.experts is not None:
         found["MOE"] = {"moe_grouped_gemm": False, "moe_router_dtype": "none", **found.get("MOE", {})}
@@ -165,11 +194,18 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     model, version = plan.model, megatron.version(plan)
     order = flags.versions()
     if order.index(version) < order.index(OLDEST) or version.startswith("dev"):
-        yield _refused("megatron_version", f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19",
-                       version, "--megatron-version core_v0.19")
+        yield _refused(
+            "megatron_version",
+            f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19",
+            version,
+            "--megatron-version core_v0.19",
+        )
     if plan.job.training.blended:
-        yield _refused("training.data_path", "its datasets have no weights; NAME#COUNT takes so many examples of one",
-                       " ".join(plan.job.training.data_path))
+        yield _refused(
+            "training.data_path",
+            "its datasets have no weights; NAME#COUNT takes so many examples of one",
+            " ".join(plan.job.training.data_path),
+        )
     if model.model_type not in TEMPLATES:
         yield _refused("model_type", f"mcore-bridge {BRIDGE_RELEASE} loads no such model", model.model_type)
     if model.adapter is not None:
@@ -183,28 +219,43 @@ def _adapter_problems(plan: Plan) -> Iterator[Problem]:
     if lora.method != "lora":
         yield _refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
     if plan.best.options.zero_stage > 1:
-        yield _refused("zero_stage", "adapters beside Megatron-FSDP are not known to train",
-                       plan.best.options.zero_stage, pins=("zero=..1",))
+        yield _refused(
+            "zero_stage",
+            "adapters beside Megatron-FSDP are not known to train",
+            plan.best.options.zero_stage,
+            pins=("zero=..1",),
+        )
     unknown = targets - {part for parts in FUSED.values() for part in parts}
     split = {part for parts in FUSED.values() for part in targets & set(parts) if not set(parts) <= targets}
     if unknown or split:
-        yield _refused("adapter.target_modules", "it puts one adapter on q, k and v together, and one on gate and up",
-                       " ".join(sorted(unknown | split)))
+        yield _refused(
+            "adapter.target_modules",
+            "it puts one adapter on q, k and v together, and one on gate and up",
+            " ".join(sorted(unknown | split)),
+        )
 
 
 def _notes(plan: Plan) -> Iterator[str]:
     lora = plan.model.adapter
-    yield ("Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
-           "step computes what was planned")
+    yield (
+        "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
+        "step computes what was planned"
+    )
     if lora is not None:
-        yield ("What is expected of a step is that of Megatron-Bridge's adapters, which are split a little differently "
-               "from mcore-bridge's")
+        yield (
+            "What is expected of a step is that of Megatron-Bridge's adapters, which are split a little differently "
+            "from mcore-bridge's"
+        )
     if lora is not None and any(len(set(parts) & set(lora.target_modules)) > 1 for parts in FUSED.values()):
-        yield ("One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
-               f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each")
+        yield (
+            "One adapter lies on q, k and v together, and one on gate and up, as mcore-bridge has it: the first "
+            f"matrix, of rank {lora.r}, is theirs in common, so that there are fewer weights than with one for each"
+        )
     if plan.job.training.load is not None and not plan.job.training.loads_its_own:
-        yield (f"`{loaded_as(plan)}` is the folder of one checkpoint, with latest_checkpointed_iteration.txt in it, "
-               "and must be there: of a run of ms-swift, last-checkpoint in its output_dir")
+        yield (
+            f"`{loaded_as(plan)}` is the folder of one checkpoint, with latest_checkpointed_iteration.txt in it, "
+            "and must be there: of a run of ms-swift, last-checkpoint in its output_dir"
+        )
     if stage(plan) == "pt":
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
 

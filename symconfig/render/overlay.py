@@ -60,15 +60,25 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
 def _source(folder: Path, known: Mapping[str, Source]) -> Source:
     about, base = folder / ABOUT, known.get(folder.name)
     if base is not None and about.exists():
-        raise InputError(Problem(f"there is a target {folder.name!r} already; without this file the folder's templates "
-                                 "go over its own", file=str(about)))
+        raise InputError(
+            Problem(
+                f"there is a target {folder.name!r} already; without this file the folder's templates go over its own",
+                file=str(about),
+            )
+        )
     if base is not None:
         return replace(base, folders=(folder, *base.folders), foreign=True)
     if about.exists():
         return _own(folder, known)
     near = nearest(folder.name, known)
-    raise InputError(Problem("is neither a target nor a new one", file=str(folder), need=", ".join(known),
-                             hint=f"{near}, or {ABOUT} in it" if near else f"{ABOUT} in it, with base: and does:"))
+    raise InputError(
+        Problem(
+            "is neither a target nor a new one",
+            file=str(folder),
+            need=", ".join(known),
+            hint=f"{near}, or {ABOUT} in it" if near else f"{ABOUT} in it, with base: and does:",
+        )
+    )
 
 
 def _own(folder: Path, known: Mapping[str, Source]) -> Source:
@@ -78,18 +88,37 @@ def _own(folder: Path, known: Mapping[str, Source]) -> Source:
     about = validate(document, About)
     problems = []
     if not _NAME.fullmatch(folder.name):
-        problems.append(Problem("is no name of a target", file=str(folder), got=repr(folder.name),
-                                need="lower case letters, digits, dots, dashes and underscores"))
+        problems.append(
+            Problem(
+                "is no name of a target",
+                file=str(folder),
+                got=repr(folder.name),
+                need="lower case letters, digits, dots, dashes and underscores",
+            )
+        )
     base = known.get(about.base)
     if base is None:
-        problems.append(document.problem("is not a target", ("base",), got=repr(about.base), need=" or ".join(known),
-                                         hint=nearest(about.base, known)))
+        problems.append(
+            document.problem(
+                "is not a target",
+                ("base",),
+                got=repr(about.base),
+                need=" or ".join(known),
+                hint=nearest(about.base, known),
+            )
+        )
     if not any(folder.rglob(f"*{ENDING}")):
         problems.append(Problem("has no template", file=str(folder), need=f"a file that ends in {ENDING}"))
     if problems or base is None:
         raise InputError(problems)
-    return replace(base, name=folder.name, does=about.does, texts=base.texts if about.texts else _none,
-                   folders=(folder,), foreign=True)
+    return replace(
+        base,
+        name=folder.name,
+        does=about.does,
+        texts=base.texts if about.texts else _none,
+        folders=(folder,),
+        foreign=True,
+    )
 
 
 def _none(plan: object) -> tuple[()]:
@@ -99,8 +128,11 @@ def _none(plan: object) -> tuple[()]:
 def _links(templates: Path) -> Iterator[Problem]:
     """Links lead out of the folder: to files that nobody meant to hand out."""
     for path in _walk(templates, Path.is_symlink):
-        yield Problem("is a symbolic link, and templates are read from this folder only", file=str(path),
-                      hint="copy what it points to")
+        yield Problem(
+            "is a symbolic link, and templates are read from this folder only",
+            file=str(path),
+            hint="copy what it points to",
+        )
 
 
 def _misnamed(templates: Path) -> Iterator[Problem]:

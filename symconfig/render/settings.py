@@ -13,8 +13,9 @@ from symconfig.errors import InputError, Problem
 
 ENVIRONMENT = "env."  # env.NAME=VALUE: a variable that launch.sh then finds on every node, with any launcher
 # What a launcher tells launch.sh of the nodes and of the process, or launch.sh the processes: no setting may differ.
-TOLD = frozenset({"NNODES", "GPUS_PER_NODE", "NODE_RANK", "MASTER_ADDR", "PER_RANK", "RANK", "LOCAL_RANK",
-                  "WORLD_SIZE"})
+TOLD = frozenset(
+    {"NNODES", "GPUS_PER_NODE", "NODE_RANK", "MASTER_ADDR", "PER_RANK", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SETTING = re.compile(r"[a-z][a-z0-9-]*|env\.[^=,]*")
 
@@ -74,13 +75,22 @@ def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> 
             if not _VARIABLE.fullmatch(variable):
                 problems.append(Problem("is no name of a variable", field=field, need="env.NAME"))
             elif variable in TOLD:
-                problems.append(Problem("is what the launcher itself tells launch.sh, by the plan and the node",
-                                        field=field, got=repr(value), need="another variable"))
+                problems.append(
+                    Problem(
+                        "is what the launcher itself tells launch.sh, by the plan and the node",
+                        field=field,
+                        got=repr(value),
+                        need="another variable",
+                    )
+                )
             elif not value.isprintable():
                 problems.append(Problem("wrong value", field=field, got=repr(value), need="one printable line"))
         elif key not in known:
-            problems.append(Problem("is not a setting of this launcher", field=field,
-                                    need=", ".join((*known, f"{ENVIRONMENT}NAME"))))
+            problems.append(
+                Problem(
+                    "is not a setting of this launcher", field=field, need=", ".join((*known, f"{ENVIRONMENT}NAME"))
+                )
+            )
         elif not re.fullmatch(known[key].pattern, value):
             problems.append(Problem("wrong value", field=field, got=repr(value), need=known[key].need))
     if problems:

@@ -11,11 +11,19 @@ from symconfig.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plan_searched import searched
 from symconfig.units import GIB
 
-_DEGREES = (("tp", "tensor parallel"), ("pp", "pipeline stages"), ("vpp", "virtual stages per rank"),
-            ("cp", "context parallel"), ("ep", "expert parallel"), ("etp", "expert tensor parallel"),
-            ("dp", "data parallel"))
-PACKING = ("The job's packing enters the predicted time only: attention is counted within documents. The files here do "
-           "not pack; the data decides what a sequence holds")
+_DEGREES = (
+    ("tp", "tensor parallel"),
+    ("pp", "pipeline stages"),
+    ("vpp", "virtual stages per rank"),
+    ("cp", "context parallel"),
+    ("ep", "expert parallel"),
+    ("etp", "expert tensor parallel"),
+    ("dp", "data parallel"),
+)
+PACKING = (
+    "The job's packing enters the predicted time only: attention is counted within documents. The files here do "
+    "not pack; the data decides what a sequence holds"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,10 @@ def intervals(plan: Plan) -> list[str]:
         low, high = ranges["device_bytes"]
         said.append(f"The fullest GPU likely needs between {gib(low)} and {gib(high)}{predicted.basis('memory')}.")
     if plan.may_not_fit:
-        said.append(f"**That crosses the {gib(plan.cluster.gpu.memory_bytes.value)} that the GPU has**: "
-                    f"`--memory-margin {plan.safe_margin:g}` leaves room for it.")
+        said.append(
+            f"**That crosses the {gib(plan.cluster.gpu.memory_bytes.value)} that the GPU has**: "
+            f"`--memory-margin {plan.safe_margin:g}` leaves room for it."
+        )
     return said
 
 
@@ -77,8 +87,10 @@ def predicted_for(plan: Plan, backend: str) -> str:
     """Whose times and bytes these are, where the files are for the other framework; nothing where they are its own."""
     if plan.best.target.backend == backend:
         return ""
-    return ("The plan was made for the other framework, and these times and bytes are what that one would take: "
-            f"`symconfig plan --backend {backend}` predicts them for this one.")
+    return (
+        "The plan was made for the other framework, and these times and bytes are what that one would take: "
+        f"`symconfig plan --backend {backend}` predicts them for this one."
+    )
 
 
 def share(part: float, whole: float) -> str:
@@ -103,9 +115,13 @@ def recompute(value: Recompute) -> str:
 
 
 def overlap(value: Overlap) -> str:
-    names = (("gradient reduction", value.grad_reduce), ("weight gather", value.param_gather),
-             ("tensor-parallel communication", value.tp_comm), ("pipeline sends", value.pp_p2p),
-             ("experts' all-to-all", value.moe_a2a))
+    names = (
+        ("gradient reduction", value.grad_reduce),
+        ("weight gather", value.param_gather),
+        ("tensor-parallel communication", value.tp_comm),
+        ("pipeline sends", value.pp_p2p),
+        ("experts' all-to-all", value.moe_a2a),
+    )
     return ", ".join(name for name, on in names if on) or "nothing"
 
 
@@ -117,10 +133,15 @@ def options(best: Candidate) -> tuple[Row, ...]:
     """The switches that are on, or that carry a choice."""
     value = best.options
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
-    rows = [("sequence parallel", "on" if value.sequence_parallel else "off"), ("ZeRO stage", zero),
-            ("precision", value.precision), ("gradients", f"{value.grad_bytes} bytes each"),
-            ("recompute", recompute(value.recompute)), ("runs beside computation", overlap(value.overlap)),
-            ("schedule", value.schedule)]
+    rows = [
+        ("sequence parallel", "on" if value.sequence_parallel else "off"),
+        ("ZeRO stage", zero),
+        ("precision", value.precision),
+        ("gradients", f"{value.grad_bytes} bytes each"),
+        ("recompute", recompute(value.recompute)),
+        ("runs beside computation", overlap(value.overlap)),
+        ("schedule", value.schedule),
+    ]
     if value.cp_comm:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:
@@ -129,8 +150,10 @@ def options(best: Candidate) -> tuple[Row, ...]:
         rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:
         rows.append(("optimizer state on the host", share(value.optimizer_offload, 1.0)))
-    for name, on in (("activations on the host", value.activation_offload),
-                     ("weights on the host", value.param_offload)):
+    for name, on in (
+        ("activations on the host", value.activation_offload),
+        ("weights on the host", value.param_offload),
+    ):
         if on:
             rows.append((name, "yes"))
     return tuple(Row(name, (text,)) for name, text in rows)
@@ -148,10 +171,12 @@ def memory(plan: Plan) -> tuple[Row, ...]:
     """By part, as the plan has them, then the three totals and the limit."""
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
-    rows += [Row("**peak allocation**", (gib(best.peak_bytes), "")),
-             Row("**reserved by the allocator**", (gib(best.reserved_bytes), "")),
-             Row("**in use on the device**", (gib(best.device_bytes), "")),
-             Row("**limit**", (gib(plan.usable_bytes), f"margin {plan.job.limits.memory_margin:.0%}"))]
+    rows += [
+        Row("**peak allocation**", (gib(best.peak_bytes), "")),
+        Row("**reserved by the allocator**", (gib(best.reserved_bytes), "")),
+        Row("**in use on the device**", (gib(best.device_bytes), "")),
+        Row("**limit**", (gib(plan.usable_bytes), f"margin {plan.job.limits.memory_margin:.0%}")),
+    ]
     return tuple(rows)
 
 
@@ -171,14 +196,30 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
     """The runners-up: time and what is lost against the best."""
     first = plan.best.predicted.step_s
     return tuple(
-        Row(str(rank), (short(other), duration(other.predicted.step_s),
-                        f"{100 * (other.predicted.step_s / first - 1):+.1f} %", gib(other.predicted.device_bytes)))
+        Row(
+            str(rank),
+            (
+                short(other),
+                duration(other.predicted.step_s),
+                f"{100 * (other.predicted.step_s / first - 1):+.1f} %",
+                gib(other.predicted.device_bytes),
+            ),
+        )
         for rank, other in enumerate(plan.alternatives, start=2)
     )
 
 
 # For templates, which may be a user's: these functions, and nothing else of the module.
 FUNCTIONS = SimpleNamespace(
-    number=number, duration=duration, intervals=intervals, share=share, degrees=degrees, options=options, stages=stages,
-    memory=memory, time=time, alternatives=alternatives, searched=searched,
+    number=number,
+    duration=duration,
+    intervals=intervals,
+    share=share,
+    degrees=degrees,
+    options=options,
+    stages=stages,
+    memory=memory,
+    time=time,
+    alternatives=alternatives,
+    searched=searched,
 )

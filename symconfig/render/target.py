@@ -104,8 +104,14 @@ class Source:
 def common(plan: Plan, starts: Sequence[str] = ()) -> dict[str, object]:
     """What every template may use."""
     return {
-        "plan": plan, "best": plan.best, "model": plan.model, "cluster": plan.cluster, "training": plan.job.training,
-        "nodes": summary.nodes(plan), "summary": summary.FUNCTIONS, "starts": tuple(starts),
+        "plan": plan,
+        "best": plan.best,
+        "model": plan.model,
+        "cluster": plan.cluster,
+        "training": plan.job.training,
+        "nodes": summary.nodes(plan),
+        "summary": summary.FUNCTIONS,
+        "starts": tuple(starts),
     }
 
 
@@ -123,7 +129,15 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
         return None
     return Source(
-        module.NAME, module.DOES, module.variables, getattr(module, "texts", lambda plan: ()),
-        (folder / module.NAME,), (data_dir("templates") / "shared", data_dir("templates")),
-        getattr(module, "SETTINGS", ()), start=getattr(module, "START", ""), assumes=getattr(module, "ASSUMES", {}),
-        base=module.NAME, counts=getattr(module, "COUNTS", "megatron"))
+        module.NAME,
+        module.DOES,
+        module.variables,
+        getattr(module, "texts", lambda plan: ()),
+        (folder / module.NAME,),
+        (data_dir("templates") / "shared", data_dir("templates")),
+        getattr(module, "SETTINGS", ()),
+        start=getattr(module, "START", ""),
+        assumes=getattr(module, "ASSUMES", {}),
+        base=module.NAME,
+        counts=getattr(module, "COUNTS", "megatron"),
+    )

@@ -15,9 +15,14 @@ LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> None:
     """Raises InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
     if launchers and not any(item.path == LAUNCH for item in own):
-        raise InfeasibleError(Problem(f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
-                                      field="launcher", got=", ".join(source.name for source in launchers),
-                                      hint=f"no launcher, or a {LAUNCH}.j2 among its templates"))
+        raise InfeasibleError(
+            Problem(
+                f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
+                field="launcher",
+                got=", ".join(source.name for source in launchers),
+                hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
+            )
+        )
 
 
 def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
@@ -27,9 +32,13 @@ def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
     for source, files in made:
         for item in files:
             if (other := whose.setdefault(item.path, source)) is not source:
-                problems.append(Problem(f"{item.path} is written by {other.name} and by {source.name}",
-                                        file=_place(item.path, other, source),
-                                        hint="another name for the template, or another --launcher"))
+                problems.append(
+                    Problem(
+                        f"{item.path} is written by {other.name} and by {source.name}",
+                        file=_place(item.path, other, source),
+                        hint="another name for the template, or another --launcher",
+                    )
+                )
     if problems := [*problems, *_within_files(whose)]:
         raise InputError(problems)
     return [item for _, files in made for item in files]
@@ -40,8 +49,11 @@ def _within_files(whose: Mapping[str, Source]) -> Iterator[Problem]:
     for path, source in whose.items():
         for parent in PurePosixPath(path).parents:
             if (other := whose.get(str(parent))) is not None:
-                yield Problem(f"needs a folder where {other.name} writes the file {parent}",
-                              file=_place(path, source) or path, hint="another name for the template")
+                yield Problem(
+                    f"needs a folder where {other.name} writes the file {parent}",
+                    file=_place(path, source) or path,
+                    hint="another name for the template",
+                )
 
 
 def _place(path: str, *sources: Source) -> str | None:

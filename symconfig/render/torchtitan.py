@@ -24,10 +24,14 @@ COUNTS = "steps"
 RELEASE = "0.3.0"
 CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 
-OTHER = ("The plan was made for the other framework. torchtitan keeps weights and gradients in fp32 and shards them "
-         "over the data ranks (FSDP2): times and bytes are only a first guess of what it takes")
-WARM_UP = ("torchtitan warms up one step earlier than the other frameworks: its first step has the learning rate that "
-           "theirs have in the second; from the end of the warm-up on they are the same")
+OTHER = (
+    "The plan was made for the other framework. torchtitan keeps weights and gradients in fp32 and shards them "
+    "over the data ranks (FSDP2): times and bytes are only a first guess of what it takes"
+)
+WARM_UP = (
+    "torchtitan warms up one step earlier than the other frameworks: its first step has the learning rate that "
+    "theirs have in the second; from the end of the warm-up on they are the same"
+)
 _RESHARD = {1: "never", 2: "never", 3: "always", 0: "never"}
 
 
@@ -35,8 +39,12 @@ def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError for what torchtitan cannot be told."""
     flavor = refuse(plan)
     return {
-        "framework": f"torchtitan {RELEASE}", "flavor": flavor.name, "module": flavor.module,
-        "variables": _environment(plan), "notes": tuple(_notes(plan)), "predicted_for": f"{OTHER}.",
+        "framework": f"torchtitan {RELEASE}",
+        "flavor": flavor.name,
+        "module": flavor.module,
+        "variables": _environment(plan),
+        "notes": tuple(_notes(plan)),
+        "predicted_for": f"{OTHER}.",
     }
 
 
@@ -61,13 +69,22 @@ def config(plan: Plan, flavor: Flavor) -> dict[str, Any]:
         "parallelism": parallelism(plan),
         "activation_checkpoint": "full" if options.recompute.granularity == "full" else None,
         "compile": {"enable": options.overlap.tp_comm, "enable_async_tensor_parallel": options.overlap.tp_comm},
-        "optimizer": {"lr": training.lr, "betas": [training.adam_beta1, training.adam_beta2],
-                      "eps": training.adam_eps, "weight_decay": training.weight_decay},
+        "optimizer": {
+            "lr": training.lr,
+            "betas": [training.adam_beta1, training.adam_beta2],
+            "eps": training.adam_eps,
+            "weight_decay": training.weight_decay,
+        },
         "lr_scheduler": _schedule(plan),
         "checkpoint": {
-            "enable": bool(training.save or training.load), "interval": training.save_interval,
-            **({"initial_load_path": training.load, "initial_load_model_only": False}
-               if training.load and not training.loads_its_own else {})},
+            "enable": bool(training.save or training.load),
+            "interval": training.save_interval,
+            **(
+                {"initial_load_path": training.load, "initial_load_model_only": False}
+                if training.load and not training.loads_its_own
+                else {}
+            ),
+        },
         "metrics": {"log_freq": training.log_interval},
         "debug": {"seed": training.seed},
     }
@@ -90,9 +107,11 @@ def parallelism(plan: Plan) -> dict[str, Any]:
         "spmd_backend": "partial_dtensor",
     }
     if parallel.pp > 1:
-        found |= {"pipeline_parallel_schedule": "1F1B" if parallel.vpp == 1 else "Interleaved1F1B",
-                  "pipeline_parallel_microbatch_size": plan.best.batch.micro,
-                  "module_fqns_per_model_part": model_parts(plan)}
+        found |= {
+            "pipeline_parallel_schedule": "1F1B" if parallel.vpp == 1 else "Interleaved1F1B",
+            "pipeline_parallel_microbatch_size": plan.best.batch.micro,
+            "module_fqns_per_model_part": model_parts(plan),
+        }
     return found
 
 
@@ -135,15 +154,23 @@ def _schedule(plan: Plan) -> dict[str, Any]:
         found["total_steps"] = training.lr_decay_iters
     if style == "WSD":
         found["decay_ratio"] = training.wsd_decay_iters / (training.lr_decay_iters or training.train_iters)
-    return {**found, "decay_type": "cosine" if style == "cosine" else "linear",
-            "min_lr_factor": training.min_lr / training.lr}
+    return {
+        **found,
+        "decay_type": "cosine" if style == "cosine" else "linear",
+        "min_lr_factor": training.min_lr / training.lr,
+    }
 
 
 def _environment(plan: Plan) -> tuple[Variable, ...]:
     found = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     if plan.cluster.gpu.vendor == "nvidia":
-        found.append(Variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True",
-                              "less fragmentation, as torchtitan's run_train.sh has it"))
+        found.append(
+            Variable(
+                "PYTORCH_CUDA_ALLOC_CONF",
+                "expandable_segments:True",
+                "less fragmentation, as torchtitan's run_train.sh has it",
+            )
+        )
     return tuple(found)
 
 
@@ -151,11 +178,15 @@ def _notes(plan: Plan) -> Iterator[str]:
     if plan.job.training.lr_warmup_iters:
         yield WARM_UP
     if plan.best.options.zero_stage == 1:
-        yield ("torchtitan has no ZeRO-1: weights and gradients are sharded with the optimizer's state, and gathered "
-               "weights stay from a micro-batch's forward to its backward")
+        yield (
+            "torchtitan has no ZeRO-1: weights and gradients are sharded with the optimizer's state, and gathered "
+            "weights stay from a micro-batch's forward to its backward"
+        )
     if plan.best.parallel.cp > 1 and plan.best.options.cp_comm == "p2p":
-        yield ("torchtitan gathers keys and values at once where the plan passes them round: the same bytes, hidden "
-               "otherwise")
+        yield (
+            "torchtitan gathers keys and values at once where the plan passes them round: the same bytes, hidden "
+            "otherwise"
+        )
     if plan.job.training.data_path:
         yield "The job's data is not passed on: torchtitan reads datasets that are registered with it, here c4"
     if plan.model.experts is not None and plan.model.experts.router_aux_loss_coef:

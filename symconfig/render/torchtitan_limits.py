@@ -42,8 +42,10 @@ def flavors() -> tuple[Flavor, ...]:
 
 def flavor_of(model: ModelDescriptor) -> Flavor | None:
     """The one that the descriptor describes, if there is one."""
-    return next((flavor for flavor in flavors() if all(_field(model, name) == value
-                                                       for name, value in flavor.fields.items())), None)
+    return next(
+        (flavor for flavor in flavors() if all(_field(model, name) == value for name, value in flavor.fields.items())),
+        None,
+    )
 
 
 def _field(model: ModelDescriptor, name: str) -> Any:
@@ -68,13 +70,19 @@ def _model(plan: Plan) -> Iterator[Problem]:
     model = plan.model
     if flavor_of(model) is None:
         near = [flavor.name for flavor in flavors() if flavor.fields["model_type"] == model.model_type]
-        have = f"of {model.model_type} it has {', '.join(near)}, with other numbers" if near else (
-            f"it has none of {model.model_type}")
+        have = (
+            f"of {model.model_type} it has {', '.join(near)}, with other numbers"
+            if near
+            else (f"it has none of {model.model_type}")
+        )
         yield Problem(f"torchtitan has no such model: {have}", field="model", got=model.name)
     if model.num_nextn_predict_layers:
-        yield Problem("torchtitan's multi-token prediction goes with a loss of its own and with no pipeline",
-                      field="num_nextn_predict_layers", got=str(model.num_nextn_predict_layers),
-                      hint="num_nextn_predict_layers: 0 in a copy of the descriptor")
+        yield Problem(
+            "torchtitan's multi-token prediction goes with a loss of its own and with no pipeline",
+            field="num_nextn_predict_layers",
+            got=str(model.num_nextn_predict_layers),
+            hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+        )
     if model.adapter is not None:
         yield Problem("torchtitan's adapters are on its own fused layers, which are other matrices", field="adapter")
 
@@ -82,19 +90,34 @@ def _model(plan: Plan) -> Iterator[Problem]:
 def _axes(plan: Plan) -> Iterator[Problem]:
     parallel, options, batch = plan.best.parallel, plan.best.options, plan.best.batch
     if parallel.etp > 1:
-        yield Problem("torchtitan splits no expert over tensor ranks", field="etp", got=str(parallel.etp),
-                      pins=("etp=1",))
+        yield Problem(
+            "torchtitan splits no expert over tensor ranks", field="etp", got=str(parallel.etp), pins=("etp=1",)
+        )
     if parallel.cp > 1 and options.cp_comm == "a2a":
-        yield Problem("torchtitan's context parallelism gathers keys and values, heads stay where they are",
-                      field="cp_comm", got="a2a", pins=("cp_comm=p2p", "cp=1"))
+        yield Problem(
+            "torchtitan's context parallelism gathers keys and values, heads stay where they are",
+            field="cp_comm",
+            got="a2a",
+            pins=("cp_comm=p2p", "cp=1"),
+        )
     shards = parallel.cp * parallel.tp * (1 if options.zero_stage == 0 else parallel.dp)
     if shards % parallel.ep:
-        yield Problem("torchtitan takes expert ranks from those that shard the weights", field="ep",
-                      got=str(parallel.ep), need=f"a divisor of {shards}", pins=("zero=1..", *other("ep", parallel.ep)))
+        yield Problem(
+            "torchtitan takes expert ranks from those that shard the weights",
+            field="ep",
+            got=str(parallel.ep),
+            need=f"a divisor of {shards}",
+            pins=("zero=1..", *other("ep", parallel.ep)),
+        )
     divisor = (parallel.tp if options.sequence_parallel else 1) * (2 * parallel.cp if parallel.cp > 1 else 1)
     if batch.seq_length % divisor:
-        yield Problem("torchtitan cuts a sequence into equal parts", field="seq_length", got=str(batch.seq_length),
-                      need=f"a multiple of {divisor}", pins=(*other("tp", parallel.tp), *other("cp", parallel.cp)))
+        yield Problem(
+            "torchtitan cuts a sequence into equal parts",
+            field="seq_length",
+            got=str(batch.seq_length),
+            need=f"a multiple of {divisor}",
+            pins=(*other("tp", parallel.tp), *other("cp", parallel.cp)),
+        )
 
 
 def _pipeline(plan: Plan) -> Iterator[Problem]:
@@ -106,34 +129,57 @@ def _pipeline(plan: Plan) -> Iterator[Problem]:
     elsewhere = ("vpp=1", *other("pp", parallel.pp), *other("mbs", plan.best.batch.micro), *other("dp", parallel.dp))
     rounds = max(1, microbatches // parallel.pp)
     if microbatches % rounds:
-        yield Problem("torch's interleaved schedule goes in equal rounds", field="num_microbatches",
-                      got=str(microbatches), need=f"a multiple of {rounds}", pins=elsewhere)
+        yield Problem(
+            "torch's interleaved schedule goes in equal rounds",
+            field="num_microbatches",
+            got=str(microbatches),
+            need=f"a multiple of {rounds}",
+            pins=elsewhere,
+        )
     elif group is not None and group != microbatches // rounds:
-        yield Problem("torch's interleaved schedule takes its rounds from the number of micro-batches",
-                      field="microbatch_group_size", got=str(group), need=str(microbatches // rounds),
-                      pins=elsewhere)
+        yield Problem(
+            "torch's interleaved schedule takes its rounds from the number of micro-batches",
+            field="microbatch_group_size",
+            got=str(group),
+            need=str(microbatches // rounds),
+            pins=elsewhere,
+        )
 
 
 def _options(plan: Plan) -> Iterator[Problem]:
     options, recompute = plan.best.options, plan.best.options.recompute
     if options.precision != "bf16":
-        yield Problem("torchtitan's training is in bf16 here; its low precisions scale in ways of their own",
-                      field="precision", got=options.precision, pins=("precision=bf16",))
+        yield Problem(
+            "torchtitan's training is in bf16 here; its low precisions scale in ways of their own",
+            field="precision",
+            got=options.precision,
+            pins=("precision=bf16",),
+        )
     whole = recompute.granularity == "full" and recompute.method == "uniform" and (recompute.num_layers or 1) == 1
     if recompute.granularity != "none" and not whole:
-        yield Problem("torchtitan recomputes every layer whole, or by operators of its own choice", field="recompute",
-                      got=" ".join((recompute.granularity, recompute.method or ",".join(recompute.modules))),
-                      pins=("recompute=none", "recompute=full"))
+        yield Problem(
+            "torchtitan recomputes every layer whole, or by operators of its own choice",
+            field="recompute",
+            got=" ".join((recompute.granularity, recompute.method or ",".join(recompute.modules))),
+            pins=("recompute=none", "recompute=full"),
+        )
     if (options.optimizer_offload, options.param_offload) not in ((0.0, False), (1.0, True)):
-        yield Problem("torchtitan moves weights, gradients and optimizer to the host together",
-                      field="optimizer_offload", got=f"{options.optimizer_offload:g} of the optimizer, weights "
-                      f"{'too' if options.param_offload else 'not'}", pins=("optimizer_offload=0",))
+        yield Problem(
+            "torchtitan moves weights, gradients and optimizer to the host together",
+            field="optimizer_offload",
+            got=f"{options.optimizer_offload:g} of the optimizer, weights {'too' if options.param_offload else 'not'}",
+            pins=("optimizer_offload=0",),
+        )
     if options.activation_offload:
-        yield Problem("torchtitan keeps activations on the GPU", field="activation_offload",
-                      pins=("activation_offload=0",))
+        yield Problem(
+            "torchtitan keeps activations on the GPU", field="activation_offload", pins=("activation_offload=0",)
+        )
     if options.moe_dispatcher not in (None, "alltoall"):
-        yield Problem("only torchtitan's standard dispatch, an all-to-all, is written", field="moe_dispatcher",
-                      got=options.moe_dispatcher)
+        yield Problem(
+            "only torchtitan's standard dispatch, an all-to-all, is written",
+            field="moe_dispatcher",
+            got=options.moe_dispatcher,
+        )
     if options.overlap.moe_a2a:
         yield Problem("torchtitan waits for the experts' all-to-all", field="moe_overlap", pins=("moe_overlap=off",))
 
@@ -141,13 +187,25 @@ def _options(plan: Plan) -> Iterator[Problem]:
 def _run(plan: Plan) -> Iterator[Problem]:
     training = plan.job.training
     if training.lr_decay_style == "inverse-square-root":
-        yield Problem("torchtitan has no such schedule", field="training.lr_decay_style", got=training.lr_decay_style,
-                      need="constant, linear, cosine or WSD")
+        yield Problem(
+            "torchtitan has no such schedule",
+            field="training.lr_decay_style",
+            got=training.lr_decay_style,
+            need="constant, linear, cosine or WSD",
+        )
     elif training.lr_decay_style != "constant" and (training.lr_decay_iters or training.train_iters) < (
-            training.train_iters):
-        yield Problem("torchtitan's schedules go on falling after their end", field="training.lr_decay_iters",
-                      got=str(training.lr_decay_iters), need=f"at least {training.train_iters}")
+        training.train_iters
+    ):
+        yield Problem(
+            "torchtitan's schedules go on falling after their end",
+            field="training.lr_decay_iters",
+            got=str(training.lr_decay_iters),
+            need=f"at least {training.train_iters}",
+        )
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(training.load):
-        yield Problem("torchtitan goes on from one checkpoint, or from the last that the run itself saved",
-                      field="training.load", got=training.load,
-                      need="an absolute path to FOLDER/checkpoint/step-N, or what training.save says")
+        yield Problem(
+            "torchtitan goes on from one checkpoint, or from the last that the run itself saved",
+            field="training.load",
+            got=training.load,
+            need="an absolute path to FOLDER/checkpoint/step-N, or what training.save says",
+        )

@@ -37,11 +37,19 @@ def problems(plan: Plan) -> Iterator[Problem]:
     """What the generated training script can, and a script with Trainer or Accelerate cannot."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
-        yield Problem("Transformers recomputes all layers or none", field="recompute",
-                      got=f"the first {recompute.num_layers} of {layers}", pins=("recompute=none", "recompute=full"))
+        yield Problem(
+            "Transformers recomputes all layers or none",
+            field="recompute",
+            got=f"the first {recompute.num_layers} of {layers}",
+            pins=("recompute=none", "recompute=full"),
+        )
     if plan.best.parallel.ep > 1:
-        yield Problem("AutoEP is started by the generated training script only", field="ep",
-                      got=str(plan.best.parallel.ep), pins=("ep=1",))
+        yield Problem(
+            "AutoEP is started by the generated training script only",
+            field="ep",
+            got=str(plan.best.parallel.ep),
+            pins=("ep=1",),
+        )
 
 
 def schedule_problems(plan: Plan) -> Iterator[Problem]:
@@ -49,25 +57,40 @@ def schedule_problems(plan: Plan) -> Iterator[Problem]:
     training = plan.job.training
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
-        yield Problem("Trainer's schedules decay until the last step", field="training.lr_decay_iters",
-                      got=str(training.lr_decay_iters), need=str(training.train_iters))
+        yield Problem(
+            "Trainer's schedules decay until the last step",
+            field="training.lr_decay_iters",
+            got=str(training.lr_decay_iters),
+            need=str(training.train_iters),
+        )
     if training.lr_decay_style == "inverse-square-root":
         end = training.lr * (max(training.lr_warmup_iters, 1) / training.train_iters) ** 0.5
         if end < training.min_lr:
-            yield Problem("Trainer's inverse square root has no lower bound, and this run would reach it",
-                          field="training.min_lr", got=str(training.min_lr), need=f"at most {end:.3g}")
+            yield Problem(
+                "Trainer's inverse square root has no lower bound, and this run would reach it",
+                field="training.min_lr",
+                got=str(training.min_lr),
+                need=f"at most {end:.3g}",
+            )
         if not training.lr_warmup_iters:
-            yield Problem("Trainer's inverse square root takes its scale from the warm-up",
-                          field="training.lr_warmup_iters", got="0", need="1 or more")
+            yield Problem(
+                "Trainer's inverse square root takes its scale from the warm-up",
+                field="training.lr_warmup_iters",
+                got="0",
+                need="1 or more",
+            )
 
 
 def load_problems(plan: Plan) -> Iterator[Problem]:
     """resume_from_checkpoint is one checkpoint; the last of a folder is found in output_dir alone."""
     training = plan.job.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
-        yield Problem("Trainer goes on from one checkpoint, or from the last that the run itself saved",
-                      field="training.load", got=training.load,
-                      need="FOLDER/checkpoint-STEP, or what training.save says")
+        yield Problem(
+            "Trainer goes on from one checkpoint, or from the last that the run itself saved",
+            field="training.load",
+            got=training.load,
+            need="FOLDER/checkpoint-STEP, or what training.save says",
+        )
 
 
 def arguments(plan: Plan, deepspeed: str) -> Json:
@@ -116,8 +139,15 @@ def schedule(plan: Plan) -> Json:
         return {**found, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
     if style == "linear":
         return {**found, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
-    return {**found, "lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {
-        "num_decay_steps": training.wsd_decay_iters, "decay_type": "linear", "min_lr_ratio": floor / training.lr}}
+    return {
+        **found,
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {
+            "num_decay_steps": training.wsd_decay_iters,
+            "decay_type": "linear",
+            "min_lr_ratio": floor / training.lr,
+        },
+    }
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
@@ -127,8 +157,10 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
     """
     told = parallelism(plan)
     switched = {"accelerate_use_parallelism_config": "true", **told} if told else {}
-    return tuple(Variable(name.upper(), str(value), "Ulysses, as Accelerate reads it", forced=True)
-                 for name, value in switched.items())
+    return tuple(
+        Variable(name.upper(), str(value), "Ulysses, as Accelerate reads it", forced=True)
+        for name, value in switched.items()
+    )
 
 
 def parallelism(plan: Plan) -> Json:
@@ -137,9 +169,13 @@ def parallelism(plan: Plan) -> Json:
     if parallel.cp == 1:
         return {}
     return {
-        "parallelism_config_dp_replicate_size": parallel.dp, "parallelism_config_dp_shard_size": 1,
-        "parallelism_config_tp_size": 1, "parallelism_config_cp_size": 1, "parallelism_config_cp_backend": "torch",
-        "parallelism_config_sp_size": parallel.cp, "parallelism_config_sp_backend": "deepspeed",
+        "parallelism_config_dp_replicate_size": parallel.dp,
+        "parallelism_config_dp_shard_size": 1,
+        "parallelism_config_tp_size": 1,
+        "parallelism_config_cp_size": 1,
+        "parallelism_config_cp_backend": "torch",
+        "parallelism_config_sp_size": parallel.cp,
+        "parallelism_config_sp_backend": "deepspeed",
         "parallelism_config_sp_seq_length": plan.best.batch.seq_length,
         "parallelism_config_sp_seq_length_is_variable": False,
         "parallelism_config_sp_attn_implementation": attention(plan),
@@ -151,15 +187,31 @@ def adapter_files(plan: Plan) -> Iterator[File]:
     lora = plan.model.adapter
     if lora is None:
         return
-    yield json_file("adapter_config.json", {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": plan.model.huggingface_id,
-        "r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout, "bias": "none",
-        "target_modules": list(target_modules(plan.model))})
+    yield json_file(
+        "adapter_config.json",
+        {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": plan.model.huggingface_id,
+            "r": lora.r,
+            "lora_alpha": lora.lora_alpha,
+            "lora_dropout": lora.lora_dropout,
+            "bias": "none",
+            "target_modules": list(target_modules(plan.model)),
+        },
+    )
     if lora.method == "qlora":
         dtype = {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
-        yield json_file("quantization_config.json", {
-            "load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True,
-            "bnb_4bit_compute_dtype": dtype, "bnb_4bit_quant_storage": dtype})
+        yield json_file(
+            "quantization_config.json",
+            {
+                "load_in_4bit": True,
+                "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": True,
+                "bnb_4bit_compute_dtype": dtype,
+                "bnb_4bit_quant_storage": dtype,
+            },
+        )
 
 
 def script_rows(plan: Plan) -> Iterator[Row]:
@@ -169,8 +221,9 @@ def script_rows(plan: Plan) -> Iterator[Row]:
     if plan.best.parallel.cp > 1:
         yield Row("position_ids", ("torch.arange(len(input_ids)) in every sample: Ulysses stops at a batch without",))
         sequences = plan.job.training.train_iters * plan.best.batch.global_
-        yield Row("epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no "
-                             "second one",))
+        yield Row(
+            "epochs", (f"one, of {sequences:,} sequences or more: DeepSpeed's loader for Ulysses starts no second one",)
+        )
     if plan.model.adapter is not None:
         yield Row("adapter", ("peft.LoraConfig.from_pretrained(FOLDER) reads adapter_config.json",))
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":

@@ -17,14 +17,16 @@ from symconfig.render.summary import Row, predicted_for
 from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "transformers"
-DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON with \"auto\", launch.sh"
+DOES = 'TrainingArguments for a script with Transformers\' Trainer, the DeepSpeed JSON with "auto", launch.sh'
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = "steps"
 RELEASE = "5.23.0"
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 
-BUCKETS = ("Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
-           "for the one of ds_config.json")
+BUCKETS = (
+    "Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
+    "for the one of ds_config.json"
+)
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -32,9 +34,12 @@ def variables(plan: Plan) -> dict[str, object]:
     trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan))
     own = deepspeed_launch.environment_variables(plan)
     return {
-        "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}", "arguments": words(plan),
-        "deepspeed_config": DEEPSPEED, "variables": (*own, *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed_launch.notes(plan), BUCKETS), "script": (*_resuming(plan), *trainer.script_rows(plan)),
+        "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "arguments": words(plan),
+        "deepspeed_config": DEEPSPEED,
+        "variables": (*own, *trainer.ulysses_variables(plan)),
+        "notes": (*deepspeed_launch.notes(plan), BUCKETS),
+        "script": (*_resuming(plan), *trainer.script_rows(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
@@ -51,16 +56,22 @@ def _resuming(plan: Plan) -> Iterator[Row]:
     """Trainer.train goes on from what it is given, not from its arguments."""
     training = plan.job.training
     if training.loads_its_own:
-        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
-                                 "which needs the folder, and is None where it has none yet",))
+        yield Row(
+            "checkpoint",
+            (
+                "trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
+                "which needs the folder, and is None where it has none yet",
+            ),
+        )
     elif training.load:
         yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",))
 
 
 def words(plan: Plan) -> tuple[str, ...]:
     """The arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
-    return tuple(f"--{name}={_word(value)}" for name, value in trainer.arguments(plan, DEEPSPEED).items()
-                 if name != "deepspeed")
+    return tuple(
+        f"--{name}={_word(value)}" for name, value in trainer.arguments(plan, DEEPSPEED).items() if name != "deepspeed"
+    )
 
 
 def _word(value: Any) -> str:

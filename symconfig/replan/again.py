@@ -64,12 +64,31 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
     schedule = _as_loaded(schedule, loads, old, asked)
     schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
-    near = None if kept is not None else nearest(
-        old, new, loads, lambda pins: _solved(replace(again, top=1), pins, progress),
-        lambda plan: _loadable(old, plan, again.checkpoint))
+    near = (
+        None
+        if kept is not None
+        else nearest(
+            old,
+            new,
+            loads,
+            lambda pins: _solved(replace(again, top=1), pins, progress),
+            lambda plan: _loadable(old, plan, again.checkpoint),
+        )
+    )
     drift = None if again.edited else _drift(old)
-    return Replan(old, new, differences(inputs(old), inputs(free)), drift, changed(old, new), kept, near,
-                  schedule, loads, _files(old, new), again.edited)
+    return Replan(
+        old,
+        new,
+        differences(inputs(old), inputs(free)),
+        drift,
+        changed(old, new),
+        kept,
+        near,
+        schedule,
+        loads,
+        _files(old, new),
+        again.edited,
+    )
 
 
 def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
@@ -81,8 +100,9 @@ def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
         if again.step is not None or again.checkpoint is None:
             raise
         folder = str(again.checkpoint.folder)
-        raise InputError([replace(problem, file=folder, field=None, what=f"its step {problem.what}")
-                          for problem in error.problems]) from None
+        raise InputError(
+            [replace(problem, file=folder, field=None, what=f"its step {problem.what}") for problem in error.problems]
+        ) from None
 
 
 def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
@@ -92,10 +112,15 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     """
     saved, batch, length = again.checkpoint, old.best.batch.global_, old.best.batch.seq_length
     if saved is not None and saved.iteration is not None and again.step not in (None, saved.iteration):
-        raise InputError(Problem(
-            "is not where the checkpoint is, at which a run that loads it goes on", field="at_step",
-            got=str(again.step), need=f"{saved.iteration}, as {saved.data} says, or nothing",
-            hint="--checkpoint with the folder of that step"))
+        raise InputError(
+            Problem(
+                "is not where the checkpoint is, at which a run that loads it goes on",
+                field="at_step",
+                got=str(again.step),
+                need=f"{saved.iteration}, as {saved.data} says, or nothing",
+                hint="--checkpoint with the folder of that step",
+            )
+        )
     step = again.step if saved is None or again.step is not None else saved.iteration
     said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
     if not isinstance(said, int) or not step:
@@ -110,20 +135,18 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     return run.seen(said), (f"{doubt}: its own number counts",) if apart else ()
 
 
-def _scheduled(
-    old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None
-) -> Schedule:
+def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
     """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
     job = again.job
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
     counts = target_of(again.model, job).counts
-    return scheduled(job.training, old.best.batch, job.global_batch_size, length, counts, run, again.mode, anew,
-                     past or History())
+    return scheduled(
+        job.training, old.best.batch, job.global_batch_size, length, counts, run, again.mode, anew, past or History()
+    )
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
-    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run.
-    """
+    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run."""
     lost = table().lost
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
@@ -151,8 +174,7 @@ def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progre
         what = f"no plan keeps {said or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
         rest = [name for name in pins if all(name not in names for names in sets)]
         other = f"--keep {','.join(rest)}, or " if rest else ""
-        hint = (f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a "
-                "step")
+        hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
         raise InfeasibleError(Problem(what, field="keep", got=",".join(again.keep), hint=hint)) from None
 
 

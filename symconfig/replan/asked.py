@@ -20,8 +20,9 @@ def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, asked):
         fields.pop(name, None)
-    merged = {name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS
-              if isinstance(asked.get(name), Mapping)}
+    merged = {
+        name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS if isinstance(asked.get(name), Mapping)
+    }
     if old.search.fewest:
         fields["gpus"] = "auto"
     fields |= {**asked, **merged}
@@ -50,8 +51,12 @@ def inputs(plan: Plan) -> dict[str, Any]:
     """
     best = plan.best
     job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})
-    job |= {"gpus": best.parallel.world_size, "global_batch_size": best.batch.global_,
-            "seq_length": best.batch.seq_length, "backend": best.target.backend}
+    job |= {
+        "gpus": best.parallel.world_size,
+        "global_batch_size": best.batch.global_,
+        "seq_length": best.batch.seq_length,
+        "backend": best.target.backend,
+    }
     if best.target.backend == "deepspeed":  # then it says nothing
         job.pop("megatron_version")
     return {**job, "symconfig": plan.symconfig_version, "model": _named(plan.model), "cluster": _named(plan.cluster)}

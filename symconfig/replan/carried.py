@@ -72,9 +72,16 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     wanted = _request(plan, precision, beside)
     c = of_candidate(candidate, wanted.framework)
     known = {LAYER, *wanted.limits.modules}
-    c = replace(c, global_batch=plan.best.batch.global_, seq_length=plan.best.batch.seq_length, precision=precision,
-                backend=plan.best.target.backend, version=plan.best.target.version, packing=asked.packing,
-                modules=frozenset(c.modules & known))
+    c = replace(
+        c,
+        global_batch=plan.best.batch.global_,
+        seq_length=plan.best.batch.seq_length,
+        precision=precision,
+        backend=plan.best.target.backend,
+        version=plan.best.target.version,
+        packing=asked.packing,
+        modules=frozenset(c.modules & known),
+    )
     if plan.model.experts is None:
         c = replace(c, ep=1, etp=1)
     return replace(c, dp=max(1, plan.best.parallel.world_size // (c.tp * c.pp * c.cp)))

@@ -57,9 +57,10 @@ def _follows(old: Plan, new: Plan) -> Iterator[str]:
     was, now = old.best, new.best
     if was.parallel.dp != now.parallel.dp:
         p = now.parallel
-        yield (f"dp {was.parallel.dp} -> {p.dp}: {p.world_size} GPUs over tp x pp x cp = "
-               f"{p.tp * p.pp * p.cp}")
+        yield (f"dp {was.parallel.dp} -> {p.dp}: {p.world_size} GPUs over tp x pp x cp = {p.tp * p.pp * p.cp}")
     if was.batch.num_microbatches != now.batch.num_microbatches:
         b = now.batch
-        yield (f"accumulation {was.batch.num_microbatches} -> {b.num_microbatches}: {b.global_} sequences over dp x "
-               f"micro-batch = {now.parallel.dp * b.micro}")
+        yield (
+            f"accumulation {was.batch.num_microbatches} -> {b.num_microbatches}: {b.global_} sequences over dp x "
+            f"micro-batch = {now.parallel.dp * b.micro}"
+        )

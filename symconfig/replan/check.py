@@ -100,8 +100,12 @@ def read_manifest(folder: Path) -> Manifest | None:
     found = validate(load_json_strict(path), Manifest)
     wrong = [name for name in found.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
     if wrong:
-        raise InputError([Problem("is not a path inside the folder", file=str(path), field="files", got=repr(name))
-                          for name in wrong])
+        raise InputError(
+            [
+                Problem("is not a path inside the folder", file=str(path), field="files", got=repr(name))
+                for name in wrong
+            ]
+        )
     return found
 
 
@@ -154,8 +158,13 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
     """Whether the templates are those with which it was written. Raises InputError where they are not named."""
     if manifest.templates is not None and folder is None:
-        raise InputError(Problem("these files were written with templates of your own, without which nothing can be "
-                                 "said of them", field="--templates", hint="--templates DIR"))
+        raise InputError(
+            Problem(
+                "these files were written with templates of your own, without which nothing can be said of them",
+                field="--templates",
+                hint="--templates DIR",
+            )
+        )
     if digest(folder) != manifest.templates:
         said = "were none when this was written" if manifest.templates is None else "are not as when this was written"
         yield Finding("templates", str(folder), said)
@@ -166,8 +175,9 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:
-        named = ", ".join(f"{each.field} {shorten(each.before, 40)} -> {shorten(each.after, 40)}"
-                          for each in changed[:_SHOWN])
+        named = ", ".join(
+            f"{each.field} {shorten(each.before, 40)} -> {shorten(each.after, 40)}" for each in changed[:_SHOWN]
+        )
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         yield Finding("input", f"inputs.{kind}", f"{getattr(plan.job, kind)} is another one now: {named}{more}")
 

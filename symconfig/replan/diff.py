@@ -37,8 +37,18 @@ class Diff:
     @property
     def sections(self) -> Mapping[str, tuple[Difference, ...]]:
         """By name."""
-        names = ("inputs", "training", "parallel", "batch", "options", "stages", "predicted", "time", "memory",
-                 "arguments")
+        names = (
+            "inputs",
+            "training",
+            "parallel",
+            "batch",
+            "options",
+            "stages",
+            "predicted",
+            "time",
+            "memory",
+            "arguments",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property

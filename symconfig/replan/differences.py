@@ -31,8 +31,9 @@ def differences(before: Any, after: Any) -> tuple[Difference, ...]:
     """In the order of `before`, then what only `after` has. A list is one value: its places are no names."""
     one, other = dict(_leaves(before)), dict(_leaves(after))
     fields = dict.fromkeys((*one, *other))
-    return tuple(Difference(field, one.get(field), other.get(field)) for field in fields
-                 if one.get(field) != other.get(field))
+    return tuple(
+        Difference(field, one.get(field), other.get(field)) for field in fields if one.get(field) != other.get(field)
+    )
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

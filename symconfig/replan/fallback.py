@@ -54,8 +54,12 @@ class Fallback:
         None: as it does unasked.
         """
         ways = savings(self.plan)
-        at = min(range(len(ways)), key=lambda way: sum(not each.every[way].verdict.unconverted for each in self.smaller
-                                                       if each.plan is not None))
+        at = min(
+            range(len(ways)),
+            key=lambda way: sum(
+                not each.every[way].verdict.unconverted for each in self.smaller if each.plan is not None
+            ),
+        )
         return ways[at] if at else None
 
     def advisedly(self, each: Smaller) -> Loadable | None:
@@ -70,8 +74,11 @@ class Fallback:
         whose shares of the optimizer's state still fit, with all layers recomputed."""
         parallel = self.plan.best.parallel
         inner = parallel.tp * parallel.cp
-        able = (dp for dp in range(1, parallel.dp)
-                if inner * dp % (parallel.ep * parallel.etp) == 0 and _runs(self.plan, dp))
+        able = (
+            dp
+            for dp in range(1, parallel.dp)
+            if inner * dp % (parallel.ep * parallel.etp) == 0 and _runs(self.plan, dp)
+        )
         return parallel.pp * inner * next(able, parallel.dp)
 
     def kept(self, each: Smaller) -> dict[str, str]:
@@ -100,10 +107,14 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
     nodes = summary.nodes(plan)
     wrong = [count for count in lost if not 1 <= count < nodes.count]
     if wrong or not lost:
-        raise InputError(Problem(
-            "a plan of one node has none to lose" if nodes.count == 1 else "cannot lose so many nodes",
-            field="lose_nodes", got=shown(list(map(str, wrong))) or "none",
-            need=f"1 to {nodes.count - 1}" if nodes.count > 1 else "a plan of more nodes"))
+        raise InputError(
+            Problem(
+                "a plan of one node has none to lose" if nodes.count == 1 else "cannot lose so many nodes",
+                field="lose_nodes",
+                got=shown(list(map(str, wrong))) or "none",
+                need=f"1 to {nodes.count - 1}" if nodes.count > 1 else "a plan of more nodes",
+            )
+        )
     return Fallback(plan, nodes, tuple(_without(plan, nodes, count, top, progress) for count in sorted(set(lost))))
 
 
@@ -133,8 +144,9 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
 def _runs(plan: Plan, dp: int) -> bool:
     """Whether its choice does with so many replicas, where every layer is recomputed."""
     best, parallel = plan.best, replace(plan.best.parallel, dp=dp)
-    fewer = replace(plan, best=replace(best, parallel=parallel),
-                    job=plan.job.model_copy(update={"gpus": parallel.world_size}))
+    fewer = replace(
+        plan, best=replace(best, parallel=parallel), job=plan.job.model_copy(update={"gpus": parallel.world_size})
+    )
     least = replace(carried(best, fewer), modules=frozenset({LAYER}), block_layers=0, activation_offload=False)
     return judged(fewer, least).fits
 
@@ -152,7 +164,8 @@ def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
 def _kept(found: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
     """The best plan of the same job with these pins; None where nothing fits."""
     try:
-        return answer(found.model, found.cluster,
-                      found.job.model_copy(update={"pins": {**found.job.pins, **pins}}), top=top)
+        return answer(
+            found.model, found.cluster, found.job.model_copy(update={"pins": {**found.job.pins, **pins}}), top=top
+        )
     except (InputError, InfeasibleError):
         return None

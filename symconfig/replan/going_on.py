@@ -15,14 +15,17 @@ Options = Mapping[str, str]  # a switch has the value ""
 
 # Megatron-Bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
 _BRIDGE = {
-    "--load": "checkpoint.load={}", "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
-    "--no-load-optim": "checkpoint.load_optim=false", "--no-load-rng": "checkpoint.load_rng=false",
+    "--load": "checkpoint.load={}",
+    "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
+    "--no-load-optim": "checkpoint.load_optim=false",
+    "--no-load-rng": "checkpoint.load_rng=false",
     "--ddp-bucket-size": "ddp.bucket_size={}",
 }
 # ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
 _MS_SWIFT = {
     "--override-opt_param-scheduler": "",
-    "--load": "--mcore_model {} --finetune false", "--no-load-optim": "--no_load_optim true",
+    "--load": "--mcore_model {} --finetune false",
+    "--no-load-optim": "--no_load_optim true",
     "--no-load-rng": "--no_load_rng true",
 }
 
@@ -54,10 +57,12 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 def _arguments(known: Mapping[str, str]) -> Callable[[Plan, Options], str | None]:
     """Behind launch.sh, by a table of what each option is there."""
+
     def said(plan: Plan, options: Options) -> str | None:
         if not options.keys() <= known.keys():
             return None
         return " ".join(("bash launch.sh", *filter(None, (known[name].format(options[name]) for name in options))))
+
     return said
 
 
@@ -75,4 +80,7 @@ def _keys(plan: Plan, options: Options) -> str:
 
 
 _OWN: Mapping[str, Callable[[Plan, Options], str | None]] = {
-    "bridge": _arguments(_BRIDGE), "ms-swift": _ms_swift, "megatron-yaml": _keys}
+    "bridge": _arguments(_BRIDGE),
+    "ms-swift": _ms_swift,
+    "megatron-yaml": _keys,
+}

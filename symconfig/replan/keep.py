@@ -53,8 +53,12 @@ def names(asked: Sequence[str], field: str) -> tuple[str, ...]:
     """Each once, in the order of the pins. Raises InputError with every one that is no pin's."""
     wrong = [name for name in dict.fromkeys(asked) if name not in PIN_NAMES]
     if wrong:
-        raise InputError([Problem("is no choice's name", field=field, got=repr(name),
-                                  need="some of " + ", ".join(PIN_NAMES)) for name in wrong])
+        raise InputError(
+            [
+                Problem("is no choice's name", field=field, got=repr(name), need="some of " + ", ".join(PIN_NAMES))
+                for name in wrong
+            ]
+        )
     return tuple(name for name in PIN_NAMES if name in asked)
 
 
@@ -63,16 +67,21 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     said = {name: _SAID[name](candidate) for name in kept}
     wrong = [name for name, value in said.items() if value is None]
     if wrong:
-        raise InputError([Problem("cannot be kept: the old plan has no value of it that a pin says", field="keep",
-                                  got=name) for name in wrong])
+        raise InputError(
+            [
+                Problem("cannot be kept: the old plan has no value of it that a pin says", field="keep", got=name)
+                for name in wrong
+            ]
+        )
     return {name: value for name, value in said.items() if value is not None}
 
 
 def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
     """The old values of these choices, but for degrees that neither uses; nothing where both have the same."""
     before, after = pins(old, among), pins(new, among)
-    return {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} \
-        if before != after else {}
+    return (
+        {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} if before != after else {}
+    )
 
 
 def binding(
@@ -83,8 +92,11 @@ def binding(
     job: without them.
     """
     for size in range(1, len(kept) + 1):
-        found = tuple(some for some in combinations(kept, size)
-                      if not _possible(model, cluster, job, {name: kept[name] for name in some}))
+        found = tuple(
+            some
+            for some in combinations(kept, size)
+            if not _possible(model, cluster, job, {name: kept[name] for name in some})
+        )
         if found:
             return found
     return ()

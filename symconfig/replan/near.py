@@ -70,8 +70,11 @@ def _framework(plan: Plan) -> str:
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
     """The old values of the groups in which both differ, of one group, of two, of all; never of what is asked for."""
-    groups = [pins for names in GROUPS
-              if (pins := keep.differing(old, new.best, [name for name in names if name not in new.job.pins]))]
+    groups = [
+        pins
+        for names in GROUPS
+        if (pins := keep.differing(old, new.best, [name for name in names if name not in new.job.pins]))
+    ]
     for size in range(1, len(groups) + 1):
         for some in combinations(groups, size):
             yield {name: value for pins in some for name, value in pins.items()}

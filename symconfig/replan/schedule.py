@@ -85,24 +85,40 @@ def scheduled(
     InputError for a step behind the run's end.
     """
     if run.step > training.train_iters:
-        raise InputError(Problem("is behind the end of the run", field="at_step", got=str(run.step),
-                                 need=f"at most {training.train_iters}, its training.train_iters"))
+        raise InputError(
+            Problem(
+                "is behind the end of the run",
+                field="at_step",
+                got=str(run.step),
+                need=f"at most {training.train_iters}, its training.train_iters",
+            )
+        )
     new = replace(old, global_=batch, seq_length=seq_length)
     anew = anew and run.step > 0
     if mode == "as-is" or (new == old and not anew):
         exact = run.exact if new == old else {}
         notes = (_as_is(training, old, new, run, counting),) if new != old else ()
-        return Schedule(training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew),
-                        notes=notes)
+        return Schedule(
+            training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew), notes=notes
+        )
     clock = _Clock(old, new, run if counting != "deepspeed" else _NONE, past, anew, counting == "steps")
     every = tuple(_converted(training, run, clock))
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
-    exact = {each.field: each.exact.as_integer_ratio() for each in every
-             if each.exact.denominator > 1 and ceil(each.exact) == each.after}
+    exact = {
+        each.field: each.exact.as_integer_ratio()
+        for each in every
+        if each.exact.denominator > 1 and ceil(each.exact) == each.after
+    }
     kept = _Kept(old, new, run, past, training, changed, counting, anew)
-    return Schedule(changed, rescaled, run, _recorded(replace(run, exact=exact), new, counting, anew),
-                    tuple(kept.options()), tuple(kept.notes()))
+    return Schedule(
+        changed,
+        rescaled,
+        run,
+        _recorded(replace(run, exact=exact), new, counting, anew),
+        tuple(kept.options()),
+        tuple(kept.notes()),
+    )
 
 
 def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
@@ -162,6 +178,7 @@ class _Clock:
 
 def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Rescaled]:
     """Every number of iterations, in those of the new run."""
+
     def exactly(name: str) -> Fraction:
         return done.exactly(name, getattr(training, name))
 
@@ -189,8 +206,10 @@ def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: C
     """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
     seen, left = (0, training.train_iters) if counting == "deepspeed" else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
-    return (f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
-            f"{count(now)} now")
+    return (
+        f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
+        f"{count(now)} now"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +248,17 @@ class _Kept:
     def _tokens(self) -> Iterator[str]:
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
         if self.counting != "deepspeed":
-            before = (self.before.train_iters - self.run.step) * old if self.run.step else (
-                self.past.tokens + (self.before.train_iters - self.past.step) * old)
+            before = (
+                (self.before.train_iters - self.run.step) * old
+                if self.run.step
+                else (self.past.tokens + (self.before.train_iters - self.past.step) * old)
+            )
             after = (self.after.train_iters - self.run.step) * new
         else:
-            before, after = (iters * size - self.run.tokens for iters, size in (
-                (self.before.train_iters, old), (self.after.train_iters, new)))
+            before, after = (
+                iters * size - self.run.tokens
+                for iters, size in ((self.before.train_iters, old), (self.after.train_iters, new))
+            )
         more = f", {count(after - before)} more, since steps are whole" if after > before else ""
         of = "what is left of the run" if self.run.step else "the run"
         yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
@@ -243,56 +267,77 @@ class _Kept:
         ratio = self.new.global_ / self.old.global_
         if ratio == 1:
             return f"the learning rate stays {self.after.lr:g}"
-        return (f"the learning rate stays {self.after.lr:g}: a batch {ratio:.4g} times as large would have "
-                f"{self.after.lr * sqrt(ratio):.3g} by the square-root rule and {self.after.lr * ratio:.3g} by the "
-                "linear one")
+        return (
+            f"the learning rate stays {self.after.lr:g}: a batch {ratio:.4g} times as large would have "
+            f"{self.after.lr * sqrt(ratio):.3g} by the square-root rule and {self.after.lr * ratio:.3g} by the "
+            "linear one"
+        )
 
     def _megatron(self) -> Iterator[str]:
         if self.anew:
             after = self.after.lr_decay_iters or self.after.train_iters
-            yield (f"iterations count on from {count(self.run.step)}, and data go on behind the "
-                   f"{count(self.run.sequences)} sequences that the checkpoint has seen; the learning rate's schedule "
-                   f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
-                   f"old one does, {count(after)} iterations on")
+            yield (
+                f"iterations count on from {count(self.run.step)}, and data go on behind the "
+                f"{count(self.run.sequences)} sequences that the checkpoint has seen; the learning rate's schedule "
+                f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
+                f"old one does, {count(after)} iterations on"
+            )
         elif self.old.seq_length == self.new.seq_length:
-            stops = (f"; without {OVERRIDE} Megatron-LM stops, since iterations x batch are not the checkpoint's"
-                     if self.counting == "megatron" else "")
-            yield (f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
-                   f"{count(self.run.sequences)} sequences that the checkpoint has seen "
-                   f"(consumed_train_samples){stops}")
+            stops = (
+                f"; without {OVERRIDE} Megatron-LM stops, since iterations x batch are not the checkpoint's"
+                if self.counting == "megatron"
+                else ""
+            )
+            yield (
+                f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
+                f"{count(self.run.sequences)} sequences that the checkpoint has seen "
+                f"(consumed_train_samples){stops}"
+            )
         if self.counting == "sequences":
             yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
         end, batch = self.after.train_iters, self.new.global_
         sampled = self.run.spanned(end, batch)
         if sampled > end and self.counting == "megatron":
-            yield (f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
-                   f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
-                   f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}")
+            yield (
+                f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
+                f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
+                f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}"
+            )
         if self.old.seq_length == self.new.seq_length:
             return
         skipped = self.run.sequences * self.new.seq_length
-        yield (f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
-               f"{count(self.run.sequences)} sequences of the new length, which are {count(skipped)} tokens of the "
-               f"data and not the {count(self.run.tokens)} that were seen")
+        yield (
+            f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
+            f"{count(self.run.sequences)} sequences of the new length, which are {count(skipped)} tokens of the "
+            f"data and not the {count(self.run.tokens)} that were seen"
+        )
         was = rate(self.before, self.run.scheduled, self.old.global_)
         now = rate(self.after, self.run.scheduled, self.new.global_)
         if not self.anew and abs(now - was) > 1e-3 * was:
-            yield (f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
-                   f"{now:.4g}; it ends after the same tokens")
+            yield (
+                f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
+                f"{now:.4g}; it ends after the same tokens"
+            )
 
     def _deepspeed(self) -> Iterator[str]:
         start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
-        yield (f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
-               f"{count(int(start))}")
+        yield (
+            f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
+            f"{count(int(start))}"
+        )
         if start.denominator != 1:
             again = int((start - int(start)) * self.new.global_)
             yield f"the last {count(again)} of the sequences that were seen come once more, since steps are whole"
 
     def _steps(self) -> Iterator[str]:
-        yield (f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
-               "them: the last one is where the tokens are those of the old run")
+        yield (
+            f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
+            "them: the last one is where the tokens are those of the old run"
+        )
         was, now = rate(self.before, self.run.step, 1), rate(self.after, self.run.step, 1)
         if abs(now - was) > 1e-3 * was:
             yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
-        yield (f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
-               f"{count(self.run.step * self.new.global_)} of them")
+        yield (
+            f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
+            f"{count(self.run.step * self.new.global_)} of them"
+        )

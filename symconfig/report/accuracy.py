@@ -9,8 +9,14 @@ from symconfig.format import percent
 
 Figures = Mapping[str, Any]
 _TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
-_SOFTWARE = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-Bridge", "nemo": "NeMo", "fsdp": "PyTorch's FSDP",
-             "galvatron": "Hetu-Galvatron", "aleph-alpha in-house": "Aleph Alpha's own code"}
+_SOFTWARE = {
+    "megatron": "Megatron-LM",
+    "megatron-bridge": "Megatron-Bridge",
+    "nemo": "NeMo",
+    "fsdp": "PyTorch's FSDP",
+    "galvatron": "Hetu-Galvatron",
+    "aleph-alpha in-house": "Aleph Alpha's own code",
+}
 _MOST_NAMES = 4  # of models, above which they are counted
 
 
@@ -24,10 +30,20 @@ def markdown(record: Mapping[str, Any]) -> str:
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
         _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
-        _table(("choosing in a sweep", "plans", "Kendall's tau", "the pick is slower than the best by", "error of the "
-                "median time"), _sweeps(sources)),
-        _table(("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio"),
-               _left_out(record["left_out"])),
+        _table(
+            (
+                "choosing in a sweep",
+                "plans",
+                "Kendall's tau",
+                "the pick is slower than the best by",
+                "error of the median time",
+            ),
+            _sweeps(sources),
+        ),
+        _table(
+            ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio"),
+            _left_out(record["left_out"]),
+        ),
     )
     return "\n".join(part for part in parts if part)
 
@@ -104,19 +120,37 @@ def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
 def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         for name, found in _parts(source, "time"):
-            yield (name, str(found["n"]), percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
-                   percent(found["max"]))
+            yield (
+                name,
+                str(found["n"]),
+                percent(found["mape"]),
+                _signed(found["bias"]),
+                _whole(found["within_10"]),
+                percent(found["max"]),
+            )
         if source["layer"]:
             found = source["layer"]
-            yield (f"{source['name']}, single layers", str(found["n"]), percent(found["mape"]),
-                   _signed(found["bias"]), _whole(found["within_10"]), percent(found["max"]))
+            yield (
+                f"{source['name']}, single layers",
+                str(found["n"]),
+                percent(found["mape"]),
+                _signed(found["bias"]),
+                _whole(found["within_10"]),
+                percent(found["max"]),
+            )
 
 
 def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
         for name, found in _parts(source, "memory"):
-            yield (name, str(found["n"]), percent(found["mape"]), _signed(found["bias"]), _whole(found["within_10"]),
-                   percent(found["worst_under"]))
+            yield (
+                name,
+                str(found["n"]),
+                percent(found["mape"]),
+                _signed(found["bias"]),
+                _whole(found["within_10"]),
+                percent(found["worst_under"]),
+            )
 
 
 def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -124,8 +158,13 @@ def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
         found = source["oom"]
         if found and (found["ran_out"] or found["false_oom"]):
             recall = "" if found["recall"] is None else f"{found['found']} ({percent(found['recall'])})"
-            yield (source["name"], str(found["ran_out"]), recall, str(found["ran"]),
-                   f"{found['false_oom']} ({percent(found['false_oom_rate'])})")
+            yield (
+                source["name"],
+                str(found["ran_out"]),
+                recall,
+                str(found["ran"]),
+                f"{found['false_oom']} ({percent(found['false_oom_rate'])})",
+            )
 
 
 def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -140,8 +179,14 @@ def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for found in fits:
         left = found["left_out"]
         ratio = "" if left is None else f"{left / found['fitted']:.2f}"
-        yield (found["cluster"], str(found["n"]), str(found["models"]), percent(found["fitted"]),
-               "only one model" if left is None else percent(left), ratio)
+        yield (
+            found["cluster"],
+            str(found["n"]),
+            str(found["models"]),
+            percent(found["fitted"]),
+            "only one model" if left is None else percent(left),
+            ratio,
+        )
 
 
 def _signed(share: float) -> str:

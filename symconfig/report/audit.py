@@ -18,8 +18,11 @@ from symconfig.report.grid import Block, Grid
 from symconfig.rules.rule import Finding
 
 FORMATS = {
-    "bash": "bash", "megatron yaml": "a Megatron-LM YAML config", "overrides": "overrides of Megatron-Bridge or NeMo",
-    "model args yaml": "YAML of ENV_VARS and MODEL_ARGS", "deepspeed": "a DeepSpeed JSON",
+    "bash": "bash",
+    "megatron yaml": "a Megatron-LM YAML config",
+    "overrides": "overrides of Megatron-Bridge or NeMo",
+    "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
+    "deepspeed": "a DeepSpeed JSON",
 }
 _FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 _SEVERITIES = ("error", "warning", "note")
@@ -37,8 +40,11 @@ def blocks(audit: Audit) -> list[Block]:
     if audit.findings:
         shown.append(findings(audit))
     if audit.judged is not None:
-        shown += [stages(audit.judged), table.parts(audit.judged.plan, "Where the step and the fullest GPU spend"),
-                  cost(audit.judged)]
+        shown += [
+            stages(audit.judged),
+            table.parts(audit.judged.plan, "Where the step and the fullest GPU spend"),
+            cost(audit.judged),
+        ]
     if audit.unpredicted:
         shown.append("\n".join(["Nothing is predicted:", *(f"  {problem}" for problem in audit.unpredicted)]))
     if audit.better is not None:
@@ -57,8 +63,10 @@ def read(audit: Audit) -> str:
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
     beside = f" (with {', '.join(others)})" if others else ""
-    return (f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
-            f"read as {_FRAMEWORKS[side.backend]} {_version(audit)}")
+    return (
+        f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
+        f"read as {_FRAMEWORKS[side.backend]} {_version(audit)}"
+    )
 
 
 def _version(audit: Audit) -> str:
@@ -66,8 +74,9 @@ def _version(audit: Audit) -> str:
     side = audit.side
     if side.version_given or side.backend != "megatron":
         return side.version
-    lacking = {name for name in (setting.name for setting in side.reading.settings) if first_with(name)} - \
-        set(flags(side.version).flags)
+    lacking = {name for name in (setting.name for setting in side.reading.settings) if first_with(name)} - set(
+        flags(side.version).flags
+    )
     most = "all" if not lacking else "most"
     return f"{side.version}, the newest that has {most} of its options (--megatron-version says another)"
 
@@ -76,8 +85,12 @@ def unread(reading: Reading) -> Grid:
     """Every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why, "yes" if item.matters else "no") for item in items]
-    rows += [(str(setting.place), setting.spelled, f"its value {word.unknown}", "no")
-             for setting in reading.settings for word in setting.values if word.unknown]
+    rows += [
+        (str(setting.place), setting.spelled, f"its value {word.unknown}", "no")
+        for setting in reading.settings
+        for word in setting.values
+        if word.unknown
+    ]
     if len(rows) > _SHOWN:
         rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "", "")]
     return Grid(("where", "what", "why", "may hide options"), tuple(rows), left=(0, 1, 2), title="Not understood")
@@ -91,11 +104,13 @@ def understood(judged: Judged) -> str:
     """Model, GPUs and batch, with what had to be assumed."""
     plan, described = judged.plan, judged.run.described
     p, b = plan.best.parallel, plan.best.batch
-    lines = [model(described), table.headline(plan).replace(plan.model.name, "runs", 1),
-             f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
-             f"{count(b.num_microbatches)} microbatch{'es' * (b.num_microbatches != 1)} a step"]
-    lines += [f"assumed: {item.what} {item.value} ({item.why})"
-              for item in (*described.assumed, *judged.run.assumed)]
+    lines = [
+        model(described),
+        table.headline(plan).replace(plan.model.name, "runs", 1),
+        f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
+        f"{count(b.num_microbatches)} microbatch{'es' * (b.num_microbatches != 1)} a step",
+    ]
+    lines += [f"assumed: {item.what} {item.value} ({item.why})" for item in (*described.assumed, *judged.run.assumed)]
     return "\n".join(lines)
 
 
@@ -103,8 +118,10 @@ def model(described: Described) -> str:
     """The model by what it is, and by the zoo's name where one computes the same."""
     found, total = described.model, parameters(described.model).total
     heads = f"{found.num_attention_heads} heads on {found.num_key_value_heads} of keys"
-    shape = (f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {heads}, vocabulary "
-             f"{count(found.vocab_size)}")
+    shape = (
+        f"{count(found.num_hidden_layers)} layers of {count(found.hidden_size)}, {heads}, vocabulary "
+        f"{count(found.vocab_size)}"
+    )
     if found.experts is not None:
         shape += f", {found.experts.num_experts} experts of which {found.experts.num_experts_per_tok} work"
     name = f"the zoo's {described.zoo}" if described.zoo else _near(described)
@@ -141,13 +158,26 @@ def stages(judged: Judged) -> Grid:
     for number, stage in enumerate(plan.best.stages):
         used = stage.peak_bytes + fixed
         layers = sum(len(chunk) for chunk in stage.chunks) - sum(
-            kind in ("embedding", "head") for chunk in stage.chunks for kind in chunk)
+            kind in ("embedding", "head") for chunk in stage.chunks for kind in chunk
+        )
         ends = [kind for chunk in stage.chunks for kind in chunk if kind in ("embedding", "head")]
-        rows.append((str(number), " + ".join([f"{layers} layers", *ends]), gib(stage.peak_bytes), gib(used),
-                     gib(plan.usable_bytes), percent(used / plan.usable_bytes),
-                     "" if used <= plan.usable_bytes else "does not fit"))
-    return Grid(("stage", "holds", "peak GiB", "in use GiB", "usable GiB", "share", ""), tuple(rows), left=(1, 6),
-                title="Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)")
+        rows.append(
+            (
+                str(number),
+                " + ".join([f"{layers} layers", *ends]),
+                gib(stage.peak_bytes),
+                gib(used),
+                gib(plan.usable_bytes),
+                percent(used / plan.usable_bytes),
+                "" if used <= plan.usable_bytes else "does not fit",
+            )
+        )
+    return Grid(
+        ("stage", "holds", "peak GiB", "in use GiB", "usable GiB", "share", ""),
+        tuple(rows),
+        left=(1, 6),
+        title="Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)",
+    )
 
 
 def cost(judged: Judged) -> str:
@@ -155,11 +185,13 @@ def cost(judged: Judged) -> str:
     predicted = judged.plan.best.predicted
     low, high = predicted.interval["step_s"]
     least, most = predicted.interval["device_bytes"]
-    return (f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
-            f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
-            f"MFU {percent(predicted.mfu)}.\n"
-            f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
-            f"{gib(most)} GiB{predicted.basis('memory')}.")
+    return (
+        f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
+        f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
+        f"MFU {percent(predicted.mfu)}.\n"
+        f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
+        f"{gib(most)} GiB{predicted.basis('memory')}."
+    )
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:
@@ -169,10 +201,26 @@ def way(audit: Audit, better: Plan) -> list[Block]:
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
     if not audit.way:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
-    rows = [(", ".join(step.changes) or "no change", seconds(step.step_s), _gain(step.gain), gib(step.device_bytes),
-             "" if step.fits else "does not fit") for step in audit.way]
-    return [both, Grid(("change", "step s", "step time", "GPU GiB", ""), tuple(rows), left=(0, 4),
-                       title="The way there, one change after the other"), *_proof(better)]
+    rows = [
+        (
+            ", ".join(step.changes) or "no change",
+            seconds(step.step_s),
+            _gain(step.gain),
+            gib(step.device_bytes),
+            "" if step.fits else "does not fit",
+        )
+        for step in audit.way
+    ]
+    return [
+        both,
+        Grid(
+            ("change", "step s", "step time", "GPU GiB", ""),
+            tuple(rows),
+            left=(0, 4),
+            title="The way there, one change after the other",
+        ),
+        *_proof(better),
+    ]
 
 
 def _gain(share: float) -> str:
@@ -181,8 +229,11 @@ def _gain(share: float) -> str:
 
 def _proof(better: Plan) -> Iterator[str]:
     search = better.search
-    said = "no better one exists under the model" if search.optimal else \
-        f"another could be {percent(search.gap)} faster at most"
+    said = (
+        "no better one exists under the model"
+        if search.optimal
+        else f"another could be {percent(search.gap)} faster at most"
+    )
     yield f"{count(search.candidates)} candidates were weighed; {said}."
 
 

@@ -39,21 +39,28 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "complete": reading.complete,
         "options": [_setting(setting) for setting in reading.settings],
         "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
-        "unread": [{**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
-                   for item in reading.unread],
-        "model": None if described is None else {
+        "unread": [
+            {**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
+            for item in reading.unread
+        ],
+        "model": None
+        if described is None
+        else {
             "zoo": described.zoo,
             "near": None if described.near is None else {"zoo": described.near[0], "fields": list(described.near[1])},
             "descriptor": described.model.model_dump(mode="json", by_alias=True),
         },
-        "assumed": [] if judged is None or described is None else
-        [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
+        "assumed": []
+        if judged is None or described is None
+        else [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
         "run": None if judged is None else judged.plan.best.to_dict(),
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
         "unpredicted": [_problem(problem) for problem in audit.unpredicted],
-        "findings": [{"rule": finding.rule, "severity": finding.severity, **_problem(finding.problem)}
-                     for finding in audit.findings],
+        "findings": [
+            {"rule": finding.rule, "severity": finding.severity, **_problem(finding.problem)}
+            for finding in audit.findings
+        ],
         "best": None if audit.better is None else audit.better.best.to_dict(),
         "gain": audit.gain,
         "infeasible": audit.infeasible,
@@ -62,8 +69,12 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
-    return {**_place(setting.place), "name": setting.name, "spelled": setting.spelled,
-            "values": [None if word.unknown else word.text for word in setting.values]}
+    return {
+        **_place(setting.place),
+        "name": setting.name,
+        "spelled": setting.spelled,
+        "values": [None if word.unknown else word.text for word in setting.values],
+    }
 
 
 def _assumed(item: Assumed) -> dict[str, Any]:
@@ -85,31 +96,56 @@ def sarif(audit: Audit) -> dict[str, Any]:
     return {
         "$schema": SARIF_SCHEMA,
         "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {
-                "name": "symconfig", "version": __version__,
-                "rules": [*({"id": rule.name, "shortDescription": {"text": rule.title},
-                             "fullDescription": {"text": rule.why}, "help": {"text": f"See {RULES_PAGE}."},
-                             "defaultConfiguration": {"level": rule.severity}} for rule in rules()),
-                          {"id": "not-read", "shortDescription": {"text": "A place that was not understood"},
-                           "defaultConfiguration": {"level": "note"}}],
-            }},
-            "results": results,
-        }],
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "symconfig",
+                        "version": __version__,
+                        "rules": [
+                            *(
+                                {
+                                    "id": rule.name,
+                                    "shortDescription": {"text": rule.title},
+                                    "fullDescription": {"text": rule.why},
+                                    "help": {"text": f"See {RULES_PAGE}."},
+                                    "defaultConfiguration": {"level": rule.severity},
+                                }
+                                for rule in rules()
+                            ),
+                            {
+                                "id": "not-read",
+                                "shortDescription": {"text": "A place that was not understood"},
+                                "defaultConfiguration": {"level": "note"},
+                            },
+                        ],
+                    }
+                },
+                "results": results,
+            }
+        ],
     }
 
 
 def _result(finding: Finding) -> dict[str, Any]:
     problem = finding.problem
     plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-    return {"ruleId": finding.rule, "level": finding.severity, "message": {"text": str(plain)},
-            "locations": _locations(problem.file, problem.line, problem.column)}
+    return {
+        "ruleId": finding.rule,
+        "level": finding.severity,
+        "message": {"text": str(plain)},
+        "locations": _locations(problem.file, problem.line, problem.column),
+    }
 
 
 def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
     for item in audit.reading.unread:
-        yield {"ruleId": "not-read", "level": "note", "message": {"text": f"{item.what}: {item.why}"},
-               "locations": _locations(item.place.file, item.place.line, item.place.column)}
+        yield {
+            "ruleId": "not-read",
+            "level": "note",
+            "message": {"text": f"{item.what}: {item.why}"},
+            "locations": _locations(item.place.file, item.place.line, item.place.column),
+        }
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:

@@ -54,8 +54,12 @@ def _errors(found: Calibration) -> Grid:
     rows = tuple(
         (e.source, str(e.n), str(e.models), percent(e.before), percent(e.after), _left_out(e)) for e in found.sources
     )
-    return Grid(("source", "runs", "models", "before", "after", "model left out"), rows, left=(0,),
-                title="Mean absolute error of the step time")
+    return Grid(
+        ("source", "runs", "models", "before", "after", "model left out"),
+        rows,
+        left=(0,),
+        title="Mean absolute error of the step time",
+    )
 
 
 def _left_out(errors: SourceErrors) -> str:
@@ -66,13 +70,17 @@ def _summary(found: Calibration) -> str:
     if found.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
         if found.before > FORM_ERROR and found.after > HARDLY * found.before:
-            text += (f"\nThe fit hardly helps: constants, as far as they are uncertain, do not explain "
-                     f"{percent(found.before)}. Something else differs:\nan option that is not stated, a slow node, "
-                     "the input pipeline, or what symconfig does not model.")
+            text += (
+                f"\nThe fit hardly helps: constants, as far as they are uncertain, do not explain "
+                f"{percent(found.before)}. Something else differs:\nan option that is not stated, a slow node, "
+                "the input pipeline, or what symconfig does not model."
+            )
         return text
     ratio = found.left_out / found.after
-    return (f"Over all runs {percent(found.after)}; {percent(found.left_out)} ({ratio:.2f} x) for each model by a fit "
-            "that did not see it.")
+    return (
+        f"Over all runs {percent(found.after)}; {percent(found.left_out)} ({ratio:.2f} x) for each model by a fit "
+        "that did not see it."
+    )
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
@@ -89,8 +97,14 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
                 },
                 "mape": {"before": found.before, "after": found.after, "left_out": found.left_out},
                 "sources": [
-                    {"name": e.source, "n": e.n, "models": e.models, "before": e.before, "after": e.after,
-                     "left_out": e.left_out}
+                    {
+                        "name": e.source,
+                        "n": e.n,
+                        "models": e.models,
+                        "before": e.before,
+                        "after": e.after,
+                        "left_out": e.left_out,
+                    }
                     for e in found.sources
                 ],
             }

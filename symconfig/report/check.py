@@ -63,7 +63,9 @@ def to_dict(checked: Checked) -> dict[str, Any]:
     """The JSON contract of `symconfig check --json`."""
     manifest = checked.manifest
     return {
-        "schema": "symconfig.check/1", "place": str(checked.place), "passed": checked.passed,
+        "schema": "symconfig.check/1",
+        "place": str(checked.place),
+        "passed": checked.passed,
         "target": manifest.target if manifest is not None else None,
         "files": len(manifest.files) if manifest is not None else 0,
         "findings": [{**asdict(finding), "fails": finding.fails} for finding in checked.findings],

@@ -28,8 +28,11 @@ def found(checkpoint: Checkpoint) -> list[Block]:
     said = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
     releases = " to ".join(filter(None, dict.fromkeys((checkpoint.since, checkpoint.until))))
     head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {said}"
-    rows = [(name, str(value)) for name, value in (*checkpoint.degrees.items(), *checkpoint.says.items())
-            if value is not None]
+    rows = [
+        (name, str(value))
+        for name, value in (*checkpoint.degrees.items(), *checkpoint.says.items())
+        if value is not None
+    ]
     if releases:
         rows.insert(0, ("written by", releases))
     return [head, *([Grid(("of the run", "value"), tuple(rows), left=(0,))] if rows else []), *checkpoint.notes]

@@ -26,9 +26,15 @@ def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
 def _numbers(checks: Sequence[Check]) -> list[Grid]:
     """symconfig's numbers beside the framework's own; the name of a check stands in its first row."""
     rows = tuple(
-        ("" if place else check.name, f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what, count(pair.ours),
-         count(pair.real), _difference(pair))
-        for check in checks for place, pair in enumerate(check.compared)
+        (
+            "" if place else check.name,
+            f"{pair.what}, bytes" if pair.unit == "bytes" else pair.what,
+            count(pair.ours),
+            count(pair.real),
+            _difference(pair),
+        )
+        for check in checks
+        for place, pair in enumerate(check.compared)
     )
     headers = ("built and compared", "of it", "symconfig", "framework", "difference")
     return [Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")] if rows else []

@@ -13,8 +13,14 @@ from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 from symconfig.report.replan import values
 
-_TITLES = {"inputs": "What was asked for", "training": "What is passed on", "parallel": "Degrees", "batch": "Batch",
-           "options": "Options", "stages": "Stages"}
+_TITLES = {
+    "inputs": "What was asked for",
+    "training": "What is passed on",
+    "parallel": "Degrees",
+    "batch": "Batch",
+    "options": "Options",
+    "stages": "Stages",
+}
 
 
 def blocks(found: Diff) -> list[Block]:
@@ -50,8 +56,13 @@ def _rows(found: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
-    return name, shown(before), shown(after), _signed(after - before, shown), \
-        f"{100 * (after / before - 1):+.1f} %" if before else ""
+    return (
+        name,
+        shown(before),
+        shown(after),
+        _signed(after - before, shown),
+        f"{100 * (after / before - 1):+.1f} %" if before else "",
+    )
 
 
 def _signed(delta: float, shown: Any) -> str:
@@ -77,6 +88,10 @@ def listed(each: Difference) -> dict[str, Any]:
 
 def _plan(plan: Plan) -> dict[str, Any]:
     """What a plan is called, and what it was made by."""
-    return {"model": plan.model.name, "cluster": plan.cluster.name, "gpus": plan.best.parallel.world_size,
-            "target": {"backend": plan.best.target.backend, "version": plan.best.target.version},
-            "symconfig": plan.symconfig_version}
+    return {
+        "model": plan.model.name,
+        "cluster": plan.cluster.name,
+        "gpus": plan.best.parallel.world_size,
+        "target": {"backend": plan.best.target.backend, "version": plan.best.target.version},
+        "symconfig": plan.symconfig_version,
+    }

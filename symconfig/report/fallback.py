@@ -21,20 +21,42 @@ SCHEMA = "symconfig.fallback/1"
 def blocks(found: Fallback) -> list[Block]:
     """Everything that is shown of it, in order."""
     plan, nodes = found.plan, found.nodes
-    head = (f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
-            f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences")
+    head = (
+        f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product}, "
+        f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences"
+    )
     rows = [_row(found, nodes.count, plan.best, "", ("", ""))]
     for each in found.smaller:
         if each.plan is not None and each.loads is not None:
             advisedly = found.advisedly(each)
-            rows.append(_row(found, each.nodes, each.plan.best, _lost(found.share(each)),
-                             (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")))
-    heads: tuple[str, ...] = ("nodes", "GPUs", "tp", "pp", "cp", "ep", "dp", "micro", "recompute", "step s", "tokens/s",
-             "lost beside the nodes", "the checkpoint loads")
+            rows.append(
+                _row(
+                    found,
+                    each.nodes,
+                    each.plan.best,
+                    _lost(found.share(each)),
+                    (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else ""),
+                )
+            )
+    heads: tuple[str, ...] = (
+        "nodes",
+        "GPUs",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "dp",
+        "micro",
+        "recompute",
+        "step s",
+        "tokens/s",
+        "lost beside the nodes",
+        "the checkpoint loads",
+    )
     advised = found.advised
     if advised is not None:
         heads += (f"saved with {advised.options}",)
-    grid = Grid(heads, tuple(row[:len(heads)] for row in rows), left=(8, 12, 13))
+    grid = Grid(heads, tuple(row[: len(heads)] for row in rows), left=(8, 12, 13))
     return [head, grid, *_unfit(found), *_kept(found), "\n".join(advice(found)), *_steps(found)]
 
 
@@ -57,16 +79,25 @@ def advice(found: Fallback, start: str = "") -> list[str]:
     command = f" with `{start} {advised.options}`" if start else f" with {advised.options}"
     well = [nodes for nodes, _ in loads if nodes not in dict(short)]
     whom = f"{_either(well)} can go on" if short else "every plan here goes on"
-    return [f"Start the run on all nodes{command}, from its first save on: then {whom} from its checkpoint without a "
-            f"conversion{f' (not so {rest})' if rest else ''}.",
-            f"What that costs: {advised.costs} [{advised.source}]."]
+    return [
+        f"Start the run on all nodes{command}, from its first save on: then {whom} from its checkpoint without a "
+        f"conversion{f' (not so {rest})' if rest else ''}.",
+        f"What that costs: {advised.costs} [{advised.source}].",
+    ]
 
 
 def _row(found: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> tuple[str, ...]:
     p = best.parallel
-    return (count(nodes), count(p.world_size), *map(str, (p.tp, p.pp, p.cp, p.ep, p.dp, best.batch.micro)),
-            recompute_text(best.options.recompute), seconds(best.predicted.step_s), count(_tokens_per_s(best)), lost,
-            *loads)
+    return (
+        count(nodes),
+        count(p.world_size),
+        *map(str, (p.tp, p.pp, p.cp, p.ep, p.dp, best.batch.micro)),
+        recompute_text(best.options.recompute),
+        seconds(best.predicted.step_s),
+        count(_tokens_per_s(best)),
+        lost,
+        *loads,
+    )
 
 
 def _tokens_per_s(best: Candidate) -> float:
@@ -82,16 +113,23 @@ def _lost(share: float | None) -> str:
 
 def _unfit(found: Fallback) -> list[str]:
     """Why there is no plan for a number of nodes."""
-    return [f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
-            + "\n".join(f"- {problem}" for problem in each.problems) for each in found.smaller if each.plan is None]
+    return [
+        f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
+        + "\n".join(f"- {problem}" for problem in each.problems)
+        for each in found.smaller
+        if each.plan is None
+    ]
 
 
 def _kept(found: Fallback) -> list[str]:
     """Where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
-    return [f"On {things(each.nodes, 'node')} the plan keeps "
-            f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
-            "cluster's: as fast as the best without, and more of the checkpoint loads."
-            for each in found.smaller if (kept := found.kept(each))]
+    return [
+        f"On {things(each.nodes, 'node')} the plan keeps "
+        f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
+        "cluster's: as fast as the best without, and more of the checkpoint loads."
+        for each in found.smaller
+        if (kept := found.kept(each))
+    ]
 
 
 def _steps(found: Fallback) -> list[str]:
@@ -101,8 +139,10 @@ def _steps(found: Fallback) -> list[str]:
     if advised is None:
         return _said(found, plain, "To go on from the checkpoint")
     other = _alike([(each, found.advisedly(each)) for each in found.smaller])
-    return [*_said(found, other, "To go on from a checkpoint saved so"),
-            *_said(found, plain, "To go on from one saved without that option")]
+    return [
+        *_said(found, other, "To go on from a checkpoint saved so"),
+        *_said(found, plain, "To go on from one saved without that option"),
+    ]
 
 
 def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
@@ -121,8 +161,10 @@ def _said(found: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: s
         if any(step.run == "old" for step in how):
             least = found.least
             few = [each.nodes for each in those if each.gpus < least]
-            lines.append(f"The old layout needs at least {count(least)} GPUs"
-                         + (f": {_either(few)} cannot do that any more." if few else "."))
+            lines.append(
+                f"The old layout needs at least {count(least)} GPUs"
+                + (f": {_either(few)} cannot do that any more." if few else ".")
+            )
         said.append("\n".join(lines))
     return said
 
@@ -145,8 +187,13 @@ def to_dict(found: Fallback) -> dict[str, Any]:
 
 
 def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
-    return {"folder": folder(nodes), "gpus": best.parallel.world_size, "parallel": asdict(best.parallel),
-            "step_s": best.predicted.step_s, "tokens_per_s": _tokens_per_s(best)}
+    return {
+        "folder": folder(nodes),
+        "gpus": best.parallel.world_size,
+        "parallel": asdict(best.parallel),
+        "step_s": best.predicted.step_s,
+        "tokens_per_s": _tokens_per_s(best),
+    }
 
 
 def _smaller(found: Fallback, each: Smaller) -> dict[str, Any]:
@@ -154,8 +201,13 @@ def _smaller(found: Fallback, each: Smaller) -> dict[str, Any]:
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:
         figures = _figures(each.nodes, each.plan.best)
-    return {"nodes": each.nodes, "lost": each.lost, **figures, "share_of_proportional": found.share(each),
-            "kept": found.kept(each),
-            "loadable": each.loads.to_dict() if each.loads is not None else None,
-            "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
-            "problems": [{name: getattr(problem, name) for name in Problem.__slots__} for problem in each.problems]}
+    return {
+        "nodes": each.nodes,
+        "lost": each.lost,
+        **figures,
+        "share_of_proportional": found.share(each),
+        "kept": found.kept(each),
+        "loadable": each.loads.to_dict() if each.loads is not None else None,
+        "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
+        "problems": [{name: getattr(problem, name) for name in Problem.__slots__} for problem in each.problems],
+    }

@@ -36,8 +36,10 @@ class Carried:
 def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
     """Every target. Raises InputError for a folder of templates that is wrong."""
     known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
-    return tuple(Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
-                 for name, source in known.items())
+    return tuple(
+        Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
+        for name, source in known.items()
+    )
 
 
 def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem, ...]:
@@ -54,13 +56,21 @@ def blocks(found: tuple[Carried, ...]) -> list[Block]:
     rows = tuple((item.name, *([item.carries] if asked else []), item.does) for item in found)
     headers = ("target", *(["this plan"] if asked else []), "writes")
     starts = tuple((name, source.does) for name, source in every_launcher().items())
-    grids: list[Block] = [Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
-                          Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)")]
-    why = tuple((item.name if not place else "", str(problem)) for item in found
-                for place, problem in enumerate(item.problems or ()))
+    grids: list[Block] = [
+        Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
+        Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)"),
+    ]
+    why = tuple(
+        (item.name if not place else "", str(problem))
+        for item in found
+        for place, problem in enumerate(item.problems or ())
+    )
     if any(item.another for item in found):
-        grids.insert(1, "another: symconfig replan PLAN.json --target T finds the best plan that it can be told, and "
-                        "says what that costs.")
+        grids.insert(
+            1,
+            "another: symconfig replan PLAN.json --target T finds the best plan that it can be told, and "
+            "says what that costs.",
+        )
     return [*grids, *([Grid(("target", "cannot say"), why, left=(0, 1), title="Why not")] if why else [])]
 
 
@@ -68,9 +78,21 @@ def to_dict(found: tuple[Carried, ...]) -> dict[str, Any]:
     """The JSON contract of `symconfig formats --json`."""
     return {
         "schema": "symconfig.formats/1",
-        "targets": [{"name": item.name, "does": item.does,
-                     **({} if item.problems is None else {"carries": not item.problems, "another": item.another,
-                                                          "reasons": [str(problem) for problem in item.problems]})}
-                    for item in found],
+        "targets": [
+            {
+                "name": item.name,
+                "does": item.does,
+                **(
+                    {}
+                    if item.problems is None
+                    else {
+                        "carries": not item.problems,
+                        "another": item.another,
+                        "reasons": [str(problem) for problem in item.problems],
+                    }
+                ),
+            }
+            for item in found
+        ],
         "launchers": [{"name": name, "does": source.does} for name, source in every_launcher().items()],
     }

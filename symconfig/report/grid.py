@@ -42,8 +42,10 @@ def to_text(grid: Grid) -> str:
     widths = [max(len(row[column]) for row in cells) for column in range(len(grid.headers))]
 
     def line(row: Sequence[str]) -> str:
-        parts = (text.ljust(width) if index in grid.left else text.rjust(width)
-                 for index, (text, width) in enumerate(zip(row, widths, strict=True)))
+        parts = (
+            text.ljust(width) if index in grid.left else text.rjust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
         return "  ".join(parts).rstrip()
 
     lines = [clean(grid.title)] if grid.title else []
@@ -79,8 +81,14 @@ def show(blocks: Sequence[Block], stream: TextIO) -> None:
             for painted in block.lines:
                 console.print(Text.assemble(*((clean(text), style) for text, style in painted)), no_wrap=True)
             continue
-        table = Table(title=Text(clean(block.title), style="bold") if block.title else None, title_justify="left",
-                      box=None, pad_edge=False, show_header=any(block.headers), header_style="bold")
+        table = Table(
+            title=Text(clean(block.title), style="bold") if block.title else None,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            show_header=any(block.headers),
+            header_style="bold",
+        )
         for column, header in enumerate(block.headers):
             words = column in block.left
             table.add_column(Text(clean(header)), justify="left" if words else "right", no_wrap=not words)

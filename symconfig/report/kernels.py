@@ -38,8 +38,17 @@ def _rates(times: KernelTimes, found: KernelFit | None) -> Grid:
         values = [_rate(row)[0] for row in mine]
         best = min(values) if isinstance(mine[0].what, Launch) else max(values)
         spread = median(row.spread for row in mine)
-        rows.append((family, str(len(mine)), f"{median(values):.4g}", f"{best:.4g}", _rate(mine[0])[1], percent(spread),
-                     *(_errors(errors.get(family)) if found else ())))
+        rows.append(
+            (
+                family,
+                str(len(mine)),
+                f"{median(values):.4g}",
+                f"{best:.4g}",
+                _rate(mine[0])[1],
+                percent(spread),
+                *(_errors(errors.get(family)) if found else ()),
+            )
+        )
     compared = ("before", "worst", "after", "worst", "left out") if found else ()
     headers = ("kernels", "n", "median", "best", "", "spread", *compared)
     return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")
@@ -58,8 +67,13 @@ def _rate(row: Row) -> tuple[float, str]:
 def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
     if errors is None:
         return ("-",) * 5
-    return (percent(errors.before), _signed(errors.worst_before), percent(errors.after), _signed(errors.worst_after),
-            "-" if errors.left_out is None else percent(errors.left_out))
+    return (
+        percent(errors.before),
+        _signed(errors.worst_before),
+        percent(errors.after),
+        _signed(errors.worst_after),
+        "-" if errors.left_out is None else percent(errors.left_out),
+    )
 
 
 def _signed(share: float) -> str:
@@ -68,19 +82,27 @@ def _signed(share: float) -> str:
 
 def _remarks(times: KernelTimes, found: KernelFit | None) -> Iterator[str]:
     if found is not None:
-        yield ("Before and after the fit: the model's mean and worst error, relative to the measured time; left out: "
-               "by a fit that\ndid not see the kernels of that model. Attention counts FLOP under the causal mask, "
-               "five products backward.")
-        yield ("What one GPU cannot tell, links and network, stays as the cluster has it. Single kernels do not wait "
-               "for each other\nas those of a step do: `symconfig calibrate` fits the same constants to whole runs.")
+        yield (
+            "Before and after the fit: the model's mean and worst error, relative to the measured time; left out: "
+            "by a fit that\ndid not see the kernels of that model. Attention counts FLOP under the causal mask, "
+            "five products backward."
+        )
+        yield (
+            "What one GPU cannot tell, links and network, stays as the cluster has it. Single kernels do not wait "
+            "for each other\nas those of a step do: `symconfig calibrate` fits the same constants to whole runs."
+        )
         if times.rig.product != found.cluster.gpu.product:
-            yield (f"These are times of {times.rig.product}, held against the peaks of {found.cluster.name}: "
-                   f"{found.cluster.gpu.product}.")
+            yield (
+                f"These are times of {times.rig.product}, held against the peaks of {found.cluster.name}: "
+                f"{found.cluster.gpu.product}."
+            )
         yield from _beside(times, found.cluster)
     unsteady = sum(row.spread > UNSTEADY for row in times.rows)
     if unsteady:
-        yield (f"{unsteady} of {len(times.rows)} kernels took {percent(UNSTEADY)} longer or shorter from one sample to "
-               "the next: something else ran here.")
+        yield (
+            f"{unsteady} of {len(times.rows)} kernels took {percent(UNSTEADY)} longer or shorter from one sample to "
+            "the next: something else ran here."
+        )
     for reason, count in Counter(item.reason for item in times.skipped).most_common():
         yield f"not measured: {count} kernel{'s' if count > 1 else ''}: {shorten(reason, _REASON)}"
     yield from times.notes
@@ -91,12 +113,16 @@ def _beside(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
-        yield (f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster says "
-               f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s).")
+        yield (
+            f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster says "
+            f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
+        )
     hosts = [row for row in times.rows if isinstance(row.what, Launch) and row.what.where == "host"]
     if hosts:
-        yield (f"Host: {1e6 * hosts[0].seconds:.1f} us for a linear layer of torch alone; Megatron-LM's operators are "
-               f"taken as {1e6 * float(MEGATRON.host_kernel_s):.0f} us each.")
+        yield (
+            f"Host: {1e6 * hosts[0].seconds:.1f} us for a linear layer of torch alone; Megatron-LM's operators are "
+            f"taken as {1e6 * float(MEGATRON.host_kernel_s):.0f} us each."
+        )
 
 
 def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
@@ -119,8 +145,15 @@ def to_dict(times: KernelTimes, found: KernelFit | None) -> dict[str, Any]:
         for p, value, spread in values
     }
     data["families"] = [
-        {"name": e.family, "n": e.n, "before": e.before, "worst_before": e.worst_before, "after": e.after,
-         "worst_after": e.worst_after, "left_out": e.left_out}
+        {
+            "name": e.family,
+            "n": e.n,
+            "before": e.before,
+            "worst_before": e.worst_before,
+            "after": e.after,
+            "worst_after": e.worst_after,
+            "left_out": e.left_out,
+        }
         for e in found.families
     ]
     return data | {"rows": _with_model(times.rows, found)}
@@ -132,9 +165,11 @@ def _with_model(rows: Sequence[Row], found: KernelFit) -> list[dict[str, Any]]:
     result = []
     for row in rows:
         before, after = seconds.get(id(row), (None, None))
-        result.append({
-            **row.model_dump(mode="json", by_alias=True),
-            "before_s": None if before is None else float(before),
-            "after_s": None if after is None else float(after),
-        })
+        result.append(
+            {
+                **row.model_dump(mode="json", by_alias=True),
+                "before_s": None if before is None else float(before),
+                "after_s": None if after is None else float(after),
+            }
+        )
     return result

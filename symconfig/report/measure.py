@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from symconfig.measure.predict import Expected
     from symconfig.measure.rank import Run
 
-LEFT_OUT = ("Left out on both sides: collectives, sends between stages, waiting for other ranks, loading data; what a "
-            "message would bring is a copy on the GPU. NCCL's buffers are in the predicted use of the device only.")
+LEFT_OUT = (
+    "Left out on both sides: collectives, sends between stages, waiting for other ranks, loading data; what a "
+    "message would bring is a copy on the GPU. NCCL's buffers are in the predicted use of the device only."
+)
 _LOCAL = (
     "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
     "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own. "
@@ -35,9 +37,11 @@ def where(plan: Plan, run: Run) -> str:
     layers = f"{sum(kind not in _ENDS for kind in kinds)} layers"
     chunks = f" in {len(stage.chunks)} chunks" if len(stage.chunks) > 1 else ""
     what = ", ".join([layers + chunks, *(name for kind, name in _ENDS.items() if kind in kinds)])
-    return (f"Rank {run.rank} of {plan.best.parallel.world_size} ({degrees(plan.best)}): pipeline stage {run.stage} of "
-            f"{pp} (from 0), {what}. Steps: {run.steps}, the first a warm-up, of {run.microbatches} microbatches; the "
-            f"plan has {run.planned}.")
+    return (
+        f"Rank {run.rank} of {plan.best.parallel.world_size} ({degrees(plan.best)}): pipeline stage {run.stage} of "
+        f"{pp} (from 0), {what}. Steps: {run.steps}, the first a warm-up, of {run.microbatches} microbatches; the "
+        f"plan has {run.planned}."
+    )
 
 
 def _layers(run: Run) -> str:
@@ -51,8 +55,10 @@ def would_run(found: Measurement) -> list[Block]:
     plan, run, hope = found.plan, found.run, found.expected
     rows = tuple((name, unit, said) for name, unit, said, _, _ in _rows(found))
     gpu = plan.cluster.gpu.memory_bytes.value
-    needs = (f"It needs {gib(hope.device_bytes)} GiB of a GPU; one of {plan.cluster.name} has {gib(gpu)} GiB. The same "
-             f"command runs it there, with PyTorch for CUDA and Megatron {found.megatron}.")
+    needs = (
+        f"It needs {gib(hope.device_bytes)} GiB of a GPU; one of {plan.cluster.name} has {gib(gpu)} GiB. The same "
+        f"command runs it there, with PyTorch for CUDA and Megatron {found.megatron}."
+    )
     return [where(plan, run), _layers(run), Grid(("rank", "", "predicted"), rows, left=(0, 1)), needs, LEFT_OUT]
 
 
@@ -73,15 +79,19 @@ def blocks(found: Measurement) -> list[Block]:
 def _rows(found: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
     """Name, unit, predicted, measured, ratio."""
     hope, passes, memory = found.expected, found.passes, found.taken.memory
-    times = (("forward of a microbatch", hope.forward_s, passes.forward_s if passes else None),
-             ("backward of a microbatch", hope.backward_s, passes.backward_s if passes else None),
-             ("optimizer step", hope.optimizer_s, passes.optimizer_s if passes else None))
+    times = (
+        ("forward of a microbatch", hope.forward_s, passes.forward_s if passes else None),
+        ("backward of a microbatch", hope.backward_s, passes.backward_s if passes else None),
+        ("optimizer step", hope.optimizer_s, passes.optimizer_s if passes else None),
+    )
     for name, said, real in times:
         yield name, "ms", milliseconds(said), "" if real is None else milliseconds(real), _ratio(found, said, real)
-    sizes = (("weights, gradients, optimizer state", hope.states_bytes, found.taken.states_bytes),
-             ("peak allocated", hope.peak_bytes, memory.allocated_bytes if memory else None),
-             ("peak reserved", hope.reserved_bytes, memory.reserved_bytes if memory else None),
-             ("in use on the device", hope.device_bytes, memory.device_bytes if memory else None))
+    sizes = (
+        ("weights, gradients, optimizer state", hope.states_bytes, found.taken.states_bytes),
+        ("peak allocated", hope.peak_bytes, memory.allocated_bytes if memory else None),
+        ("peak reserved", hope.reserved_bytes, memory.reserved_bytes if memory else None),
+        ("in use on the device", hope.device_bytes, memory.device_bytes if memory else None),
+    )
     for name, said, size in sizes:
         yield name, "GiB", gib(said), "" if size is None else gib(size), _ratio(found, said, size)
 
@@ -95,8 +105,10 @@ def _remarks(found: Measurement) -> Iterator[str]:
     """What a person must know to read the numbers."""
     taken = found.taken
     if found.run.device == "cpu":
-        yield (f"The prediction is of {found.plan.cluster.name}'s GPU and the seconds are of this CPU: they show that "
-               "the rank runs, not how fast. Memory is not measured on a CPU.")
+        yield (
+            f"The prediction is of {found.plan.cluster.name}'s GPU and the seconds are of this CPU: they show that "
+            "the rank runs, not how fast. Memory is not measured on a CPU."
+        )
     if found.other_gpu is not None:
         yield f"The prediction is of {found.plan.cluster.name}'s GPU, and this is {found.other_gpu}: see --cluster."
     if taken.no_gpu is not None:
@@ -106,8 +118,10 @@ def _remarks(found: Measurement) -> Iterator[str]:
     if taken.out_of_memory is not None:
         yield f"It does not fit on this GPU: {taken.out_of_memory}"
     if taken.not_compiled is not None:
-        yield ("PyTorch's compiler, with which Megatron fuses its activations, does not work here, so that their "
-               f"operators ran one by one: {taken.not_compiled}")
+        yield (
+            "PyTorch's compiler, with which Megatron fuses its activations, does not work here, so that their "
+            f"operators ran one by one: {taken.not_compiled}"
+        )
     if not found.finite:
         yield "Some loss or gradient is not a number, so that the GPU may have run faster or slower than it does."
 
@@ -118,9 +132,15 @@ def to_dict(found: Measurement) -> dict[str, Any]:
     memory = taken.memory
     return {
         "schema": "symconfig.measure/1",
-        "model": found.plan.model.name, "cluster": found.plan.cluster.name,
-        "rank": run.rank, "stage": run.stage, "microbatches": run.microbatches, "planned_microbatches": run.planned,
-        "device": run.device, "transformer_impl": run.impl, "attention": run.attention,
+        "model": found.plan.model.name,
+        "cluster": found.plan.cluster.name,
+        "rank": run.rank,
+        "stage": run.stage,
+        "microbatches": run.microbatches,
+        "planned_microbatches": run.planned,
+        "device": run.device,
+        "transformer_impl": run.impl,
+        "attention": run.attention,
         "software": {"megatron": found.megatron, **taken.software},
         "predicted": _expected(found.expected),
         "measured": {
@@ -134,9 +154,16 @@ def to_dict(found: Measurement) -> dict[str, Any]:
             "out_of_memory": taken.out_of_memory,
             "parameters": taken.parameters,
         },
-        "steps": [{"forward_s": list(step.forward_s), "backward_s": list(step.backward_s),
-                   "optimizer_s": step.optimizer_s, "losses": list(step.losses) if found.finite else None,
-                   "gradient_norm": step.gradient_norm if found.finite else None} for step in taken.steps],
+        "steps": [
+            {
+                "forward_s": list(step.forward_s),
+                "backward_s": list(step.backward_s),
+                "optimizer_s": step.optimizer_s,
+                "losses": list(step.losses) if found.finite else None,
+                "gradient_norm": step.gradient_norm if found.finite else None,
+            }
+            for step in taken.steps
+        ],
         "remarks": list(_remarks(found)),
     }
 

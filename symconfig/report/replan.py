@@ -45,12 +45,16 @@ def _inputs(found: Replan) -> Iterator[Block]:
     else:
         yield "Nothing else is asked for than before."
     if found.edited:
-        yield (f"Edited in the file: {', '.join(found.edited)}. Of what was there before nothing is known but what the "
-               "old answer says (degrees, batch); the verdict on its checkpoint takes all else to be as it stands now.")
+        yield (
+            f"Edited in the file: {', '.join(found.edited)}. Of what was there before nothing is known but what the "
+            "old answer says (degrees, batch); the verdict on its checkpoint takes all else to be as it stands now."
+        )
     if found.drift is not None:
         d = found.drift
-        yield (f"This symconfig predicts the old plan otherwise than it says of itself: a step of {seconds(d.now_s)} s "
-               f"and not {seconds(d.said_s)} s, {gib(d.now_bytes)} GiB and not {gib(d.said_bytes)} GiB.")
+        yield (
+            f"This symconfig predicts the old plan otherwise than it says of itself: a step of {seconds(d.now_s)} s "
+            f"and not {seconds(d.said_s)} s, {gib(d.now_bytes)} GiB and not {gib(d.said_bytes)} GiB."
+        )
 
 
 def values(title: str, found: Sequence[Difference], most: int = SHOWN) -> Grid:
@@ -103,8 +107,10 @@ def _changes(found: Replan) -> Iterator[Block]:
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
     pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
     costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
-    yield Grid(*_two(table.compared((("free", kept.free.best), ("kept", new.best)), marked=1)),
-               title=f"Keeping {pins} costs {costs}")
+    yield Grid(
+        *_two(table.compared((("free", kept.free.best), ("kept", new.best)), marked=1)),
+        title=f"Keeping {pins} costs {costs}",
+    )
 
 
 def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
@@ -116,18 +122,30 @@ def _near(near: Near, new: Verdict) -> str:
     pins = ", ".join(f"{name}={text}" for name, text in near.pins.items())
     step = f"{seconds(near.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if near.free else f"takes {percent(near.slower)} longer, {step},"
-    return (f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) {takes} and loads the checkpoint: "
-            f"{near.verdict}, where this one loads it: {new}.")
+    return (
+        f"A plan near the old one: --keep {','.join(near.pins)} ({pins}) {takes} and loads the checkpoint: "
+        f"{near.verdict}, where this one loads it: {new}."
+    )
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
     """Iterations and learning rate."""
     if schedule.rescaled:
-        rows = tuple((words(each.field), count(each.before), count(each.after),
-                      f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "")
-                     for each in schedule.rescaled)
-        yield Grid(("iterations", "before", "now", "exactly"), rows, left=(0,),
-                   title="The schedule, of the same tokens as before")
+        rows = tuple(
+            (
+                words(each.field),
+                count(each.before),
+                count(each.after),
+                f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
+            )
+            for each in schedule.rescaled
+        )
+        yield Grid(
+            ("iterations", "before", "now", "exactly"),
+            rows,
+            left=(0,),
+            title="The schedule, of the same tokens as before",
+        )
     if schedule.notes:
         yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
 
@@ -142,14 +160,18 @@ def _checkpoint(found: Replan) -> str:
 def _command(found: Replan) -> Iterator[str]:
     """How the run goes on, where there is anything to go on from."""
     if found.schedule.lost:
-        yield (f"Step {count(found.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
-               "is that of a whole run.")
+        yield (
+            f"Step {count(found.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
+            "is that of a whole run."
+        )
     target, backend = found.targets[1], found.new.best.target.backend
     if found.schedule.step and found.going_on is not None:
         yield f"To go on at step {count(found.schedule.step)}: {found.going_on}"
     elif found.schedule.step:
-        yield (f"How {target} goes on at step {count(found.schedule.step)} is not known here: what is said above of "
-               f"the checkpoint is of {_OWN[backend]}, whose options {target} does not have.")
+        yield (
+            f"How {target} goes on at step {count(found.schedule.step)} is not known here: what is said above of "
+            f"the checkpoint is of {_OWN[backend]}, whose options {target} does not have."
+        )
     elif target != backend and any(step.run == "new" for step in found.checkpoint.how):
         yield f"What the new run is told above are options of {_OWN[backend]}, and not of {target}."
 

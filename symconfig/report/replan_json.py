@@ -21,14 +21,23 @@ def to_dict(found: Replan) -> dict[str, Any]:
         "edited": list(found.edited),
         "drift": None if found.drift is None else asdict(found.drift),
         "old": found.old.best.to_dict(),
-        "changes": [{"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)}
-                    for each in changes.decisions],
+        "changes": [
+            {"decision": each.decision, "said": each.said, "kept": _verdict(each.kept)} for each in changes.decisions
+        ],
         "follows": list(changes.follows),
         "stayed": _verdict(changes.stayed),
-        "kept": None if kept is None else {"pins": kept.pins, "free": kept.free.best.to_dict(),
-                                           "costs_s": kept.costs_s, "share": kept.share},
-        "near": None if near is None else {"pins": near.pins, "best": near.plan.best.to_dict(), "slower": near.slower,
-                                           "free": near.free, "verdict": near.verdict},
+        "kept": None
+        if kept is None
+        else {"pins": kept.pins, "free": kept.free.best.to_dict(), "costs_s": kept.costs_s, "share": kept.share},
+        "near": None
+        if near is None
+        else {
+            "pins": near.pins,
+            "best": near.plan.best.to_dict(),
+            "slower": near.slower,
+            "free": near.free,
+            "verdict": near.verdict,
+        },
         "schedule": _schedule(found.schedule),
         "going_on": found.going_on if found.schedule.step else None,
         "checkpoint": found.checkpoint.to_dict(),
@@ -41,9 +50,15 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     """Numbers of what can run at all."""
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
-    return {"runs": True, "fits": verdict.fits, "step_s": verdict.step_s, "slower": verdict.slower,
-            "device_bytes": verdict.device_bytes, "over_bytes": max(0.0, verdict.over_bytes),
-            "host_over_bytes": max(0.0, verdict.host_over_bytes)}
+    return {
+        "runs": True,
+        "fits": verdict.fits,
+        "step_s": verdict.step_s,
+        "slower": verdict.slower,
+        "device_bytes": verdict.device_bytes,
+        "over_bytes": max(0.0, verdict.over_bytes),
+        "host_over_bytes": max(0.0, verdict.host_over_bytes),
+    }
 
 
 def _schedule(schedule: Schedule) -> dict[str, Any]:
@@ -52,8 +67,10 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
         "consumed_sequences": schedule.consumed,
         "consumed_tokens": schedule.run.tokens,
         "lost_step": schedule.lost,
-        "rescaled": [{"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
-                     for each in schedule.rescaled],
+        "rescaled": [
+            {"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
+            for each in schedule.rescaled
+        ],
         "options": list(schedule.options),
         "notes": list(schedule.notes),
     }

@@ -12,8 +12,23 @@ from symconfig.sweep.amounts import DAY_S
 from symconfig.sweep.columns import COLUMNS
 from symconfig.sweep.size import OfCluster, Question, Size, Tried, frontier
 
-_HEADERS = ("cluster", "GPUs", "", "days", "at the slow end", "in time", "GPU-hours", "cost", "step s", "MFU", "tp",
-            "pp", "cp", "ep", "dp")
+_HEADERS = (
+    "cluster",
+    "GPUs",
+    "",
+    "days",
+    "at the slow end",
+    "in time",
+    "GPU-hours",
+    "cost",
+    "step s",
+    "MFU",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "dp",
+)
 
 
 def blocks(found: Size) -> list[Block]:
@@ -22,10 +37,15 @@ def blocks(found: Size) -> list[Block]:
     rows = [row for one in found.clusters for row in _rows(one, found.question)]
     if rows:
         cut = [index for index, name in enumerate(_HEADERS) if name != "cost" or any(row[index] for row in rows)]
-        shown.append(Grid(tuple(_HEADERS[index] for index in cut), tuple(tuple(row[i] for i in cut) for row in rows),
-                          left=tuple(place for place, index in enumerate(cut) if index in (0, 2, 5)),
-                          title="Of each cluster the fewest GPUs that are in time, and the numbers that no other beats "
-                                "in both time and cost"))
+        shown.append(
+            Grid(
+                tuple(_HEADERS[index] for index in cut),
+                tuple(tuple(row[i] for i in cut) for row in rows),
+                left=tuple(place for place, index in enumerate(cut) if index in (0, 2, 5)),
+                title="Of each cluster the fewest GPUs that are in time, and the numbers that no other beats "
+                "in both time and cost",
+            )
+        )
     if (over := overall(found)) is not None:
         shown.append(over)
     return [*shown, footer(found)]
@@ -33,10 +53,12 @@ def blocks(found: Size) -> list[Block]:
 
 def headline(asked: Question) -> str:
     """What is to be done by when."""
-    return (f"{asked.model.name}: {several(asked.tokens, 'token')} in {_span(asked.deadline_s)}\n"
-            f"global batch {several(asked.job['global_batch_size'], 'sequence')} of "
-            f"{several(asked.job['seq_length'], 'token')}, {count(asked.step_tokens)} in all; "
-            f"{several(asked.steps, 'step')}")
+    return (
+        f"{asked.model.name}: {several(asked.tokens, 'token')} in {_span(asked.deadline_s)}\n"
+        f"global batch {several(asked.job['global_batch_size'], 'sequence')} of "
+        f"{several(asked.job['seq_length'], 'token')}, {count(asked.step_tokens)} in all; "
+        f"{several(asked.steps, 'step')}"
+    )
 
 
 def answer(one: OfCluster, asked: Question) -> str:
@@ -49,20 +71,27 @@ def answer(one: OfCluster, asked: Question) -> str:
     elif one.surest.gpus == one.smallest.gpus:
         text += f", in time also at the slow end of what is likely ({_days(one.surest.slow_s)} days)"
     else:
-        text += (f"; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
-                 f"({_days(one.surest.slow_s)} days)")
+        text += (
+            f"; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
+            f"({_days(one.surest.slow_s)} days)"
+        )
     return text + _beaten(one.smallest, one)
 
 
 def _beaten(smallest: Tried, one: OfCluster) -> str:
     """What takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
-    better = [tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
-              if tried.run_s < smallest.run_s and tried.gpu_hours < smallest.gpu_hours]
+    better = [
+        tried
+        for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
+        if tried.run_s < smallest.run_s and tried.gpu_hours < smallest.gpu_hours
+    ]
     if not better:
         return ""
     first = min(better, key=lambda tried: tried.gpus)
-    return (f"; {several(first.gpus, 'GPU')} need less of both: {_days(first.run_s)} days and "
-            f"{count(first.gpu_hours)} GPU-hours, not {count(smallest.gpu_hours)}")
+    return (
+        f"; {several(first.gpus, 'GPU')} need less of both: {_days(first.run_s)} days and "
+        f"{count(first.gpu_hours)} GPU-hours, not {count(smallest.gpu_hours)}"
+    )
 
 
 def _not_met(one: OfCluster, asked: Question) -> str:
@@ -71,8 +100,10 @@ def _not_met(one: OfCluster, asked: Question) -> str:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
         return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
     at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
-    return (f"cannot be met with at most {count(asked.most_gpus)} GPUs: {at_peak}the fastest is "
-            f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs")
+    return (
+        f"cannot be met with at most {count(asked.most_gpus)} GPUs: {at_peak}the fastest is "
+        f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs"
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -102,13 +133,24 @@ def _rows(one: OfCluster, asked: Question) -> list[tuple[str, ...]]:
 
 
 def _cells(one: OfCluster, tried: Tried, asked: Question) -> tuple[str, ...]:
-    mark = " and ".join(word for word, of in (("fewest", one.smallest), ("surely", one.surest))
-                        if of is not None and of.gpus == tried.gpus)
+    mark = " and ".join(
+        word
+        for word, of in (("fewest", one.smallest), ("surely", one.surest))
+        if of is not None and of.gpus == tried.gpus
+    )
     values = tried.values
     cost = "" if tried.cost is None else count(tried.cost)
-    return (mark, _days(tried.run_s), _days(tried.slow_s), in_time(tried, asked), count(tried.gpu_hours), cost,
-            seconds(float(str(values["step_s"]))), percent(float(str(values["mfu"]))),
-            *(str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")))
+    return (
+        mark,
+        _days(tried.run_s),
+        _days(tried.slow_s),
+        in_time(tried, asked),
+        count(tried.gpu_hours),
+        cost,
+        seconds(float(str(values["step_s"]))),
+        percent(float(str(values["mfu"]))),
+        *(str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")),
+    )
 
 
 def in_time(tried: Tried, asked: Question) -> str:
@@ -124,22 +166,40 @@ def overall(found: Size) -> Grid | None:
     if len(found.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
         return None
     names = {id(tried): one.name for one, tried in both}
-    rows = [(names[id(tried)], count(tried.gpus), _days(tried.run_s), in_time(tried, found.question),
-             count(tried.cost or 0.0)) for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)]
-    return Grid(("cluster", "GPUs", "days", "in time", "cost"), tuple(rows), left=(0, 3),
-                title="Of all clusters the numbers of GPUs that no other beats in both time and cost")
+    rows = [
+        (
+            names[id(tried)],
+            count(tried.gpus),
+            _days(tried.run_s),
+            in_time(tried, found.question),
+            count(tried.cost or 0.0),
+        )
+        for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)
+    ]
+    return Grid(
+        ("cluster", "GPUs", "days", "in time", "cost"),
+        tuple(rows),
+        left=(0, 3),
+        title="Of all clusters the numbers of GPUs that no other beats in both time and cost",
+    )
 
 
 def footer(found: Size) -> str:
     """What is not in the figures, and how to go on: with what costs least in time."""
     asked = found.question
-    share = (f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
-             "the rest (--goodput)." if asked.goodput < 1 else
-             "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
-             "(--goodput 0.9).")
+    share = (
+        f"Of the time {percent(asked.goodput)} is steps; failures, evaluation, saving and waiting for data take "
+        "the rest (--goodput)."
+        if asked.goodput < 1
+        else "Steps run all the time: nothing is counted for failures, evaluation, saving and waiting for data "
+        "(--goodput 0.9)."
+    )
     tried = sum(len(one.tried) for one in found.clusters)
-    lines = [share, f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
-             "where it would be too slow even with a tenth more from each GPU than the best one seen."]
+    lines = [
+        share,
+        f"{several(tried, 'number')} of GPUs {'was' if tried == 1 else 'were'} planned. One is left out "
+        "where it would be too slow even with a tenth more from each GPU than the best one seen.",
+    ]
     met = [(one.name, tried) for one in found.clusters for tried in one.planned if tried.run_s <= asked.deadline_s]
     if met:
         name, cheapest = min(met, key=lambda pair: (pair[1].cost is None, pair[1].cost or pair[1].gpu_hours))
@@ -150,8 +210,20 @@ def footer(found: Size) -> str:
 def command(asked: Question, cluster: str, gpus: int) -> str:
     """The plan that is behind a number of GPUs."""
     job = asked.job
-    words = ["symconfig", "plan", "--model", str(job["model"]), "--cluster", cluster, "--gpus", str(gpus),
-             "--global-batch-size", str(job["global_batch_size"]), "--seq-length", str(job["seq_length"])]
+    words = [
+        "symconfig",
+        "plan",
+        "--model",
+        str(job["model"]),
+        "--cluster",
+        cluster,
+        "--gpus",
+        str(gpus),
+        "--global-batch-size",
+        str(job["global_batch_size"]),
+        "--seq-length",
+        str(job["seq_length"]),
+    ]
     for name in ("backend", "megatron_version", "precision", "attention", "task"):
         words += [f"--{name.replace('_', '-')}", str(job[name])] if job.get(name) is not None else []
     for name, value in (job.get("limits") or {}).items():
@@ -165,16 +237,24 @@ def to_dict(found: Size) -> dict[str, Any]:
     """The JSON contract of `symconfig size --json`."""
     asked = found.question
     return {
-        "schema": "symconfig.size/1", "model": asked.model.name, "tokens": asked.tokens,
-        "deadline_s": asked.deadline_s, "goodput": asked.goodput, "most_gpus": asked.most_gpus, "job": dict(asked.job),
-        "steps": asked.steps, "met": found.met, "clusters": [_cluster(one, asked) for one in found.clusters],
+        "schema": "symconfig.size/1",
+        "model": asked.model.name,
+        "tokens": asked.tokens,
+        "deadline_s": asked.deadline_s,
+        "goodput": asked.goodput,
+        "most_gpus": asked.most_gpus,
+        "job": dict(asked.job),
+        "steps": asked.steps,
+        "met": found.met,
+        "clusters": [_cluster(one, asked) for one in found.clusters],
     }
 
 
 def _cluster(one: OfCluster, asked: Question) -> dict[str, Any]:
     frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     return {
-        "cluster": one.name, "least_gpus_at_peak": one.least,
+        "cluster": one.name,
+        "least_gpus_at_peak": one.least,
         "smallest_gpus": one.smallest.gpus if one.smallest else None,
         "surest_gpus": one.surest.gpus if one.surest else None,
         "fastest_gpus": one.fastest.gpus if one.fastest else None,
@@ -186,7 +266,14 @@ def _tried(tried: Tried, asked: Question, on_frontier: bool) -> dict[str, Any]:
     if tried.reason:
         return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
     names = {column.name for column in COLUMNS}
-    return {"gpus": tried.gpus, "planned": True, "run_s": tried.run_s, "run_high_s": tried.slow_s,
-            "in_time": in_time(tried, asked), "gpu_hours": tried.gpu_hours, "cost": tried.cost,
-            "frontier": on_frontier,
-            "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"}}
+    return {
+        "gpus": tried.gpus,
+        "planned": True,
+        "run_s": tried.run_s,
+        "run_high_s": tried.slow_s,
+        "in_time": in_time(tried, asked),
+        "gpu_hours": tried.gpu_hours,
+        "cost": tried.cost,
+        "frontier": on_frontier,
+        "plan": {name: value for name, value in tried.values.items() if name in names and name != "gpu_hours"},
+    }

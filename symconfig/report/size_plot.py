@@ -25,8 +25,11 @@ def plot(found: Size, path: Path) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     asked = found.question
-    drawn = [(one, shown) for one in found.clusters
-             if (shown := [tried for tried in one.planned if tried.run_s <= _SLOWEST * asked.deadline_s])]
+    drawn = [
+        (one, shown)
+        for one in found.clusters
+        if (shown := [tried for tried in one.planned if tried.run_s <= _SLOWEST * asked.deadline_s])
+    ]
     if not drawn:
         raise InputError(Problem("no number of GPUs has a plan, so there is nothing to draw", field="--plot"))
     priced = all(tried.cost is not None for _, shown in drawn for tried in shown)
@@ -36,8 +39,15 @@ def plot(found: Size, path: Path) -> None:
     for index, (one, shown) in enumerate(drawn):
         _draw(axes, one, shown, priced, index)
     axes.axvline(asked.deadline_s / DAY_S, color="0.3", linestyle="--", linewidth=1.0)
-    axes.annotate("deadline", (asked.deadline_s / DAY_S, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -12),
-                  textcoords="offset points", fontsize=9, color="0.3")
+    axes.annotate(
+        "deadline",
+        (asked.deadline_s / DAY_S, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(4, -12),
+        textcoords="offset points",
+        fontsize=9,
+        color="0.3",
+    )
     axes.set(xscale="log", yscale="log", xlabel="days", ylabel="cost" if priced else "GPU-hours")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=_SUBS, numticks=40))
@@ -52,16 +62,31 @@ def plot(found: Size, path: Path) -> None:
 
 def _draw(axes: Any, one: OfCluster, shown: list[Tried], priced: bool, index: int) -> None:
     """One cluster: its points, its frontier as a line, and numbers beside the frontier's points."""
+
     def cost(tried: Tried) -> float:
         return tried.cost if priced and tried.cost is not None else tried.gpu_hours
 
     colour, best = COLOURS[index % len(COLOURS)], frontier(shown, cost)
-    axes.scatter([tried.run_s / DAY_S for tried in shown], [cost(tried) for tried in shown], s=20, color=colour,
-                 marker=MARKERS[index % len(MARKERS)], zorder=3, label=one.name)
-    axes.plot([tried.run_s / DAY_S for tried in best], [cost(tried) for tried in best], color=colour, linewidth=1.0,
-              zorder=2)
+    axes.scatter(
+        [tried.run_s / DAY_S for tried in shown],
+        [cost(tried) for tried in shown],
+        s=20,
+        color=colour,
+        marker=MARKERS[index % len(MARKERS)],
+        zorder=3,
+        label=one.name,
+    )
+    axes.plot(
+        [tried.run_s / DAY_S for tried in best], [cost(tried) for tried in best], color=colour, linewidth=1.0, zorder=2
+    )
     marked = {tried.gpus for tried in (one.smallest, one.surest) if tried is not None} | {best[0].gpus, best[-1].gpus}
     for tried in shown:
         if tried.gpus in marked:
-            axes.annotate(f"{tried.gpus:,}", (tried.run_s / DAY_S, cost(tried)), xytext=(3, 4), fontsize=8,
-                          textcoords="offset points", color=colour)
+            axes.annotate(
+                f"{tried.gpus:,}",
+                (tried.run_s / DAY_S, cost(tried)),
+                xytext=(3, 4),
+                fontsize=8,
+                textcoords="offset points",
+                color=colour,
+            )

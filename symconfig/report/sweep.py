@@ -18,8 +18,11 @@ Record = Mapping[str, Value]
 _MOST_REASONS = 8
 _MOST_LETTERS = 160
 _WORDS = {
-    Status.PLANNED: "planned", Status.INFEASIBLE: "without a plan that fits", Status.REFUSED: "that can never run",
-    Status.DEFECT: "stopped by a defect", Status.LOST: "lost with their workers",
+    Status.PLANNED: "planned",
+    Status.INFEASIBLE: "without a plan that fits",
+    Status.REFUSED: "that can never run",
+    Status.DEFECT: "stopped by a defect",
+    Status.LOST: "lost with their workers",
 }
 
 
@@ -40,10 +43,12 @@ def blocks(found: Swept, asked: Points, out: Path) -> list[Block]:
 
 def headline(found: Swept, asked: Points) -> str:
     """What was asked and what came of it."""
-    counts = ", ".join(f"{count(found.counts[status])} {words}" for status, words in _WORDS.items()
-                       if found.counts[status])
-    lines = [f"{several(len(found.points), 'plan')} of {several(asked.combinations, 'combination')}: "
-             f"{counts or 'none yet'}"]
+    counts = ", ".join(
+        f"{count(found.counts[status])} {words}" for status, words in _WORDS.items() if found.counts[status]
+    )
+    lines = [
+        f"{several(len(found.points), 'plan')} of {several(asked.combinations, 'combination')}: {counts or 'none yet'}"
+    ]
     if asked.excluded:
         lines.append(f"{several(asked.excluded, 'combination')} {_be(asked.excluded, 'is')} excluded by rules")
     lines += [f"rule {number} of `exclude` matches no combination" for number in asked.idle]
@@ -71,20 +76,45 @@ def bests(planned: Iterable[Record]) -> Grid:
         both = fastest is cheapest
         for name, record in (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]:
             rows.append((str(model), str(cluster), name, *_cells(record)))
-    headers = ("model", "cluster", "", "GPUs", "batch", "sequence", "tp", "pp", "cp", "ep", "dp", "step s", "MFU",
-               "tokens/s", "GPU-hours/G tokens", "cost/G tokens")
+    headers = (
+        "model",
+        "cluster",
+        "",
+        "GPUs",
+        "batch",
+        "sequence",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "dp",
+        "step s",
+        "MFU",
+        "tokens/s",
+        "GPU-hours/G tokens",
+        "cost/G tokens",
+    )
     priced = any(row[-1] for row in rows)
     cut = len(headers) if priced else len(headers) - 1
-    return Grid(headers[:cut], tuple(row[:cut] for row in rows), left=(0, 1, 2),
-                title="Of each model and cluster the most tokens a second, and the fewest GPU-hours")
+    return Grid(
+        headers[:cut],
+        tuple(row[:cut] for row in rows),
+        left=(0, 1, 2),
+        title="Of each model and cluster the most tokens a second, and the fewest GPU-hours",
+    )
 
 
 def _cells(record: Record) -> tuple[str, ...]:
     whole = [f"{record[name]:,}" for name in ("gpus", "global_batch_size", "seq_length", "tp", "pp", "cp", "ep", "dp")]
     cost = record.get("cost")
-    return (*whole, seconds(_number(record, "step_s")), percent(_number(record, "mfu")),
-            count(_number(record, "tokens_per_s")), f"{_number(record, 'gpu_hours'):,.1f}",
-            f"{cost:,.2f}" if isinstance(cost, int | float) else "")
+    return (
+        *whole,
+        seconds(_number(record, "step_s")),
+        percent(_number(record, "mfu")),
+        count(_number(record, "tokens_per_s")),
+        f"{_number(record, 'gpu_hours'):,.1f}",
+        f"{cost:,.2f}" if isinstance(cost, int | float) else "",
+    )
 
 
 def _number(record: Record, name: str) -> float:
@@ -95,8 +125,11 @@ def _number(record: Record, name: str) -> float:
 
 def reasons(records: Iterable[Record]) -> Grid:
     """Why some have no plan, the most frequent reason first."""
-    found = Counter((str(record["status"]), _first(str(record["reason"]))) for record in records
-                    if record["status"] != Status.PLANNED)
+    found = Counter(
+        (str(record["status"]), _first(str(record["reason"])))
+        for record in records
+        if record["status"] != Status.PLANNED
+    )
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     rows = [(count(number), status, reason) for (status, reason), number in ordered[:_MOST_REASONS]]
     if len(ordered) > _MOST_REASONS:
@@ -113,9 +146,15 @@ def to_dict(found: Swept, asked: Points, out: Path) -> dict[str, Any]:
     """The JSON contract of `symconfig sweep --json`."""
     names = [column.name for column in COLUMNS]
     return {
-        "schema": "symconfig.sweep/1", "table": str(out), "combinations": asked.combinations,
-        "excluded": asked.excluded, "points": len(found.points), "done": len(found.rows), "known": found.known,
-        "dropped": found.dropped, "interrupted": found.interrupted,
+        "schema": "symconfig.sweep/1",
+        "table": str(out),
+        "combinations": asked.combinations,
+        "excluded": asked.excluded,
+        "points": len(found.points),
+        "done": len(found.rows),
+        "known": found.known,
+        "dropped": found.dropped,
+        "interrupted": found.interrupted,
         "counts": {str(status): found.counts[status] for status in Status},
         "rows": [{name: record.get(name) for name in names} for record in found.records],
     }

@@ -28,10 +28,12 @@ def headline(plan: Plan) -> str:
     best, batch = plan.best, plan.best.batch
     framework = f"{_FRAMEWORKS[best.target.backend]} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
-    return (f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
-            f"({plan.cluster.name}), for {runs}\n"
-            f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
-            f"{best.options.precision}")
+    return (
+        f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
+        f"({plan.cluster.name}), for {runs}\n"
+        f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
+        f"{best.options.precision}"
+    )
 
 
 def ranking(plan: Plan) -> Grid:
@@ -44,21 +46,37 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
     """One row a candidate, each under a name."""
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = [name for name in rows[0] if name not in _SAME or len({row[name] for row in rows}) > 1]
-    return Grid(tuple(names), tuple(tuple(row[name] for name in names) for row in rows),
-                left=tuple(index for index, name in enumerate(names) if name in _WORDS), marked=marked)
+    return Grid(
+        tuple(names),
+        tuple(tuple(row[name] for name in names) for row in rows),
+        left=tuple(index for index, name in enumerate(names) if name in _WORDS),
+        marked=marked,
+    )
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
     """Cells by column, in order."""
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
-        "#": number, "tp": str(p.tp), "pp": str(p.pp), "vpp": str(p.vpp), "cp": str(p.cp), "ep": str(p.ep),
-        "etp": str(p.etp), "dp": str(p.dp), "micro": str(candidate.batch.micro),
-        "accum": str(candidate.batch.num_microbatches), "zero": str(o.zero_stage),
-        "sp": "yes" if o.sequence_parallel else "no", "recompute": recompute_text(o.recompute),
-        "precision": o.precision, "step s": seconds(predicted.step_s),
-        "tokens/s/GPU": count(predicted.tokens_per_s_per_gpu), "MFU": percent(predicted.mfu),
-        "GPU GiB": gib(predicted.device_bytes), "others": others_text(candidate),
+        "#": number,
+        "tp": str(p.tp),
+        "pp": str(p.pp),
+        "vpp": str(p.vpp),
+        "cp": str(p.cp),
+        "ep": str(p.ep),
+        "etp": str(p.etp),
+        "dp": str(p.dp),
+        "micro": str(candidate.batch.micro),
+        "accum": str(candidate.batch.num_microbatches),
+        "zero": str(o.zero_stage),
+        "sp": "yes" if o.sequence_parallel else "no",
+        "recompute": recompute_text(o.recompute),
+        "precision": o.precision,
+        "step s": seconds(predicted.step_s),
+        "tokens/s/GPU": count(predicted.tokens_per_s_per_gpu),
+        "MFU": percent(predicted.mfu),
+        "GPU GiB": gib(predicted.device_bytes),
+        "others": others_text(candidate),
     }
 
 
@@ -132,8 +150,9 @@ def parts(plan: Plan, title: str = "Where the best plan spends") -> Grid:
     """Time and memory of the best plan by part, side by side, the largest first."""
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
-    right = [(words(name), gib(value), percent(value / predicted.device_bytes))
-             for name, value in _sorted(predicted.memory)]
+    right = [
+        (words(name), gib(value), percent(value / predicted.device_bytes)) for name, value in _sorted(predicted.memory)
+    ]
     left.append(("step", seconds(predicted.step_s), ""))
     right.append(("GPU memory in use", gib(predicted.device_bytes), ""))
     empty = ("", "", "")
@@ -141,8 +160,12 @@ def parts(plan: Plan, title: str = "Where the best plan spends") -> Grid:
     left += [empty] * (height - len(left))
     right += [empty] * (height - len(right))
     rows = tuple((*a, "", *b) for a, b in zip(left, right, strict=True))
-    return Grid(("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share"), rows, left=(0, 4),
-                title=title)
+    return Grid(
+        ("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share"),
+        rows,
+        left=(0, 4),
+        title=title,
+    )
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
@@ -153,26 +176,38 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 def footer(plan: Plan) -> str:
     """How full the GPU is, how sure the step time is, what binds, and how much was weighed and proved."""
     predicted = plan.best.predicted
-    lines = [f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
-             f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
-             f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."]
+    lines = [
+        f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
+        f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
+        f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."
+    ]
     interval = predicted.interval
     if "device_bytes" in interval:
         low, high = interval["device_bytes"]
         likely = f"ikely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}"
         has = f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB that the GPU has"
-        lines.append(f"It may not fit: l{likely}, which crosses the {has}; --memory-margin {plan.safe_margin:g} leaves "
-                     "room for that." if plan.may_not_fit else f"L{likely}, within the {has}.")
+        lines.append(
+            f"It may not fit: l{likely}, which crosses the {has}; --memory-margin {plan.safe_margin:g} leaves "
+            "room for that."
+            if plan.may_not_fit
+            else f"L{likely}, within the {has}."
+        )
     if "step_s" in interval:
         low, high = interval["step_s"]
-        lines.append(f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
-                     f"{predicted.basis('time')}.")
+        lines.append(
+            f"Step time: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
+            f"{predicted.basis('time')}."
+        )
     if plan.job.precision == "auto":
-        lines.append(f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
-                     "converges in it is not modelled.")
+        lines.append(
+            f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
+            "converges in it is not modelled."
+        )
     if predicted.imbalance:
-        shown = (f"{factor} gives {seconds(what['step_s'])} s and {gib(what['device_bytes'])} GiB"
-                 for factor, what in predicted.imbalance.items())
+        shown = (
+            f"{factor} gives {seconds(what['step_s'])} s and {gib(what['device_bytes'])} GiB"
+            for factor, what in predicted.imbalance.items()
+        )
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")

@@ -48,8 +48,11 @@ def _layers(scores: Sequence[Source]) -> Grid:
 
 
 def _memory(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(found, low=True))
-            for source in scores for name, found in _parts(source, lambda part: part.memory))
+    rows = (
+        (name, *_error(found, low=True))
+        for source in scores
+        for name, found in _parts(source, lambda part: part.memory)
+    )
     headers = ("source", "rows", "MAPE", "bias", "in 10 %", "too low by", "lowest row")
     return Grid(headers, tuple(rows), left=(0, 6), title="Peak memory, predicted against measured")
 
@@ -65,9 +68,18 @@ def _signed(share: float) -> str:
 
 def _ooms(scores: Sequence[Source]) -> Grid:
     rows = tuple(
-        (source.name, count(found.ran_out), count(found.found), _share(found.recall), count(found.ran),
-         count(found.alarms), _share(found.false_rate))
-        for source in scores if (found := source.oom) and (found.ran_out or found.alarms))
+        (
+            source.name,
+            count(found.ran_out),
+            count(found.found),
+            _share(found.recall),
+            count(found.ran),
+            count(found.alarms),
+            _share(found.false_rate),
+        )
+        for source in scores
+        if (found := source.oom) and (found.ran_out or found.alarms)
+    )
     headers = ("source", "ran out", "found", "recall", "ran", "called out", "false alarms")
     title = "Out of memory at no safety margin, where runs ran out or were called so"
     return Grid(headers, rows, left=(0,), title=title)
@@ -79,9 +91,19 @@ def _share(value: float | None) -> str:
 
 def _sweeps(scores: Sequence[Source]) -> Grid:
     rows = tuple(
-        (sweep.name, count(sweep.n), count(sweep.timed), f"{sweep.tau:.2f}", percent(sweep.mape),
-         percent(sweep.baseline), _regret(sweep), sweep.pick)
-        for source in scores for sweep in source.sweeps)
+        (
+            sweep.name,
+            count(sweep.n),
+            count(sweep.timed),
+            f"{sweep.tau:.2f}",
+            percent(sweep.mape),
+            percent(sweep.baseline),
+            _regret(sweep),
+            sweep.pick,
+        )
+        for source in scores
+        for sweep in source.sweeps
+    )
     headers = ("sweep", "rows", "ran", "tau", "MAPE", "the median's", "regret", "the fastest by prediction")
     return Grid(headers, rows, left=(0, 7), title="Ranking of plans; the median's: its time as the only prediction")
 
@@ -99,11 +121,15 @@ def _counts(scores: Sequence[Source]) -> str:
     share = percent(skipped / (judged + skipped)) if skipped else ""
     text = f"{judged} of {judged + skipped} rows scored, {skipped} skipped{f' ({share})' if share else ''}."
     if judged:
-        text += ("\nMAPE: mean of the absolute errors, relative to what was measured. bias: their mean with the sign, "
-                 "+ where too\nmuch is predicted. in 10 %: share of the rows that are off by less.")
+        text += (
+            "\nMAPE: mean of the absolute errors, relative to what was measured. bias: their mean with the sign, "
+            "+ where too\nmuch is predicted. in 10 %: share of the rows that are off by less."
+        )
     if assumed:
-        text += (f"\n* {_rows(assumed)} leave{'s' * (assumed == 1)} out options that change the prediction; these are "
-                 "assumed for the whole source.\n  `--explain ID` names them and the reason.")
+        text += (
+            f"\n* {_rows(assumed)} leave{'s' * (assumed == 1)} out options that change the prediction; these are "
+            "assumed for the whole source.\n  `--explain ID` names them and the reason."
+        )
     return text
 
 
@@ -129,16 +155,20 @@ def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
         "schema": "symconfig.validate/1",
         "sources": [_source(source) for source in scores],
         "rows": [_row(source.name, item) for source in scores for item in source.rows],
-        "skipped": [{"id": row, "source": source.name, "reason": reason}
-                    for source in scores for row, reason in source.skipped],
+        "skipped": [
+            {"id": row, "source": source.name, "reason": reason} for source in scores for row, reason in source.skipped
+        ],
     }
 
 
 def _source(source: Source) -> dict[str, Any]:
     return {
-        "name": source.name, **_part(source), "skipped": len(source.skipped),
+        "name": source.name,
+        **_part(source),
+        "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
-        "stated": _part(source.stated), "assumed": _part(source.assumed),
+        "stated": _part(source.stated),
+        "assumed": _part(source.assumed),
     }
 
 
@@ -146,28 +176,56 @@ def _part(part: Source | Scored) -> dict[str, Any]:
     memory = _figures(part.memory)
     if memory and part.memory:
         memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}
-    return {"rows": len(part.rows), "time": _figures(part.time), "layer": _figures(part.layer), "memory": memory,
-            "oom": _oom(part.oom)}
+    return {
+        "rows": len(part.rows),
+        "time": _figures(part.time),
+        "layer": _figures(part.layer),
+        "memory": memory,
+        "oom": _oom(part.oom),
+    }
 
 
 def _figures(error: Error | None) -> dict[str, Any] | None:
     if error is None:
         return None
-    return {"n": error.n, "mape": tidy(error.mape), "bias": tidy(error.bias), "max": tidy(abs(error.worst)),
-            "max_id": error.worst_id, "within_10": tidy(error.within_10), "within_20": tidy(error.within_20)}
+    return {
+        "n": error.n,
+        "mape": tidy(error.mape),
+        "bias": tidy(error.bias),
+        "max": tidy(abs(error.worst)),
+        "max_id": error.worst_id,
+        "within_10": tidy(error.within_10),
+        "within_20": tidy(error.within_20),
+    }
 
 
 def _oom(oom: Oom | None) -> dict[str, Any] | None:
     if oom is None:
         return None
-    return {"n": oom.ran_out + oom.ran, "ran_out": oom.ran_out, "found": oom.found, "recall": _maybe(oom.recall),
-            "ran": oom.ran, "false_oom": oom.alarms, "false_oom_rate": _maybe(oom.false_rate)}
+    return {
+        "n": oom.ran_out + oom.ran,
+        "ran_out": oom.ran_out,
+        "found": oom.found,
+        "recall": _maybe(oom.recall),
+        "ran": oom.ran,
+        "false_oom": oom.alarms,
+        "false_oom_rate": _maybe(oom.false_rate),
+    }
 
 
 def _sweep(sweep: Sweep) -> dict[str, Any]:
-    return {"name": sweep.name, "n": sweep.n, "timed": sweep.timed, "kendall_tau": tidy(sweep.tau),
-            "regret": _maybe(sweep.regret), "pick": sweep.pick, "pick_ran_out": sweep.pick_ran_out, "best": sweep.best,
-            "mape": tidy(sweep.mape), "median_mape": tidy(sweep.baseline)}
+    return {
+        "name": sweep.name,
+        "n": sweep.n,
+        "timed": sweep.timed,
+        "kendall_tau": tidy(sweep.tau),
+        "regret": _maybe(sweep.regret),
+        "pick": sweep.pick,
+        "pick_ran_out": sweep.pick_ran_out,
+        "best": sweep.best,
+        "mape": tidy(sweep.mape),
+        "median_mape": tidy(sweep.baseline),
+    }
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
@@ -176,16 +234,22 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
     stated = [name for name in ("layer_forward", "layer_backward") if getattr(m, f"{name}_ms") is not None]
     layers = {f"{name}_s": pair for name, pair in zip(stated, item.layers, strict=True)}
     return {
-        "id": item.row.id, "source": source, "sweep": item.row.sweep, "assumed": list(item.case.assumed),
+        "id": item.row.id,
+        "source": source,
+        "sweep": item.row.sweep,
+        "assumed": list(item.case.assumed),
         "predicted": {
             "step_s": predicted.step_s,
             "memory_bytes": tidy(item.memory[0]) if item.memory else predicted.peak_bytes,
-            "device_bytes": predicted.device_bytes, "oom": item.oom,
+            "device_bytes": predicted.device_bytes,
+            "oom": item.oom,
             **{name: tidy(pair[0]) for name, pair in layers.items()},
         },
         "measured": {
-            "step_s": tidy(item.time[1]) if item.time else None, "step_from": item.time_from,
-            "memory_bytes": tidy(item.memory[1]) if item.memory else None, "oom": bool(m.oom),
+            "step_s": tidy(item.time[1]) if item.time else None,
+            "step_from": item.time_from,
+            "memory_bytes": tidy(item.memory[1]) if item.memory else None,
+            "oom": bool(m.oom),
             **{name: tidy(pair[1]) for name, pair in layers.items()},
         },
         "error": {"time": _off(item.time), "memory": _off(item.memory)},

@@ -14,8 +14,24 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".svg", ".pdf")
 # Colours that the colour-blind tell apart: Okabe and Ito's ("Color Universal Design") without the faint yellow, then
 # the dark and the muted of Paul Tol's ("Colour Schemes", 2021). Neighbours differ in their marker as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#332288", "#882255",
-            "#999933", "#44AA99", "#AA4499", "#994F00", "#CC6677", "#117733", "#777777")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#000000",
+    "#332288",
+    "#882255",
+    "#999933",
+    "#44AA99",
+    "#AA4499",
+    "#994F00",
+    "#CC6677",
+    "#117733",
+    "#777777",
+)
 MARKERS = "os^DvXP<>ph*d"
 _BAND = 0.1
 
@@ -57,20 +73,35 @@ def plot(scores: Sequence[Source], path: Path) -> None:
     values = [value for _, pairs in drawn for pair in pairs for value in pair]
     low, high = min(values) / 1.5, max(values) * 1.5
     ends = (low, high)
-    axes.fill_between(ends, [(1 - _BAND) * end for end in ends], [(1 + _BAND) * end for end in ends], color="0.92",
-                      zorder=0)
+    axes.fill_between(
+        ends, [(1 - _BAND) * end for end in ends], [(1 + _BAND) * end for end in ends], color="0.92", zorder=0
+    )
     for factor, style in ((1 - _BAND, "--"), (1.0, "-"), (1 + _BAND, "--")):
         label = "as measured" if factor == 1 else "±10 %" if factor > 1 else None
         axes.plot(ends, [factor * end for end in ends], style, color="0.4", linewidth=0.9, zorder=1, label=label)
     most = max(len(pairs) for _, pairs in drawn)
     for index, (name, pairs) in sorted(enumerate(drawn), key=lambda item: -len(item[1][1])):
         error = sum(abs(predicted / measured - 1) for measured, predicted in pairs) / len(pairs)
-        axes.scatter(*zip(*pairs, strict=True), s=26, marker=MARKERS[index % len(MARKERS)],
-                     color=COLOURS[index % len(COLOURS)], alpha=0.55 if len(pairs) > most / 3 else 0.85,
-                     linewidths=0.4, edgecolors="white", zorder=2,
-                     label=f"{name}: {len(pairs)} rows, {100 * error:.1f} %")
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal", xlabel="measured seconds of a step",
-             ylabel="predicted seconds of a step")
+        axes.scatter(
+            *zip(*pairs, strict=True),
+            s=26,
+            marker=MARKERS[index % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            alpha=0.55 if len(pairs) > most / 3 else 0.85,
+            linewidths=0.4,
+            edgecolors="white",
+            zorder=2,
+            label=f"{name}: {len(pairs)} rows, {100 * error:.1f} %",
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        aspect="equal",
+        xlabel="measured seconds of a step",
+        ylabel="predicted seconds of a step",
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))

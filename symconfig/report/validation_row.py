@@ -17,9 +17,13 @@ WIDTH = 100
 _INDENT = 13
 _STAGES = 10  # a longer pipeline is shown by its ends and its fullest stage
 _FROM = {
-    "step_s": "", "tokens_per_s_per_gpu": "from its tokens/s per GPU", "tokens_per_s": "from its tokens/s",
-    "samples_per_s_per_gpu": "from its samples/s per GPU", "tflops_per_gpu": "from its model TFLOP/s, as it counts",
-    "mfu": "from its MFU, as it counts", "hardware_tflops_per_gpu": "from its hardware TFLOP/s, as it counts",
+    "step_s": "",
+    "tokens_per_s_per_gpu": "from its tokens/s per GPU",
+    "tokens_per_s": "from its tokens/s",
+    "samples_per_s_per_gpu": "from its samples/s per GPU",
+    "tflops_per_gpu": "from its model TFLOP/s, as it counts",
+    "mfu": "from its MFU, as it counts",
+    "hardware_tflops_per_gpu": "from its hardware TFLOP/s, as it counts",
     "stage_forward_ms": "one GPU's own work, without a network",
     "hfu": "from its hardware utilisation, as it counts",
 }
@@ -92,10 +96,23 @@ def _time(found: Breakdown) -> Grid:
 def _work(found: Breakdown) -> Grid:
     """Those of at least a thousandth of the step."""
     step = found.item.prediction.predicted.step_s
-    rows = tuple((each.name, seconds(each.forward_s), seconds(each.backward_s), seconds(each.hidden_s),
-                  percent(each.total_s / step)) for each in found.work if each.total_s + each.hidden_s > 1e-3 * step)
-    return Grid(("work of the blocks", "forward s", "backward s", "hidden s", "of the step"), rows, left=(0,),
-                title="The same by kind of work: mean over the stages, without bubble and what runs again")
+    rows = tuple(
+        (
+            each.name,
+            seconds(each.forward_s),
+            seconds(each.backward_s),
+            seconds(each.hidden_s),
+            percent(each.total_s / step),
+        )
+        for each in found.work
+        if each.total_s + each.hidden_s > 1e-3 * step
+    )
+    return Grid(
+        ("work of the blocks", "forward s", "backward s", "hidden s", "of the step"),
+        rows,
+        left=(0,),
+        title="The same by kind of work: mean over the stages, without bubble and what runs again",
+    )
 
 
 def _needed(part: Part) -> str:
@@ -109,8 +126,10 @@ def _signed(pair: tuple[float, float]) -> str:
 def _layers(found: Breakdown) -> Grid:
     m = found.item.row.measured
     names = [name for name, ms in (("forward", m.layer_forward_ms), ("backward", m.layer_backward_ms)) if ms]
-    rows = tuple((name, f"{1e3 * pair[0]:.3f}", f"{1e3 * pair[1]:.3f}", _signed(pair))
-                 for name, pair in zip(names, found.item.layers, strict=True))
+    rows = tuple(
+        (name, f"{1e3 * pair[0]:.3f}", f"{1e3 * pair[1]:.3f}", _signed(pair))
+        for name, pair in zip(names, found.item.layers, strict=True)
+    )
     return Grid(("one layer", "predicted ms", "measured ms", "error"), rows)
 
 
@@ -134,15 +153,22 @@ def _sum(what: str, unit: str, rows: Sequence[tuple[str, ...]], measured: bool, 
 def _stages(found: Breakdown) -> Grid:
     names = [name for name, _ in found.stages[0].parts if any(dict(stage.parts)[name] for stage in found.stages)]
     rows = tuple(
-        (str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
-         *(gib(dict(stage.parts)[name]) for name in names), gib(stage.peak))
-        for stage in found.stages)
+        (
+            str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
+            *(gib(dict(stage.parts)[name]) for name in names),
+            gib(stage.peak),
+        )
+        for stage in found.stages
+    )
     if len(rows) > _STAGES:
         fullest = max(range(len(rows)), key=lambda index: found.stages[index].peak)
         shown = sorted({*range(_STAGES - 3), fullest, len(rows) - 2, len(rows) - 1})
         left = tuple("" for _ in (*names, "allocated"))
-        rows = tuple(line for before, index in zip([-1, *shown], shown, strict=False)
-                     for line in ((("…", *left),) if index > before + 1 else ()) + (rows[index],))
+        rows = tuple(
+            line
+            for before, index in zip([-1, *shown], shown, strict=False)
+            for line in ((("…", *left),) if index > before + 1 else ()) + (rows[index],)
+        )
     return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
 
 
@@ -159,22 +185,45 @@ def to_dict(found: Breakdown) -> dict[str, Any]:
     """The row as plain data."""
     item = found.item
     return {
-        "schema": "symconfig.validate.row/1", "id": item.row.id, "source": found.source,
+        "schema": "symconfig.validate.row/1",
+        "id": item.row.id,
+        "source": found.source,
         "stated": {name: dict(values) for name, values in found.stated},
         "assumed": [{"name": name, "value": value} for name, value in item.case.taken],
         "documented": [{"name": name, "value": value} for name, value in item.case.documented],
         "reason": item.case.reason if item.case.taken or item.case.documented else None,
-        "time": {"predicted_s": tidy(sum(part.value for part in found.time)),
-                 "measured_s": tidy(item.time[1]) if item.time else None, "measured_from": item.time_from,
-                 "parts": [_part(part, "seconds") for part in found.time],
-                 "work": [{"name": each.name, "forward_s": tidy(each.forward_s), "backward_s": tidy(each.backward_s),
-                           "hidden_s": tidy(each.hidden_s)} for each in found.work]},
-        "memory": {"figure": found.figure, "predicted_bytes": tidy(sum(part.value for part in found.memory)),
-                   "measured_bytes": tidy(item.memory[1]) if item.memory else None,
-                   "parts": [_part(part, "bytes") for part in found.memory]},
-        "stages": [{"first": stage.first, "last": stage.last, "peak_bytes": tidy(stage.peak),
-                    "parts": {name: tidy(value) for name, value in stage.parts}} for stage in found.stages],
-        "device_bytes": item.prediction.predicted.device_bytes, "predicted_oom": item.oom,
+        "time": {
+            "predicted_s": tidy(sum(part.value for part in found.time)),
+            "measured_s": tidy(item.time[1]) if item.time else None,
+            "measured_from": item.time_from,
+            "parts": [_part(part, "seconds") for part in found.time],
+            "work": [
+                {
+                    "name": each.name,
+                    "forward_s": tidy(each.forward_s),
+                    "backward_s": tidy(each.backward_s),
+                    "hidden_s": tidy(each.hidden_s),
+                }
+                for each in found.work
+            ],
+        },
+        "memory": {
+            "figure": found.figure,
+            "predicted_bytes": tidy(sum(part.value for part in found.memory)),
+            "measured_bytes": tidy(item.memory[1]) if item.memory else None,
+            "parts": [_part(part, "bytes") for part in found.memory],
+        },
+        "stages": [
+            {
+                "first": stage.first,
+                "last": stage.last,
+                "peak_bytes": tidy(stage.peak),
+                "parts": {name: tidy(value) for name, value in stage.parts},
+            }
+            for stage in found.stages
+        ],
+        "device_bytes": item.prediction.predicted.device_bytes,
+        "predicted_oom": item.oom,
         "measured_oom": bool(item.row.measured.oom),
     }
 

@@ -13,9 +13,18 @@ MEANING: tuple[Rule[DeepSpeedFacts], ...] = (*deepspeed_batch.RULES, *deepspeed_
 RULES: tuple[Rule[DeepSpeedFacts], ...] = (*KEYS, *MEANING)
 # Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
 # it sums, shards and overlaps gradients.
-IN_PLACE_OF: frozenset[str] = frozenset({
-    "batch-not-said", "single-precision", "optimizer-not-sharded", "gradients-not-overlapped", "weights-not-overlapped",
-    "gather-overlap-without-sharding", "gradients-not-accumulated-in-place", "offloaded-optimizer-alone"})
+IN_PLACE_OF: frozenset[str] = frozenset(
+    {
+        "batch-not-said",
+        "single-precision",
+        "optimizer-not-sharded",
+        "gradients-not-overlapped",
+        "weights-not-overlapped",
+        "gather-overlap-without-sharding",
+        "gradients-not-accumulated-in-place",
+        "offloaded-optimizer-alone",
+    }
+)
 
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:

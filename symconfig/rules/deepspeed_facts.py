@@ -44,8 +44,15 @@ class DeepSpeedFacts:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.settings)
         alone = reading.format == "deepspeed"
-        return cls.of_tree(reading.deepspeed, uses_trainer(arguments), arguments, gpus, model,
-                           None if alone else reading.environment, tuple(word.text for word in reading.launcher))
+        return cls.of_tree(
+            reading.deepspeed,
+            uses_trainer(arguments),
+            arguments,
+            gpus,
+            model,
+            None if alone else reading.environment,
+            tuple(word.text for word in reading.launcher),
+        )
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
@@ -53,9 +60,16 @@ class DeepSpeedFacts:
         return cls.of_tree(Tree(Text(file, b""), config, {}, "json"), trainer, Arguments(), gpus)
 
     @classmethod
-    def of_tree(cls, tree: Tree, trainer: bool, arguments: Arguments, gpus: int | None = None,
-                model: ModelDescriptor | None = None, environment: Mapping[str, Word] | None = None,
-                launcher: tuple[str, ...] = ()) -> Self:
+    def of_tree(
+        cls,
+        tree: Tree,
+        trainer: bool,
+        arguments: Arguments,
+        gpus: int | None = None,
+        model: ModelDescriptor | None = None,
+        environment: Mapping[str, Word] | None = None,
+        launcher: tuple[str, ...] = (),
+    ) -> Self:
         config = filled(tree.data, arguments, model.hidden_size if model else None) if trainer else tree.data
         return cls(tree, config, trainer, arguments, gpus, model, environment, launcher)
 
@@ -124,7 +138,15 @@ class DeepSpeedFacts:
         """Whether zero_optimization has offload_optimizer or offload_param on."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
-    def problem(self, path: KeyPath, what: str, *, got: str | None = None, need: str | None = None,
-                hint: str | None = None, of_key: bool = False) -> Problem:
+    def problem(
+        self,
+        path: KeyPath,
+        what: str,
+        *,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+        of_key: bool = False,
+    ) -> Problem:
         """A Problem about this path of the JSON, where it stands."""
         return self.tree.problem(path, what, got=got, need=need, hint=hint, of_key=of_key)

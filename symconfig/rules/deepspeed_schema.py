@@ -23,9 +23,20 @@ ALIKE = 0.85
 # the right one; name: it is not looked at before the optimizer or the schedule is made.
 Kind = Literal["removed", "unknown", "ignored", "deprecated", "type", "loose", "choice", "name"]
 # Whole numbers by meaning, for which the source gives no type.
-_INTEGERS = frozenset(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-                       "steps_per_print", "sequence_parallel_size", "data_parallel_size", "autotp_size", "autoep_size",
-                       "expert_tensor_parallel_size", "number_checkpoints"))
+_INTEGERS = frozenset(
+    (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "steps_per_print",
+        "sequence_parallel_size",
+        "data_parallel_size",
+        "autotp_size",
+        "autoep_size",
+        "expert_tensor_parallel_size",
+        "number_checkpoints",
+    )
+)
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
@@ -116,8 +127,9 @@ def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mi
     choices = [*map(str, node["enum"]), *node.get("enum_any_case", ())]
     taken = strict and (str(value) in choices or (isinstance(value, bool) and int(value) in node["enum"]))
     kind: Kind = "loose" if taken else "choice" if strict else "name"
-    yield Mismatch(kind, place, "is not one of the choices", shorten(repr(value)), ", ".join(choices),
-                   nearest(str(value), choices))
+    yield Mismatch(
+        kind, place, "is not one of the choices", shorten(repr(value)), ", ".join(choices), nearest(str(value), choices)
+    )
 
 
 def _taken_for(value: Any, kind: str, strict: bool) -> bool:
@@ -128,8 +140,10 @@ def _taken_for(value: Any, kind: str, strict: bool) -> bool:
         if isinstance(value, bool):
             return True
         return strict and isinstance(value, str) and _reads(value, int if kind == "integer" else float)
-    return kind == "boolean" and ((isinstance(value, int) and value in (0, 1)) or (
-        strict and isinstance(value, str) and value.lower() in _BOOLEAN_WORDS))
+    return kind == "boolean" and (
+        (isinstance(value, int) and value in (0, 1))
+        or (strict and isinstance(value, str) and value.lower() in _BOOLEAN_WORDS)
+    )
 
 
 def _reads(text: str, kind: type[int] | type[float]) -> bool:

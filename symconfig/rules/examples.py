@@ -21,9 +21,11 @@ FILE = "launch.sh"
 PROGRAM = "pretrain_gpt.py"
 GPUS_PER_NODE, ARCHITECTURE = 8, "hopper"
 # A dense model on eight replicas that breaks no rule. Examples with a --hidden-size and layers of their own are whole.
-BASE = ("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
-        "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
-        "--overlap-param-gather")
+BASE = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather"
+)
 INSTEAD = {"--bf16": "--fp16"}
 JSON = "ds.json"
 # Of DeepSpeed's rules, those that compare with a model.
@@ -38,8 +40,11 @@ def words(rule: Rule[MegatronFacts]) -> list[str]:
     if {"--hidden-size", "--num-layers"} <= set(own):
         return own
     named = {setting.name for setting in settings(own, FILE)}
-    kept = (setting for setting in settings(shlex.split(BASE), FILE)
-            if setting.name not in named and INSTEAD.get(setting.name) not in named)
+    kept = (
+        setting
+        for setting in settings(shlex.split(BASE), FILE)
+        if setting.name not in named and INSTEAD.get(setting.name) not in named
+    )
     return [word for each in kept for word in (each.name, *(value.text for value in each.values))] + own
 
 
@@ -57,9 +62,14 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
     if environment is None:
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if _queued(given) else {}
     return MegatronFacts(
-        Namespace(given, flags(version(rule))), version_given=rule.name not in VERSION_OPEN, world_size=rule.gpus,
-        gpus_per_node=GPUS_PER_NODE, architecture=rule.architecture or ARCHITECTURE,
-        environment={name: as_word(value, place) for name, value in environment.items()}, program=PROGRAM)
+        Namespace(given, flags(version(rule))),
+        version_given=rule.name not in VERSION_OPEN,
+        world_size=rule.gpus,
+        gpus_per_node=GPUS_PER_NODE,
+        architecture=rule.architecture or ARCHITECTURE,
+        environment={name: as_word(value, place) for name, value in environment.items()},
+        program=PROGRAM,
+    )
 
 
 def _queued(given: Sequence[Setting]) -> bool:

@@ -60,8 +60,12 @@ class MegatronFacts:
     def released(self) -> bool:
         """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
         of an older release's own."""
-        return not self.fork and (self.version_given or not any(
-            setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown))
+        return not self.fork and (
+            self.version_given
+            or not any(
+                setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown
+            )
+        )
 
     @property
     def misspelt(self) -> set[str]:
@@ -194,8 +198,15 @@ class MegatronFacts:
         return word.text
 
     def problem(
-        self, what: str, dest: str, *related: str, field: str | None = None, got: object = None,
-        need: str | None = None, hint: str | None = None, value: Value = True,
+        self,
+        what: str,
+        dest: str,
+        *related: str,
+        field: str | None = None,
+        got: object = None,
+        need: str | None = None,
+        hint: str | None = None,
+        value: Value = True,
     ) -> Problem:
         """About the option of a destination, at its place; where it is absent, at the place of the first of `related`
         that is there. value: of a switch, which way the absent option would set it. field: in place of its name."""
@@ -210,18 +221,34 @@ class MegatronFacts:
         except KeyError:
             return "--" + dest.replace("_", "-")
 
-    def about(self, name: str, what: str, *related: str, got: str | None = None, need: str | None = None,
-              hint: str | None = None) -> Problem:
+    def about(
+        self,
+        name: str,
+        what: str,
+        *related: str,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+    ) -> Problem:
         """About a variable of the environment, where it is set; else at the place of the first of `related`."""
         word = (self.environment or {}).get(name)
         place = word.place if word is not None else self.names.place(*related)
         return self._at(place, what, name, got, need, hint)
 
-    def _at(self, place: Place | None, what: str, field: str, got: str | None, need: str | None,
-            hint: str | None) -> Problem:
+    def _at(
+        self, place: Place | None, what: str, field: str, got: str | None, need: str | None, hint: str | None
+    ) -> Problem:
         """At a place; without one, of the file of the options."""
         if place is None:
             place = next((setting.place for setting in self.names.settings), None)
             return Problem(what, file=place.file if place else None, field=field, got=got, need=need, hint=hint)
-        return Problem(what, file=place.file, line=place.line or None, column=place.column or None, field=field,
-                       got=got, need=need, hint=hint)
+        return Problem(
+            what,
+            file=place.file,
+            line=place.line or None,
+            column=place.column or None,
+            field=field,
+            got=got,
+            need=need,
+            hint=hint,
+        )

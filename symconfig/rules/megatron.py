@@ -28,9 +28,25 @@ from symconfig.rules import (
 from symconfig.rules.facts import MegatronFacts, NotKnown
 from symconfig.rules.rule import Finding, Rule
 
-FILES = (megatron_options, megatron_grid, megatron_layers, megatron_sizes, megatron_attention, megatron_experts,
-         megatron_router, megatron_kernels, megatron_switches, megatron_precision, megatron_sharding, megatron_training,
-         megatron_checkpoints, megatron_recompute, megatron_speed, machine, environment)
+FILES = (
+    megatron_options,
+    megatron_grid,
+    megatron_layers,
+    megatron_sizes,
+    megatron_attention,
+    megatron_experts,
+    megatron_router,
+    megatron_kernels,
+    megatron_switches,
+    megatron_precision,
+    megatron_sharding,
+    megatron_training,
+    megatron_checkpoints,
+    megatron_recompute,
+    megatron_speed,
+    machine,
+    environment,
+)
 RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
 # What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
 MEANING = tuple(rule for rule in RULES if rule not in megatron_options.MEGATRON.entered)
@@ -42,8 +58,12 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES)
     A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings.
     """
     released = facts.released
-    found = [Finding(rule.name, rule.severity if released or rule.severity != "error" else "warning", problem)
-             for rule in rules if applies(rule, facts.version) for problem in broken(rule, facts)]
+    found = [
+        Finding(rule.name, rule.severity if released or rule.severity != "error" else "warning", problem)
+        for rule in rules
+        if applies(rule, facts.version)
+        for problem in broken(rule, facts)
+    ]
     return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
 
 

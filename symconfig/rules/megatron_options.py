@@ -30,11 +30,14 @@ def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
 
 
 @MEGATRON.rule(
-    "unknown-option", "error", "Megatron-LM has no such option",
+    "unknown-option",
+    "error",
+    "Megatron-LM has no such option",
     "argparse stops at the first option that it does not know; abbreviations are off (arguments.py, parse_args). "
     "Without --megatron-version it is an error only where every unknown option is spelled nearly like one that there "
     "is.",
-    "--tensor-parallel-size 4")
+    "--tensor-parallel-size 4",
+)
 def _unknown(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.own_program and facts.released:
         for setting in facts.names.unknown:
@@ -42,9 +45,12 @@ def _unknown(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "option-of-a-fork", "warning", "No release of Megatron-LM has this option",
+    "option-of-a-fork",
+    "warning",
+    "No release of Megatron-LM has this option",
     "It is a fork's or an older release's: what it does is not in the prediction.",
-    "--use-fused-rmsnorm")
+    "--use-fused-rmsnorm",
+)
 def _fork(facts: MegatronFacts) -> Iterator[Problem]:
     if not (facts.own_program and facts.released):
         for setting in facts.names.unknown:
@@ -52,9 +58,12 @@ def _fork(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "option-of-another-version", "error", "This version of Megatron-LM does not have the option",
+    "option-of-another-version",
+    "error",
+    "This version of Megatron-LM does not have the option",
     "argparse stops at the first option that it does not know. The tables are the parser's own, of each release.",
-    "--use-custom-fsdp")
+    "--use-custom-fsdp",
+)
 def _version(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.version_given:
         for setting in facts.names.foreign:
@@ -62,9 +71,12 @@ def _version(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "options-of-several-versions", "warning", "No one release of Megatron-LM has all these options",
+    "options-of-several-versions",
+    "warning",
+    "No one release of Megatron-LM has all these options",
     "Read as the release that has most of them; which one is used is not known.",
-    "--s3-cache-path cache --eval-micro-batch-size 1")
+    "--s3-cache-path cache --eval-micro-batch-size 1",
+)
 def _mixed(facts: MegatronFacts) -> Iterator[Problem]:
     if not facts.version_given:
         for setting in facts.names.foreign:
@@ -79,9 +91,12 @@ def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
 
 
 @MEGATRON.rule(
-    "refused-option", "error", "An option that the parser takes and Megatron-LM then refuses",
+    "refused-option",
+    "error",
+    "An option that the parser takes and Megatron-LM then refuses",
     "It is kept so that old scripts are told (arguments.py, validate_args).",
-    "--checkpoint-activations")
+    "--checkpoint-activations",
+)
 def _refused(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
         if old.state == "refused":
@@ -89,9 +104,12 @@ def _refused(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "idle-option", "warning", "An option that no longer does anything",
+    "idle-option",
+    "warning",
+    "An option that no longer does anything",
     "It is kept for old scripts; what it stood for is the default, or is said otherwise (arguments.py).",
-    "--use-dist-ckpt")
+    "--use-dist-ckpt",
+)
 def _idle(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
         if old.state == "idle":
@@ -99,31 +117,47 @@ def _idle(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "old-option", "note", "An old name of an option",
+    "old-option",
+    "note",
+    "An old name of an option",
     "It still means what it meant, and a later release drops it (arguments.py).",
-    "--use-rotary-position-embeddings")
+    "--use-rotary-position-embeddings",
+)
 def _renamed(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
-        gone = next((version for version in versions()[versions().index(facts.version):]
-                     if not flags(version).known(setting.name)), None)
+        gone = next(
+            (
+                version
+                for version in versions()[versions().index(facts.version) :]
+                if not flags(version).known(setting.name)
+            ),
+            None,
+        )
         if old.state == "old" or (old.state == "gone" and gone):
             until = f"; {gone} does not have it" if gone else ""
             yield facts.names.problem(setting, f"is an old name: {old.why}{until}", hint=old.today)
 
 
 @MEGATRON.rule(
-    "repeated-option", "warning", "An option is given more than once",
+    "repeated-option",
+    "warning",
+    "An option is given more than once",
     "argparse lets the last one win without a word.",
-    "--seq-length 4096 --max-position-embeddings 4096 --seq-length 2048")
+    "--seq-length 4096 --max-position-embeddings 4096 --seq-length 2048",
+)
 def _repeated(facts: MegatronFacts) -> Iterator[Problem]:
     for setting in facts.names.repeated:
         yield facts.names.problem(setting, "is given more than once, and the last one wins in silence", need="it once")
 
 
 @MEGATRON.rule(
-    "both-ways", "warning", "A switch is set both ways",
+    "both-ways",
+    "warning",
+    "A switch is set both ways",
     "Both options write the same value; the last one wins without a word.",
-    "--inference-wandb-logging --no-inference-wandb-logging", since="core_v0.16.1")
+    "--inference-wandb-logging --no-inference-wandb-logging",
+    since="core_v0.16.1",
+)
 def _both(facts: MegatronFacts) -> Iterator[Problem]:
     first: dict[str, tuple[Setting, Value]] = {}
     for setting in facts.names.settings:
@@ -137,8 +171,11 @@ def _both(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "refused-value", "error", "A value that the parser refuses",
+    "refused-value",
+    "error",
+    "A value that the parser refuses",
     "Options have types and choices; argparse stops at the first value that is none of them.",
-    "--micro-batch-size 1.5")
+    "--micro-batch-size 1.5",
+)
 def _values(facts: MegatronFacts) -> Iterator[Problem]:
     yield from (problem for problem in facts.names.problems if problem.need is not None)

@@ -48,15 +48,27 @@ class Rules(Generic[Facts]):
     entered: list[Rule[Facts]] = field(default_factory=list)
 
     def rule(
-        self, name: str, severity: Severity, title: str, why: str, example: str, *, gpus: int = 8,
-        since: str | None = None, until: str | None = None, environment: Mapping[str, str] | None = None,
+        self,
+        name: str,
+        severity: Severity,
+        title: str,
+        why: str,
+        example: str,
+        *,
+        gpus: int = 8,
+        since: str | None = None,
+        until: str | None = None,
+        environment: Mapping[str, str] | None = None,
         architecture: str | None = None,
     ) -> Callable[[Check[Facts]], Check[Facts]]:
         """Enter the function below as the check of a rule."""
+
         def enter(check: Check[Facts]) -> Check[Facts]:
-            self.entered.append(Rule(name, severity, title, why, example, check, gpus, since, until, environment,
-                                     architecture))
+            self.entered.append(
+                Rule(name, severity, title, why, example, check, gpus, since, until, environment, architecture)
+            )
             return check
+
         return enter
 
 

@@ -25,28 +25,37 @@ OLD: Mapping[str, Old] = {
     "--batch-size": Old("refused", "--micro-batch-size", "validate_args asserts that it is absent"),
     "--model-parallel-size": Old("refused", "--tensor-model-parallel-size", "validate_args asserts that it is absent"),
     "--warmup": Old("refused", "--lr-warmup-fraction", "validate_args asserts that it is absent"),
-    "--checkpoint-activations": Old("refused", "--recompute-granularity full --recompute-method uniform "
-                                    "--recompute-num-layers 1", "validate_args prints a line and exits"),
-    "--no-position-embedding": Old("old", "--position-embedding-type rope or none",
-                                   "without rotary embeddings validate_args raises"),
+    "--checkpoint-activations": Old(
+        "refused",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "validate_args prints a line and exits",
+    ),
+    "--no-position-embedding": Old(
+        "old", "--position-embedding-type rope or none", "without rotary embeddings validate_args raises"
+    ),
     "--use-rotary-position-embeddings": Old("old", "--position-embedding-type rope", "means the same"),
     "--use-mcore-models": Old("idle", None, "Megatron-LM builds megatron-core's models anyway"),
     "--use-dist-ckpt": Old("idle", "--ckpt-format torch_dist", "it has no effect"),
     "--dist-ckpt-format": Old("idle", "--ckpt-format", "it has no effect"),
     "--ckpt-fully-parallel-save": Old("idle", None, "it is the default"),
     "--fp8-interval": Old("idle", None, "it is ignored"),
-    "--moe-layer-recompute": Old("old", "--recompute-granularity selective --recompute-modules moe",
-                                 "TransformerConfig turns it into that, and refuses it beside full recompute"),
+    "--moe-layer-recompute": Old(
+        "old",
+        "--recompute-granularity selective --recompute-modules moe",
+        "TransformerConfig turns it into that, and refuses it beside full recompute",
+    ),
     "--enable-cuda-graph": Old("old", "--cuda-graph-impl local", "validate_args turns it into that"),
     "--external-cuda-graph": Old("old", "--cuda-graph-impl transformer_engine", "validate_args turns it into that"),
     "--cuda-graph-scope": Old("old", "--cuda-graph-modules", "validate_args turns it into that"),
     "--hybrid-override-pattern": Old("old", "--hybrid-layer-pattern", "validate_args turns it into that"),
     "--no-weight-decay-cond-type": Old("old", "--apply-wd-to-qk-layernorm", "validate_args turns it into that"),
-    "--rampup-batch-size": Old("old", "--step-batch-size-schedule",
-                               "num_microbatches_calculator.py announces its removal"),
+    "--rampup-batch-size": Old(
+        "old", "--step-batch-size-schedule", "num_microbatches_calculator.py announces its removal"
+    ),
     "--use-custom-fsdp": Old("gone", "--use-megatron-fsdp", "renamed in core_v0.14"),
-    "--keep-fp8-transpose-cache-when-using-custom-fsdp": Old("gone", "--keep-fp8-transpose-cache",
-                                                             "renamed in core_v0.14"),
+    "--keep-fp8-transpose-cache-when-using-custom-fsdp": Old(
+        "gone", "--keep-fp8-transpose-cache", "renamed in core_v0.14"
+    ),
     "--use-legacy-models": Old("gone", None, "the models before megatron-core left in core_v0.18"),
     "--moe-use-legacy-grouped-gemm": Old("gone", "--moe-grouped-gemm", "left in core_v0.17"),
     "--moe-extended-tp": Old("gone", "--expert-tensor-parallel-size", "left in core_v0.17"),

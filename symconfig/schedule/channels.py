@@ -71,8 +71,7 @@ class Channels:
         if reduce is not None and self._times.reduces is not Start.APART:
             seconds = by_chunk(reduce)
             cuts += [
-                (n + 1, self._reducing(stage, chunk, n, float(seconds[chunk])))
-                for n, stage, chunk in self._launches()
+                (n + 1, self._reducing(stage, chunk, n, float(seconds[chunk]))) for n, stage, chunk in self._launches()
             ]
         cuts.sort(key=lambda cut: cut[0])
         at = 0

@@ -64,9 +64,7 @@ def limit(shape: Shape) -> str | None:
     return None
 
 
-INTERLEAVED = Schedule(
-    "interleaved", "interleaved 1F1B", "arXiv 2104.04473, figure 4", order, limit, ("megatron",)
-)
+INTERLEAVED = Schedule("interleaved", "interleaved 1F1B", "arXiv 2104.04473, figure 4", order, limit, ("megatron",))
 PAIRED_INTERLEAVED = Schedule(
     "interleaved-paired",
     "interleaved 1F1B, experts' all-to-alls beside another microbatch",

@@ -41,10 +41,22 @@ def _accumulates(shape: Shape) -> str | None:
 
 
 PIPEDREAM = Schedule(
-    "pipedream", "PipeDream", "arXiv 1806.03377", stream, one_chunk("PipeDream"),
-    endless=True, versions=_stashed, staleness=_behind,
+    "pipedream",
+    "PipeDream",
+    "arXiv 1806.03377",
+    stream,
+    one_chunk("PipeDream"),
+    endless=True,
+    versions=_stashed,
+    staleness=_behind,
 )
 PIPEDREAM_2BW = Schedule(
-    "pipedream-2bw", "PipeDream-2BW", "arXiv 2006.09503", stream, _accumulates,
-    endless=True, versions=_two, staleness=_one_behind,
+    "pipedream-2bw",
+    "PipeDream-2BW",
+    "arXiv 2006.09503",
+    stream,
+    _accumulates,
+    endless=True,
+    versions=_two,
+    staleness=_one_behind,
 )

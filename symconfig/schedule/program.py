@@ -148,9 +148,7 @@ def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> d
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
-def _made(
-    kind: Ints, mine: Bools, last: dict[tuple[int, int], int]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """A stage's part of `Program.made`."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True

@@ -17,7 +17,16 @@ from symconfig.schedule.zero_bubble import ZB_H1, ZB_V
 SCHEDULES: Mapping[str, Schedule] = {
     schedule.name: schedule
     for schedule in (
-        GPIPE, ONE_F_ONE_B, INTERLEAVED, PAIRED_INTERLEAVED, ZB_H1, ZB_V, CHIMERA, TERAPIPE, DUALPIPE, PIPEDREAM,
+        GPIPE,
+        ONE_F_ONE_B,
+        INTERLEAVED,
+        PAIRED_INTERLEAVED,
+        ZB_H1,
+        ZB_V,
+        CHIMERA,
+        TERAPIPE,
+        DUALPIPE,
+        PIPEDREAM,
         PIPEDREAM_2BW,
     )
 }

@@ -28,7 +28,13 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
     channels = Channels(work, times, own_s)
     ends, clock = _run(work, own_s + busy_s * work.received, times, channels)
     return Timeline(
-        schedule, shape, times, work, np.array(ends), channels.ready, np.maximum(clock, channels.until),
+        schedule,
+        shape,
+        times,
+        work,
+        np.array(ends),
+        channels.ready,
+        np.maximum(clock, channels.until),
         tuple(channels.windows),
     )
 

@@ -208,7 +208,8 @@ class Layout:
         transient = kinds.transient[:, self._rows][..., n].max(axis=1) if self.first else kinds.transient[:, self.r, n]
         stage_counts = self.counts.sum(axis=0)  # [pp, kinds]
         working = [
-            transient[row > 0].max(axis=0, initial=0.0) + kinds.buffers[row > 0][:, n].max(axis=0, initial=0.0)
+            transient[row > 0].max(axis=0, initial=0.0)
+            + kinds.buffers[row > 0][:, n].max(axis=0, initial=0.0)
             + kinds.workspaces[row > 0][:, n].max(axis=0, initial=0.0)
             for row in stage_counts
         ]

@@ -115,7 +115,11 @@ def _table_once(point: _Point) -> Table:
 
 
 def _table(
-    model: ModelDescriptor, scheme: Scheme, where: Lattice, machine: Machine, framework: Framework,
+    model: ModelDescriptor,
+    scheme: Scheme,
+    where: Lattice,
+    machine: Machine,
+    framework: Framework,
     choices: Sequence[Choice],
 ) -> Table:
     of_kind = derived(model, framework.implementation, scheme)

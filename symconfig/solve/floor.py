@@ -112,9 +112,7 @@ def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array
     return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, chosen])
 
 
-def _at_stage(
-    piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp]], below_s: float
-) -> Iterator[Floors]:
+def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp]], below_s: float) -> Iterator[Floors]:
     """Of one ZeRO stage."""
     pp, table = setting.pp, piece.whole()
     least = {vpp: _least_s(piece, pp, vpp, chosen) for vpp, chosen in several.items()}
@@ -146,14 +144,28 @@ def _at_stage(
         place = place[room[place]]
         if not place.size:
             continue
-        found = _floors(piece, replace(setting, vpp=vpp), every[place], where.at(place), kinds.at(place),
-                        even.at(place), rest[:, place], below_s)
+        found = _floors(
+            piece,
+            replace(setting, vpp=vpp),
+            every[place],
+            where.at(place),
+            kinds.at(place),
+            even.at(place),
+            rest[:, place],
+            below_s,
+        )
         if found is not None:
             yield found
 
 
 def _floors(
-    piece: Piece, setting: Setting, places: NDArray[np.intp], points: Points, kinds: Kinds, even: Stages, rest: Array,
+    piece: Piece,
+    setting: Setting,
+    places: NDArray[np.intp],
+    points: Points,
+    kinds: Kinds,
+    even: Stages,
+    rest: Array,
     below_s: float,
 ) -> Floors | None:
     """even: a stage's equal share of the model; rest: [o, n]. None: no candidate is below a step time."""
@@ -177,8 +189,18 @@ def _floors(
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
     hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / setting.vpp)[known]
-    return Floors(piece, setting, places[near], points.at(near), kinds.at(near), between.busy_s[near], rest[:, near],
-                  slowest[:, near], step[..., near], (hope[:, None] + rest)[..., near])
+    return Floors(
+        piece,
+        setting,
+        places[near],
+        points.at(near),
+        kinds.at(near),
+        between.busy_s[near],
+        rest[:, near],
+        slowest[:, near],
+        step[..., near],
+        (hope[:, None] + rest)[..., near],
+    )
 
 
 def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: int) -> Array:
@@ -196,9 +218,7 @@ def _whole_model_s(kinds: Kinds, choices: tuple[Choice, ...], chunks: int) -> Ar
     return np.concatenate((rows, again[None]))
 
 
-def _may_fit(
-    kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: Array, limit_bytes: float
-) -> Bools:
+def _may_fit(kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: Array, limit_bytes: float) -> Bools:
     """[r, o, n]: no layout fits where this is false. fewest, forced: as of `_fewest_held`.
 
     Layers of several kinds are shared out in parts as small as one likes. A stage that keeps them for f microbatches

@@ -10,7 +10,9 @@ from symconfig.solve.refusals import NO_FLASH
 
 
 def habits(
-    backend: str, architecture: str, transformer_impl: TransformerImpl = "transformer_engine",
+    backend: str,
+    architecture: str,
+    transformer_impl: TransformerImpl = "transformer_engine",
     attention: str | None = None,
 ) -> Framework:
     """The framework as it runs on this GPU. attention: the job's kernel; without flash attention, asked for or for want

@@ -33,8 +33,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     what = (
         f"nothing fits in memory: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
         f"{need / GIB:.{digits}f} GiB of {limit / GIB:.{digits}f} GiB usable on a GPU, most of it {largest} "
-        f"({lean.predicted.memory[largest] / GIB:.1f} GiB)"
-        + _stage_over(weighed.leanest, limit)
+        f"({lean.predicted.memory[largest] / GIB:.1f} GiB)" + _stage_over(weighed.leanest, limit)
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu

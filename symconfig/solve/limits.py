@@ -105,10 +105,17 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
     if backend == "deepspeed":
         # p2p stands for none: the scheme of Ulysses keeps the heads a second time, after their exchange.
         return Limits(
-            pipeline=False, layouts=Layouts(any_cut=False), tensor_with_sequence=common.tensor_with_sequence,
-            cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=(), block_recompute=False, activation_offload=False,
+            pipeline=False,
+            layouts=Layouts(any_cut=False),
+            tensor_with_sequence=common.tensor_with_sequence,
+            cp_comms=("p2p", "a2a"),
+            zero=(0, 1, 2, 3),
+            modules=(),
+            block_recompute=False,
+            activation_offload=False,
             refusals=DEEPSPEED if flash else DEEPSPEED + WITHOUT_FLASH,
-            interleaved=(), fsdp_alone=common.fsdp_alone,
+            interleaved=(),
+            fsdp_alone=common.fsdp_alone,
         )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
@@ -119,9 +126,17 @@ def limits(backend: str, version: str, model: ModelDescriptor, architecture: str
     if model.adapter is not None:
         return _with_adapters(number, model, refusals)
     return Limits(
-        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=common.tensor_with_sequence,
-        cp_comms=("p2p", "a2a"), zero=(0, 1, 2, 3), modules=modules, block_recompute=True,
-        activation_offload=number >= (0, 16), refusals=refusals, interleaved=INTERLEAVED, fsdp_alone=common.fsdp_alone,
+        pipeline=True,
+        layouts=_layouts(number, model),
+        tensor_with_sequence=common.tensor_with_sequence,
+        cp_comms=("p2p", "a2a"),
+        zero=(0, 1, 2, 3),
+        modules=modules,
+        block_recompute=True,
+        activation_offload=number >= (0, 16),
+        refusals=refusals,
+        interleaved=INTERLEAVED,
+        fsdp_alone=common.fsdp_alone,
     )
 
 
@@ -133,9 +148,17 @@ def _with_adapters(number: tuple[int, int], model: ModelDescriptor, refusals: tu
         (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in bridge_adapters.refusals(model)
     )
     return Limits(
-        pipeline=True, layouts=_layouts(number, model), tensor_with_sequence=COMMON["megatron"].tensor_with_sequence,
-        cp_comms=("p2p", "a2a"), zero=(0, 1), modules=("core_attn",), block_recompute=True, activation_offload=False,
-        refusals=(*refusals, *never, *MEGATRON_ADAPTERS), interleaved=INTERLEAVED, fsdp_alone=True,
+        pipeline=True,
+        layouts=_layouts(number, model),
+        tensor_with_sequence=COMMON["megatron"].tensor_with_sequence,
+        cp_comms=("p2p", "a2a"),
+        zero=(0, 1),
+        modules=("core_attn",),
+        block_recompute=True,
+        activation_offload=False,
+        refusals=(*refusals, *never, *MEGATRON_ADAPTERS),
+        interleaved=INTERLEAVED,
+        fsdp_alone=True,
     )
 
 

@@ -22,8 +22,10 @@ def stage_memory(found: Found, parts: Detail, line: Timeline) -> tuple[tuple[Arr
     twice, has their states there; one that never flushes keeps old weights. parts: of the same chunks as those that the
     timeline has.
     """
-    bytes_of = {name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
-                for name, part in parts.cost.memory.items()}
+    bytes_of = {
+        name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
+        for name, part in parts.cost.memory.items()
+    }
     working, loss = bytes_of[_WORKING], _at_loss(found, bytes_of[_LOSS])
     states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
     kept, at_rest, weights = _kept(found, parts), _spread(found, states), _spread(found, bytes_of[_WEIGHTS])

@@ -96,9 +96,14 @@ def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refuse
     every = list(dict.fromkeys(choice for _, choices in left for choice in choices))
     known = resolve(of_kind, every)
     shared = [
-        _Shared(asked, machine, scheme, of_kind, choices, {
-            kind: [found[every.index(choice)] for choice in choices] for kind, found in known.items()
-        })
+        _Shared(
+            asked,
+            machine,
+            scheme,
+            of_kind,
+            choices,
+            {kind: [found[every.index(choice)] for choice in choices] for kind, found in known.items()},
+        )
         for asked, choices in left
     ]
     alive = [among(some.request, scheme, grid, refused) for some in shared]
@@ -178,7 +183,6 @@ def recompute_choices(request: Request) -> list[Choice]:
 def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
     name, _, wanted = pinned.partition(":")
     return name == kind and (not wanted or modules == frozenset(wanted.split(",")))
-
 
 
 def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:

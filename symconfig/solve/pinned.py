@@ -20,10 +20,18 @@ _FIELD = "pins.layout"
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """What is wrong with the stages that the job pins."""
     if not limits.pipeline:
-        return [] if pins.layout is None else [
-            Problem("needs a pipeline, which this target has not", field=_FIELD, got=job.backend,
-                    hint="--backend megatron")
-        ]
+        return (
+            []
+            if pins.layout is None
+            else [
+                Problem(
+                    "needs a pipeline, which this target has not",
+                    field=_FIELD,
+                    got=job.backend,
+                    hint="--backend megatron",
+                )
+            ]
+        )
     return [*_counts(model, pins, limits), *_layout(model, job, pins, limits)]
 
 
@@ -36,8 +44,12 @@ def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Prob
     elif vpp > 1 and most_pp < 2:
         yield Problem("is several chunks of one stage", field="pins.vpp", got=str(vpp), need="1, or pp from 2 on")
     elif vpp > 1 and vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)):
-        yield Problem(f"is more chunks of a stage than {layers} layers are for", field="pins.vpp", got=str(vpp),
-                      need=f"up to {most} with pp {max(pp, 2)}")
+        yield Problem(
+            f"is more chunks of a stage than {layers} layers are for",
+            field="pins.vpp",
+            got=str(vpp),
+            need=f"up to {most} with pp {max(pp, 2)}",
+        )
 
 
 def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
@@ -48,17 +60,34 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
     if found:
         return found
     chunks = len(pipeline_layout.expanded(layout))
-    degrees = [pp for pp in divisors(chunks)
-               if pins.allows("pp", pp) and pins.allows("vpp", chunks // pp) and (pp > 1 or chunks == 1)
-               and (job.gpus == "auto" or job.gpus % pp == 0)]
+    degrees = [
+        pp
+        for pp in divisors(chunks)
+        if pins.allows("pp", pp)
+        and pins.allows("vpp", chunks // pp)
+        and (pp > 1 or chunks == 1)
+        and (job.gpus == "auto" or job.gpus % pp == 0)
+    ]
     if not degrees:
         asked = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
-        return [Problem("has a number of chunks that no such stages have", field=_FIELD, got=f"{chunks} chunks",
-                        need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *asked)))]
+        return [
+            Problem(
+                "has a number of chunks that no such stages have",
+                field=_FIELD,
+                got=f"{chunks} chunks",
+                need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *asked)),
+            )
+        ]
     splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]
     if not any(said(split.pp, split.chunks, limits.layouts) for split in splits):
-        return [Problem(f"cannot be said to {job.backend} {job.megatron_version}", field=_FIELD, got=repr(layout),
-                        need=_sayable(limits))]
+        return [
+            Problem(
+                f"cannot be said to {job.backend} {job.megatron_version}",
+                field=_FIELD,
+                got=repr(layout),
+                need=_sayable(limits),
+            )
+        ]
     return []
 
 

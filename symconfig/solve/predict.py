@@ -142,7 +142,18 @@ def of_candidate(candidate: Candidate, framework: Framework) -> Configuration:
     full = o.recompute.granularity == "full"
     given = (o.recompute.num_layers or 0) if full else 0
     return Configuration(
-        p.tp, p.pp, p.dp, b.micro, b.global_, b.seq_length, p.vpp, p.cp, p.ep, p.etp, o.precision, o.sequence_parallel,
+        p.tp,
+        p.pp,
+        p.dp,
+        b.micro,
+        b.global_,
+        b.seq_length,
+        p.vpp,
+        p.cp,
+        p.ep,
+        p.etp,
+        o.precision,
+        o.sequence_parallel,
         o.cp_comm or "p2p",
         WHOLE.modules if full else frozenset(o.recompute.modules),
         given if o.recompute.method == "block" else 0,

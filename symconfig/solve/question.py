@@ -40,8 +40,10 @@ def question(
         setting.pp,
         setting.vpp,
         sequence(request.model),
-        {name: tuple(value - fewer.get(name, 0.0) for value in values)
-         for name, values in each(kinds.seconds[..., 0]).items()},
+        {
+            name: tuple(value - fewer.get(name, 0.0) for value in values)
+            for name, values in each(kinds.seconds[..., 0]).items()
+        },
         each(kinds.kept[..., 0]),
         each(kinds.once[..., 0]),
         dict(zip(kinds.names, kinds.states[:, offload, 0].tolist(), strict=True)),

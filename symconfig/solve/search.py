@@ -77,9 +77,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
             Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
         )
     if job.backend == "megatron" and (reasons := [reason for _, reason in bridge_adapters.refusals(model)]):
-        raise InfeasibleError(
-            [Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons]
-        )
+        raise InfeasibleError([Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons])
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
     if problems:

@@ -55,9 +55,7 @@ def weigh(
     progress: Callable[[str, float], None] | None,
 ) -> None:
     """Weigh every candidate of the requests and add the best to `weighed`."""
-    found = [
-        piece for scheme in schemes(requests[0]) for piece in pieces(requests, machine, scheme, weighed.refused)
-    ]
+    found = [piece for scheme in schemes(requests[0]) for piece in pieces(requests, machine, scheme, weighed.refused)]
     found.sort(key=lambda piece: float(piece.least_s[0]))
     weighed.pieces += found
     for number, piece in enumerate(found):

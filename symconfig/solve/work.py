@@ -51,8 +51,14 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
     for block in sorted(table.blocks, key=lambda block: block.derived.name in _ENDS):
         often = times * counts[block.derived.name]
         end = "of both ends" if block.derived.name in _ENDS else "of the layers"
-        kinds = {work.op: "matmuls" if isinstance(work, Matmul) else
-                 "attention" if isinstance(work, AttentionWork) else "memory traffic" for work in block.derived.work}
+        kinds = {
+            work.op: "matmuls"
+            if isinstance(work, Matmul)
+            else "attention"
+            if isinstance(work, AttentionWork)
+            else "memory traffic"
+            for work in block.derived.work
+        }
         for (op, phase), value in block.work_s.items():
             add(f"{kinds[op]} {end}", phase, often * float(value[0]))
     for block in table.blocks:
@@ -60,14 +66,15 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
         # Nothing is offloaded here, so the host's link does not matter.
         passes = block.passes([apply(block.derived, frozenset())], 1.0, 0.0)[:, 0, 0]
         for phase, whole in zip((Phase.FORWARD, Phase.INPUT), passes, strict=False):
-            busy = sum(float(value[0]) for (_, when), value in block.work_s.items()
-                       if (when is Phase.FORWARD) is (phase is Phase.FORWARD))
+            busy = sum(
+                float(value[0])
+                for (_, when), value in block.work_s.items()
+                if (when is Phase.FORWARD) is (phase is Phase.FORWARD)
+            )
             add("waiting for the host to launch kernels", phase, often * max(0.0, float(whole) - busy))
     for block in table.blocks:
         often = times * counts[block.derived.name]
-        for collective, full, exposed in zip(
-            block.derived.collectives, block.full_comm_s, block.comm_s, strict=True
-        ):
+        for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
             shown, whole = often * float(exposed[0]), often * float(full[0])
             add(f"{collective.kind.value} over {' x '.join(collective.axes)}", collective.phase, shown, whole - shown)
     return tuple(Work(name, *values) for name, values in seconds.items() if any(values))

@@ -38,9 +38,7 @@ class SavedTensor:
     operator: str
 
 
-def saved(
-    plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine"
-) -> tuple[SavedTensor, ...]:
+def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine") -> tuple[SavedTensor, ...]:
     """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them."""
     found = as_run(plan, transformer_impl)
     blocks = {block.derived.name: block for block in detail(found).table.blocks}
@@ -60,8 +58,7 @@ def saved(
 def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     found = restore(plan, plan.best)
-    framework = habits(
-        plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
+    framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
         found = _without_engine(found)
     framework = replace(framework, hide=found.request.framework.hide)

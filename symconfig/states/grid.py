@@ -25,16 +25,25 @@ class Coordinates:
 def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordinates:
     """Of a global rank. Raises InputError for one that the plan does not have."""
     if not 0 <= rank < parallel.world_size:
-        raise InputError(Problem("the plan has no such rank", field="rank", got=str(rank),
-                                 need=f"0 to {parallel.world_size - 1}"))
+        raise InputError(
+            Problem("the plan has no such rank", field="rank", got=str(rank), need=f"0 to {parallel.world_size - 1}")
+        )
     on_a_stage = parallel.tp * parallel.cp * parallel.dp
     if on_a_stage % (parallel.ep * parallel.etp):
-        raise InputError(Problem("does not divide the ranks of a stage", field="ep x etp",
-                                 got=f"{parallel.ep} x {parallel.etp}", need=f"a divisor of {on_a_stage}"))
+        raise InputError(
+            Problem(
+                "does not divide the ranks of a stage",
+                field="ep x etp",
+                got=f"{parallel.ep} x {parallel.etp}",
+                need=f"a divisor of {on_a_stage}",
+            )
+        )
     dense = _places(parallel, framework.dense_grid, rank)
     expert = _places(parallel, framework.expert_grid, rank)
-    return Coordinates(**{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
-                       **{axis: expert[axis] for axis in ("etp", "ep", "edp")})
+    return Coordinates(
+        **{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
+        **{axis: expert[axis] for axis in ("etp", "ep", "edp")},
+    )
 
 
 def first_rank(parallel: Parallel, stage: int) -> int:

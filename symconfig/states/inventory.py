@@ -65,8 +65,14 @@ def whole_numbers(found: Found) -> dict[str, int]:
     tp, _, cp, ep, etp, dp, _ = found.degrees
     framework, model = found.request.framework, found.request.model
     sizes = {name: int(size) for name, size in dim_sizes(model).items()}
-    return sizes | {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "dp": dp,
-                    d.VOCAB: framework.padded_vocab(model.vocab_size, tp)}
+    return sizes | {
+        "tp": tp,
+        "cp": cp,
+        "ep": ep,
+        "etp": etp,
+        "dp": dp,
+        d.VOCAB: framework.padded_vocab(model.vocab_size, tp),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +123,12 @@ def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
         for item in known[kind]:
             if operator in ("", item.operator):
                 made = item.parameter
-                yield replace(made, name=f"{prefix}{made.name}", layer=None if item.operator in AROUND else layer,
-                              copied=made.name == copied)
+                yield replace(
+                    made,
+                    name=f"{prefix}{made.name}",
+                    layer=None if item.operator in AROUND else layer,
+                    copied=made.name == copied,
+                )
 
 
 def _pieces(found: Found, index: int) -> Sequence[str]:

@@ -92,14 +92,24 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     laid = [buffer for index, chunk in enumerate(chunks) for buffer in _laid(plan, here, index, chunk)]
     gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
     buffers = tuple(
-        Buffer(buffer.chunk, buffer.expert, gradient, buffer.buckets[-1].end,
-               sum(bucket.filled - bucket.start for bucket in buffer.buckets), len(buffer.buckets),
-               sum(size for _, size in buffer.owned))
+        Buffer(
+            buffer.chunk,
+            buffer.expert,
+            gradient,
+            buffer.buckets[-1].end,
+            sum(bucket.filled - bucket.start for bucket in buffer.buckets),
+            len(buffer.buckets),
+            sum(size for _, size in buffer.owned),
+        )
         for buffer in laid
     )
     # The distributed optimizer keeps weights that it updates in a buffer that is cut as the gradients' is.
-    elements = sum(parameter.elements for chunk in chunks for parameter in chunk.parameters
-                   if not (sharded and parameter.trainable))
+    elements = sum(
+        parameter.elements
+        for chunk in chunks
+        for parameter in chunk.parameters
+        if not (sharded and parameter.trainable)
+    )
     elements += sum(buffer.elements for buffer in buffers) if sharded else 0
     owned = sum(buffer.owned for buffer in buffers)
     away = sum(_away(plan, laid, expert) for expert in (False, True))
@@ -117,11 +127,21 @@ def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: T
     if release >= EXPERTS_BY_NAME:
         held = chunk_parameters(plan, here.pp, transformer_impl)
     ranks, place = parallel.dp * parallel.cp, here.cp + parallel.cp * here.dp
-    found = [(index, group) for index, parameters in enumerate(held)
-             for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)]
+    found = [
+        (index, group)
+        for index, parameters in enumerate(held)
+        for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)
+    ]
     buffers = tuple(
-        Buffer(index, group.expert, plan.best.options.grad_bytes, group.elements // ranks,
-               sum(parameter.elements for parameter in group.parameters), 1, group.owned(ranks, place))
+        Buffer(
+            index,
+            group.expert,
+            plan.best.options.grad_bytes,
+            group.elements // ranks,
+            sum(parameter.elements for parameter in group.parameters),
+            1,
+            group.owned(ranks, place),
+        )
         for index, group in found
     )
     shards = sum(group.elements for _, group in found) // ranks
@@ -141,10 +161,14 @@ def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[
     on_expert_grid = parallel.ep > 1 or by_etp
     kinds = plan.best.stages[stage].chunks
     return tuple(
-        Chunk(count, chunk.count("mtp"),
-              tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters))
-        for count, chunk, parameters in zip(layers(kinds), kinds, chunk_parameters(plan, stage, transformer_impl),
-                                            strict=True)
+        Chunk(
+            count,
+            chunk.count("mtp"),
+            tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters),
+        )
+        for count, chunk, parameters in zip(
+            layers(kinds), kinds, chunk_parameters(plan, stage, transformer_impl), strict=True
+        )
     )
 
 

@@ -31,8 +31,10 @@ class Group:
         """Elements of parameters in one rank's shard."""
         share = self.elements // ranks
         low = rank * share
-        return sum(max(0, min(start + parameter.elements, low + share) - max(start, low))
-                   for start, parameter in zip(self.places, self.parameters, strict=True))
+        return sum(
+            max(0, min(start + parameter.elements, low + share) - max(start, low))
+            for start, parameter in zip(self.places, self.parameters, strict=True)
+        )
 
 
 def groups(
@@ -41,8 +43,9 @@ def groups(
     """units: each transformer layer is gathered as one, so that it has groups of its own, however large."""
     alike: dict[tuple[bool, bool, int | None], list[Parameter]] = {}
     for parameter in parameters:
-        alike.setdefault((parameter.expert, parameter.trainable, parameter.layer if units else None),
-                         []).append(parameter)
+        alike.setdefault((parameter.expert, parameter.trainable, parameter.layer if units else None), []).append(
+            parameter
+        )
     return tuple(
         _group(part, expert, ranks, whole_rows)
         for (expert, _, unit), members in alike.items()

@@ -62,15 +62,41 @@ _ONE_BY_ONE: Order = (("expert_up_proj", "expert_gate_up_proj", "expert_down_pro
 _GROUPED: Order = (("expert_up_proj",), ("expert_gate_up_proj",), ("expert_down_proj",))
 
 REGISTRATIONS: dict[TransformerImpl, Registration] = {
-    "local": Registration((
-        _order(("input_norm", "sinks", "o_proj", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _ONE_BY_ONE),
-        _order(("input_norm", "o_proj", "q_down_proj", "q_up_proj", "kv_down_proj", "kv_up_proj", "q_low_norm",
-                "kv_low_norm"), _ONE_BY_ONE),
-    )),
+    "local": Registration(
+        (
+            _order(("input_norm", "sinks", "o_proj", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _ONE_BY_ONE),
+            _order(
+                (
+                    "input_norm",
+                    "o_proj",
+                    "q_down_proj",
+                    "q_up_proj",
+                    "kv_down_proj",
+                    "kv_up_proj",
+                    "q_low_norm",
+                    "kv_low_norm",
+                ),
+                _ONE_BY_ONE,
+            ),
+        )
+    ),
     # A norm is part of the product behind it (TELayerNormColumnParallelLinear), but for that before latent attention.
-    "transformer_engine": Registration((
-        _order(("sinks", "o_proj", "input_norm", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _GROUPED),
-        _order(("input_norm", "o_proj", "q_down_proj", "q_low_norm", "q_up_proj", "kv_down_proj", "kv_low_norm",
-                "kv_up_proj"), _GROUPED),
-    )),
+    "transformer_engine": Registration(
+        (
+            _order(("sinks", "o_proj", "input_norm", "qkv_proj", *_PARTS, "q_norm", "k_norm"), _GROUPED),
+            _order(
+                (
+                    "input_norm",
+                    "o_proj",
+                    "q_down_proj",
+                    "q_low_norm",
+                    "q_up_proj",
+                    "kv_down_proj",
+                    "kv_low_norm",
+                    "kv_up_proj",
+                ),
+                _GROUPED,
+            ),
+        )
+    ),
 }

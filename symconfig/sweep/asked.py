@@ -233,8 +233,12 @@ class _Reading:
     def _loaded(self, name: str, axes: list[Axis], load: Callable[[str, Path | None], T]) -> dict[str, T]:
         """The descriptors that the sweep names, by name."""
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
-        places += [(value, ("sweep", name, entry)) for axis in axes if axis.name == name
-                   for entry, value in zip(axis.entries, axis.values, strict=True)]
+        places += [
+            (value, ("sweep", name, entry))
+            for axis in axes
+            if axis.name == name
+            for entry, value in zip(axis.entries, axis.values, strict=True)
+        ]
         found = {}
         for value, path in places:
             if isinstance(value, str) and value:
@@ -251,8 +255,12 @@ class _Reading:
             if match and match.group() != "..":
                 ranges[name] = (float(match[1] or 0), float(match[2] or "inf"))
             elif name in WHOLE and isinstance(value, str) and value != "auto":
-                self._wrong("wrong value", ("exclude", number, name), got=shorten(value),
-                            need="a whole number, a list of them, or a range as 64..128, ..64 or 64..")
+                self._wrong(
+                    "wrong value",
+                    ("exclude", number, name),
+                    got=shorten(value),
+                    need="a whole number, a list of them, or a range as 64..128, ..64 or 64..",
+                )
             else:
                 several = value if isinstance(value, list) else [value]
                 values[name] = tuple(self._settled(axes, name, one) for one in several)

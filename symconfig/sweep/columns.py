@@ -71,8 +71,13 @@ INPUTS = (
     Column("task", "text", "", "pretrain, sft or lora", lambda p: p.job.task),
     Column("precision", "text", "", "that the plan has; asked is in `fields`", lambda p: p.best.options.precision),
     Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
-    Column("status", "text", "", "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
-           "lost: its worker died, again and again"),
+    Column(
+        "status",
+        "text",
+        "",
+        "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
+        "lost: its worker died, again and again",
+    ),
     Column("reason", "text", "", "why there is no plan"),
 )
 DEGREES = (
@@ -90,54 +95,125 @@ OPTIONS = (
     Column("sequence_parallel", "yes/no", "", "Megatron's", lambda p: p.best.options.sequence_parallel),
     Column("zero_stage", "whole", "", "Megatron's distributed optimizer is 1", lambda p: p.best.options.zero_stage),
     Column("recompute", "text", "", "none, selective or full", lambda p: p.best.options.recompute.granularity),
-    Column("recompute_modules", "text", "", "if selective, joined by +",
-           lambda p: "+".join(p.best.options.recompute.modules)),
-    Column("recompute_layers", "whole", "layers", "first ones of every virtual stage, if not all",
-           lambda p: p.best.options.recompute.num_layers, optional=True),
-    Column("cp_comm", "text", "", "how context parallelism communicates",
-           lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None, optional=True),
-    Column("moe_dispatcher", "text", "", "how tokens reach their experts", lambda p: p.best.options.moe_dispatcher,
-           optional=True),
-    Column("optimizer_offload", "number", "share", "of the optimizer state in host memory",
-           lambda p: p.best.options.optimizer_offload),
-    Column("activation_offload", "yes/no", "", "activations in host memory",
-           lambda p: p.best.options.activation_offload),
+    Column(
+        "recompute_modules",
+        "text",
+        "",
+        "if selective, joined by +",
+        lambda p: "+".join(p.best.options.recompute.modules),
+    ),
+    Column(
+        "recompute_layers",
+        "whole",
+        "layers",
+        "first ones of every virtual stage, if not all",
+        lambda p: p.best.options.recompute.num_layers,
+        optional=True,
+    ),
+    Column(
+        "cp_comm",
+        "text",
+        "",
+        "how context parallelism communicates",
+        lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
+        optional=True,
+    ),
+    Column(
+        "moe_dispatcher",
+        "text",
+        "",
+        "how tokens reach their experts",
+        lambda p: p.best.options.moe_dispatcher,
+        optional=True,
+    ),
+    Column(
+        "optimizer_offload",
+        "number",
+        "share",
+        "of the optimizer state in host memory",
+        lambda p: p.best.options.optimizer_offload,
+    ),
+    Column(
+        "activation_offload", "yes/no", "", "activations in host memory", lambda p: p.best.options.activation_offload
+    ),
     Column("param_offload", "yes/no", "", "weights in host memory", lambda p: p.best.options.param_offload),
     Column("schedule", "text", "", "of the pipeline", lambda p: p.best.options.schedule),
     Column("stage_layout", "text", "", "where stages have unlike layers", lambda p: p.best.options.stage_layout),
 )
 PREDICTED = (
     Column("step_s", "number", "s", "a steady optimizer step", lambda p: p.best.predicted.step_s),
-    Column("step_low_s", "number", "s", "nine of ten comparable runs lie between this",
-           lambda p: _interval(p, "step_s", 0), optional=True),
+    Column(
+        "step_low_s",
+        "number",
+        "s",
+        "nine of ten comparable runs lie between this",
+        lambda p: _interval(p, "step_s", 0),
+        optional=True,
+    ),
     Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1), optional=True),
-    Column("tokens_per_s", "number", "tokens/s", "of all GPUs",
-           lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size),
+    Column(
+        "tokens_per_s",
+        "number",
+        "tokens/s",
+        "of all GPUs",
+        lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size,
+    ),
     Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", lambda p: p.best.predicted.tokens_per_s_per_gpu),
-    Column("model_tflops_per_gpu", "number", "TFLOP/s", "the model's own FLOPs, nothing run twice",
-           lambda p: p.best.predicted.model_tflops_per_gpu),
+    Column(
+        "model_tflops_per_gpu",
+        "number",
+        "TFLOP/s",
+        "the model's own FLOPs, nothing run twice",
+        lambda p: p.best.predicted.model_tflops_per_gpu,
+    ),
     Column("mfu", "number", "share", "of the dense peak at this precision", lambda p: p.best.predicted.mfu),
-    Column("peak_bytes", "number", "bytes", "torch's peak allocation on the fullest GPU",
-           lambda p: p.best.predicted.peak_bytes),
-    Column("reserved_bytes", "number", "bytes", "with what the allocator holds",
-           lambda p: p.best.predicted.reserved_bytes),
-    Column("device_bytes", "number", "bytes", "with context and libraries; this decides whether it fits",
-           lambda p: p.best.predicted.device_bytes),
-    Column("device_high_bytes", "number", "bytes", "upper end of its interval",
-           lambda p: _interval(p, "device_bytes", 1), optional=True),
+    Column(
+        "peak_bytes",
+        "number",
+        "bytes",
+        "torch's peak allocation on the fullest GPU",
+        lambda p: p.best.predicted.peak_bytes,
+    ),
+    Column(
+        "reserved_bytes", "number", "bytes", "with what the allocator holds", lambda p: p.best.predicted.reserved_bytes
+    ),
+    Column(
+        "device_bytes",
+        "number",
+        "bytes",
+        "with context and libraries; this decides whether it fits",
+        lambda p: p.best.predicted.device_bytes,
+    ),
+    Column(
+        "device_high_bytes",
+        "number",
+        "bytes",
+        "upper end of its interval",
+        lambda p: _interval(p, "device_bytes", 1),
+        optional=True,
+    ),
     Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
     Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", lambda p: p.best.predicted.host_bytes),
 )
 SEARCHED = (
     Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
-    Column("gap", "number", "share", "of the step by which a candidate that was left out could be faster",
-           lambda p: p.search.gap),
-    Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job",
-           _sha256),
+    Column(
+        "gap",
+        "number",
+        "share",
+        "of the step by which a candidate that was left out could be faster",
+        lambda p: p.search.gap,
+    ),
+    Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job", _sha256),
 )
 COSTS = (
-    Column("gpu_hours", "number", "GPU-hours", "for a billion tokens of steady steps",
-           lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu)),
+    Column(
+        "gpu_hours",
+        "number",
+        "GPU-hours",
+        "for a billion tokens of steady steps",
+        lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu),
+    ),
     Column("cost", "number", "as in `prices`", "of a billion tokens; empty without a price of the cluster"),
 )
 COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
@@ -159,8 +235,10 @@ _FILLED = {column.name: column for column in COLUMNS if column.of is not None or
 
 def planned(plan: Plan) -> dict[str, Value]:
     """The columns that a plan fills."""
-    return {"gpus": plan.best.parallel.world_size,
-            **{column.name: column.of(plan) for column in COLUMNS if column.of is not None}}
+    return {
+        "gpus": plan.best.parallel.world_size,
+        **{column.name: column.of(plan) for column in COLUMNS if column.of is not None},
+    }
 
 
 def could_be_planned(values: Mapping[str, object]) -> bool:

@@ -1,19 +1,19 @@
 """SWEEP.yaml: which fields of a job take which values, and which combinations are left out.
 
-    schema: symconfig.sweep/1
-    job:                                # what all plans have alike: any field of JOB.yaml
-      seq_length: 4096
-    sweep:                              # fields of JOB.yaml with a list each; the last one varies fastest
-      model: [llama2-7b, llama2-13b]
-      cluster: [a100-80gb, h100]
-      gpus: [8, {from: 16, to: 256, times: 2}]
-      global_batch_size: [256, 512]
-      limits.memory_margin: [0.04, 0.1]
-      pins.tp: [null, 8]                # null: the field is left out
-    exclude:                            # a combination that a rule matches in all its fields is not planned
-      - {model: llama2-7b, gpus: 128..}
-      - {cluster: a100-80gb, global_batch_size: [256]}
-    prices: {h100: 2.5}                 # of a GPU-hour, in whatever money
+schema: symconfig.sweep/1
+job:                                # what all plans have alike: any field of JOB.yaml
+  seq_length: 4096
+sweep:                              # fields of JOB.yaml with a list each; the last one varies fastest
+  model: [llama2-7b, llama2-13b]
+  cluster: [a100-80gb, h100]
+  gpus: [8, {from: 16, to: 256, times: 2}]
+  global_batch_size: [256, 512]
+  limits.memory_margin: [0.04, 0.1]
+  pins.tp: [null, 8]                # null: the field is left out
+exclude:                            # a combination that a rule matches in all its fields is not planned
+  - {model: llama2-7b, gpus: 128..}
+  - {cluster: a100-80gb, global_batch_size: [256]}
+prices: {h100: 2.5}                 # of a GPU-hour, in whatever money
 """
 
 from __future__ import annotations

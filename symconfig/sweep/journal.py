@@ -71,8 +71,16 @@ class Journal:
             schema = None
         if schema != SCHEMA:
             got = repr(schema) if isinstance(schema, str) else "something else"
-            raise InputError(Problem("is not a journal of this version's sweeps", file=str(self.path), line=1, got=got,
-                                     need=repr(SCHEMA), hint="another --out, or --force, which starts again"))
+            raise InputError(
+                Problem(
+                    "is not a journal of this version's sweeps",
+                    file=str(self.path),
+                    line=1,
+                    got=got,
+                    need=repr(SCHEMA),
+                    hint="another --out, or --force, which starts again",
+                )
+            )
 
 
 def _row(line: bytes) -> Row | None:

@@ -9,8 +9,20 @@ from pathlib import Path
 import symconfig
 
 # What decides what is planned; the constants of a cluster are in its descriptor, and so in a row's id.
-PARTS = ("descriptor", "graph", "schedule", "cost", "solve", "render", "sweep/columns.py", "sweep/task.py", "plan.py",
-         "pipeline_layout.py", "targets.py", "units.py")
+PARTS = (
+    "descriptor",
+    "graph",
+    "schedule",
+    "cost",
+    "solve",
+    "render",
+    "sweep/columns.py",
+    "sweep/task.py",
+    "plan.py",
+    "pipeline_layout.py",
+    "targets.py",
+    "units.py",
+)
 ENDINGS = (".py", ".json")
 LETTERS = 16
 

@@ -68,8 +68,15 @@ def points(asked: Asked, limit: int = LIMIT) -> Points:
     total = combinations(asked)
     if total > limit:
         sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in asked.axes)
-        raise InputError(Problem("the sweep has too many combinations", field="sweep", got=f"{sizes} = {total:,}",
-                                 need=f"at most {limit:,}", hint=f"shorter lists, or --limit {total}"))
+        raise InputError(
+            Problem(
+                "the sweep has too many combinations",
+                field="sweep",
+                got=f"{sizes} = {total:,}",
+                need=f"at most {limit:,}",
+                hint=f"shorter lists, or --limit {total}",
+            )
+        )
     ids, kept, idle = Ids(), dict[str, Point](), set(range(len(asked.exclude)))
     excluded = 0
     for job in _jobs(asked):
@@ -92,5 +99,3 @@ def _jobs(asked: Asked) -> Iterator[Fields]:
         for axis, value in zip(asked.axes, values, strict=True):
             put(job, axis.name, value)
         yield job
-
-

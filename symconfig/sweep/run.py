@@ -81,8 +81,11 @@ def sweep(
     table.check(out)
     engines.check(wanted)
     with journal(path_of(out), fresh) as kept:
-        known = {point.id: row for point in points
-                 if (row := kept.rows.get((point.id, planner()))) is not None and row.status.answered}
+        known = {
+            point.id: row
+            for point in points
+            if (row := kept.rows.get((point.id, planner()))) is not None and row.status.answered
+        }
         rows, interrupted = dict(known), False
         try:
             for row in engines.run([Task.of(point) for point in points if point.id not in known], wanted):
@@ -97,5 +100,6 @@ def sweep(
 
 
 def _told(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Told:
-    return Told(len(points), len(rows), len(rows) - len(known),
-                sum(row.status is not Status.PLANNED for row in rows.values()))
+    return Told(
+        len(points), len(rows), len(rows) - len(known), sum(row.status is not Status.PLANNED for row in rows.values())
+    )

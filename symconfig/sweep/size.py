@@ -143,8 +143,10 @@ class _Search:
     def _rates(self, slow: bool) -> dict[int, float]:
         """Tokens a second of each GPU while steps run."""
         q = self.question
-        return {size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
-                for size, one in self.tried.items()}
+        return {
+            size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
+            for size, one in self.tried.items()
+        }
 
     def _point(self, gpus: int) -> Point:
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
@@ -189,5 +191,3 @@ def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tri
         if not found or cost(one) < cost(found[-1]):
             found.append(one)
     return found
-
-

@@ -67,8 +67,12 @@ def _parquet(records: Sequence[Record]) -> bytes:
     import pyarrow.parquet as pq
 
     types: dict[Kind, Any] = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64(), "yes/no": pa.bool_()}
-    schema = pa.schema([pa.field(column.name, types[column.kind], metadata={"says": column.says, "unit": column.unit})
-                        for column in COLUMNS])
+    schema = pa.schema(
+        [
+            pa.field(column.name, types[column.kind], metadata={"says": column.says, "unit": column.unit})
+            for column in COLUMNS
+        ]
+    )
     rows = [{column.name: record.get(column.name) for column in COLUMNS} for record in records]
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)

@@ -58,8 +58,13 @@ class Row:
     values: Mapping[str, Value] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, "status": str(self.status), "planner": self.planner, "reason": self.reason,
-                "values": dict(self.values)}
+        return {
+            "id": self.id,
+            "status": str(self.status),
+            "planner": self.planner,
+            "reason": self.reason,
+            "values": dict(self.values),
+        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:

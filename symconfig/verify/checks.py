@@ -126,19 +126,37 @@ def verify(
     whole = not wrong  # ranks of a plan that loses layers are nothing to be built
     options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)
     if trace and plan.best.target.backend != "megatron":
-        raise InputError(Problem("runs the modules of Megatron-LM only", file=str(folder), field="--trace",
-                                 got=f"files for {plan.best.target.backend}",
-                                 hint="symconfig render DIR/plan.json --target megatron --out NEW"))
+        raise InputError(
+            Problem(
+                "runs the modules of Megatron-LM only",
+                file=str(folder),
+                field="--trace",
+                got=f"files for {plan.best.target.backend}",
+                hint="symconfig render DIR/plan.json --target megatron --out NEW",
+            )
+        )
     other = _other_format(folder)
     if other and (build or trace):
-        raise InputError(Problem("builds ranks of Megatron-LM's and DeepSpeed's own files only", file=str(folder),
-                                 field="--trace" if trace else "--build", got=f"files for {other}",
-                                 hint=_rendered_anew(plan)))
+        raise InputError(
+            Problem(
+                "builds ranks of Megatron-LM's and DeepSpeed's own files only",
+                file=str(folder),
+                field="--trace" if trace else "--build",
+                got=f"files for {other}",
+                hint=_rendered_anew(plan),
+            )
+        )
     found = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
-            found.append(Check(f"{name}'s own checks", "skipped", f"these are files for {other}, which its real parser "
-                               "reads in make verify-formats", 0.0))
+            found.append(
+                Check(
+                    f"{name}'s own checks",
+                    "skipped",
+                    f"these are files for {other}, which its real parser reads in make verify-formats",
+                    0.0,
+                )
+            )
         elif module.applies(plan):
             found.extend(_guarded(name, module, folder, plan, options))
     return found

@@ -43,8 +43,15 @@ def converse(
     limit_s: until the first line. heard: returns the limit until the next one, or None when it has heard enough.
     """
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen([sys.executable, *flags, "-P", "-u", str(script)], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=errors, env=dict(env), text=True, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, *flags, "-P", "-u", str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=dict(env),
+            text=True,
+            encoding="utf-8",
+        )
         try:
             status, silent_s = _hear_all(process, json.dumps(request), limit_s, heard)
         finally:
@@ -98,8 +105,14 @@ def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
     It has a key "ok". A crash, a hang or noise instead is `ok: false` with an "error" about `who` and its last lines.
     """
     try:
-        ended = subprocess.run([sys.executable, "-m", module], input=json.dumps(request), capture_output=True,
-                               text=True, timeout=timeout_s, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-m", module],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {"ok": False, "error": f"{who} gave no answer within {timeout_s:g} s"}
     try:
@@ -108,5 +121,7 @@ def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
             return answer
     except (IndexError, ValueError):
         pass
-    return {"ok": False, "error": f"{who} ended with status {ended.returncode}; its last lines: "
-            + " | ".join(last_lines(ended.stderr))}
+    return {
+        "ok": False,
+        "error": f"{who} ended with status {ended.returncode}; its last lines: " + " | ".join(last_lines(ended.stderr)),
+    }

@@ -72,8 +72,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
     """What the rules find that is more than a note; of keys and types all, since ours are as DeepSpeed has them."""
     exact = {rule.name for rule in rules.KEYS}
-    return [found.problem for found in rules.findings(facts, these)
-            if found.severity != "note" or found.rule in exact]
+    return [found.problem for found in rules.findings(facts, these) if found.severity != "note" or found.rule in exact]
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
@@ -104,8 +103,11 @@ def different_fields(plan: Plan, again: Json) -> list[Problem]:
     """Architecture fields in which a descriptor differs from the plan's."""
     about_people = {"name", "source", "huggingface_id", "notes", "adapter", "schema_", "model_type"}
     wanted = plan.model.model_dump(mode="json")
-    return [Problem("is another model", file=MODEL, field=name, got=repr(again.get(name)), need=repr(value))
-            for name, value in wanted.items() if name not in about_people and again.get(name) != value]
+    return [
+        Problem("is another model", file=MODEL, field=name, got=repr(again.get(name)), need=repr(value))
+        for name, value in wanted.items()
+        if name not in about_people and again.get(name) != value
+    ]
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
@@ -116,7 +118,7 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
         return f"launch.sh does not start train.py: {ran.said or 'it printed no command'}"
-    return list(ran.words[script + 1:])
+    return list(ran.words[script + 1 :])
 
 
 def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
@@ -133,8 +135,9 @@ def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatc
     except (OSError, SyntaxError, ValueError) as error:
         return watch.check(title, "failed", f"train.py cannot be read: {error}")
     if given.seq_length != plan.best.batch.seq_length:
-        return watch.check(title, "failed", f"--seq-length is {given.seq_length}, in the plan "
-                           f"{plan.best.batch.seq_length}")
+        return watch.check(
+            title, "failed", f"--seq-length is {given.seq_length}, in the plan {plan.best.batch.seq_length}"
+        )
     return watch.check(title, "passed", f"its own parser takes the {len(words)} words of launch.sh")
 
 
@@ -163,12 +166,23 @@ def _native_request(native: Json, plan: Plan) -> Json:
 def _trainer_request(auto: Json, plan: Plan) -> Json:
     batch, training, parallel = plan.best.batch, plan.job.training, plan.best.parallel
     arguments = {
-        "world_size": parallel.world_size // parallel.cp, "per_device_train_batch_size": batch.micro,
-        "gradient_accumulation_steps": batch.num_microbatches, "max_grad_norm": training.clip_grad,
-        "learning_rate": training.lr, "adam_beta1": training.adam_beta1, "adam_beta2": training.adam_beta2,
-        "adam_epsilon": training.adam_eps, "weight_decay": training.weight_decay, plan.best.options.precision: True}
-    return {"config": auto, "world_size": parallel.world_size, "trainer": arguments,
-            "hidden_size": plan.model.hidden_size}
+        "world_size": parallel.world_size // parallel.cp,
+        "per_device_train_batch_size": batch.micro,
+        "gradient_accumulation_steps": batch.num_microbatches,
+        "max_grad_norm": training.clip_grad,
+        "learning_rate": training.lr,
+        "adam_beta1": training.adam_beta1,
+        "adam_beta2": training.adam_beta2,
+        "adam_epsilon": training.adam_eps,
+        "weight_decay": training.weight_decay,
+        plan.best.options.precision: True,
+    }
+    return {
+        "config": auto,
+        "world_size": parallel.world_size,
+        "trainer": arguments,
+        "hidden_size": plan.model.hidden_size,
+    }
 
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
@@ -178,15 +192,33 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
         return watch.check(title, "failed", answer["error"])
     got, batch, parallel = answer["resolved"], plan.best.batch, plan.best.parallel
     accumulated = batch.micro * batch.num_microbatches
-    want = {"train_micro_batch_size_per_gpu": batch.micro, "gradient_accumulation_steps": batch.num_microbatches,
-            "train_batch_size": accumulated * parallel.dp * parallel.tp, "zero_stage": plan.best.options.zero_stage}
-    found = [Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
-             for name, value in want.items() if got[name] != value]
+    want = {
+        "train_micro_batch_size_per_gpu": batch.micro,
+        "gradient_accumulation_steps": batch.num_microbatches,
+        "train_batch_size": accumulated * parallel.dp * parallel.tp,
+        "zero_stage": plan.best.options.zero_stage,
+    }
+    found = [
+        Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
+        for name, value in want.items()
+        if got[name] != value
+    ]
     if batch.global_ != accumulated * parallel.dp:
-        found.append(Problem("the plan's own batch does not multiply out", file="plan.json", field="batch.global",
-                             got=str(batch.global_), need=str(accumulated * parallel.dp)))
-    return watch.problems(title, found, f"accepted at {parallel.world_size} ranks: train_batch_size "
-                          f"{got['train_batch_size']}, {batch.global_} distinct sequences")
+        found.append(
+            Problem(
+                "the plan's own batch does not multiply out",
+                file="plan.json",
+                field="batch.global",
+                got=str(batch.global_),
+                need=str(accumulated * parallel.dp),
+            )
+        )
+    return watch.problems(
+        title,
+        found,
+        f"accepted at {parallel.world_size} ranks: train_batch_size "
+        f"{got['train_batch_size']}, {batch.global_} distinct sequences",
+    )
 
 
 def _trainer(native: Json, answer: Json, watch: Stopwatch) -> Check:
@@ -195,8 +227,13 @@ def _trainer(native: Json, answer: Json, watch: Stopwatch) -> Check:
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
     ours, filled = _comparable(native), _comparable(answer["config"])
-    found = [Problem(f"differs from {CONFIG}", file=CONFIG_HF, field=key, got=repr(filled.get(key)),
-                     need=repr(ours.get(key))) for key in sorted({*ours, *filled}) if ours.get(key) != filled.get(key)]
+    found = [
+        Problem(
+            f"differs from {CONFIG}", file=CONFIG_HF, field=key, got=repr(filled.get(key)), need=repr(ours.get(key))
+        )
+        for key in sorted({*ours, *filled})
+        if ours.get(key) != filled.get(key)
+    ]
     return watch.problems(title, found, f"gives the values of {CONFIG}")
 
 

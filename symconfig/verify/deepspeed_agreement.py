@@ -22,16 +22,23 @@ def disagreements(config: Json, plan: Plan, file: str) -> list[Problem]:
         "tensor_parallel.autotp_size": (_path(config, "tensor_parallel.autotp_size") or 1, parallel.tp),
         "sequence_parallel_size": (config.get("sequence_parallel_size", 1), parallel.cp),
         "expert_parallel.autoep_size": (_path(config, "expert_parallel.autoep_size") or 1, parallel.ep),
-        "offload_optimizer.ratio": (offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
-                                    options.optimizer_offload),
+        "offload_optimizer.ratio": (
+            offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
+            options.optimizer_offload,
+        ),
         "offload_param": (bool(_path(config, "zero_optimization.offload_param")), options.param_offload),
         "gradient_clipping": (config.get("gradient_clipping"), training.clip_grad),
         "optimizer.params.lr": (_path(config, "optimizer.params.lr"), training.lr),
-        "precision": (next((name for name in ("bf16", "fp16") if _path(config, f"{name}.enabled")), "fp32"),
-                      options.precision),
+        "precision": (
+            next((name for name in ("bf16", "fp16") if _path(config, f"{name}.enabled")), "fp32"),
+            options.precision,
+        ),
     }
-    return [Problem("is not what the plan says", file=file, field=field, got=repr(got), need=repr(need))
-            for field, (got, need) in pairs.items() if got != need]
+    return [
+        Problem("is not what the plan says", file=file, field=field, got=repr(got), need=repr(need))
+        for field, (got, need) in pairs.items()
+        if got != need
+    ]
 
 
 def _path(config: Json, dotted: str) -> Any:

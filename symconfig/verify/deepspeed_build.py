@@ -33,8 +33,14 @@ class Inert:
 def main() -> None:
     request = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "LOCAL_RANK": "0",
-                   "RANK": str(request["rank"]), "WORLD_SIZE": str(request["world_size"])}
+    os.environ |= {
+        "DS_ACCELERATOR": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "LOCAL_RANK": "0",
+        "RANK": str(request["rank"]),
+        "WORLD_SIZE": str(request["world_size"]),
+    }
     logging.disable(logging.WARNING)
     try:
         answer = {"ok": True, "error": None, **build(request)}
@@ -65,8 +71,12 @@ def build(request: Json) -> Json:
             small[0].all_gather(small)
         parameters = list(engine.module.parameters())
         sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
-        return {"optimizer": type(engine.optimizer).__name__, "elements": sum(size for size, _ in sizes),
-                "trained": sum(size for size, trained in sizes if trained), "held": states.held(engine)}
+        return {
+            "optimizer": type(engine.optimizer).__name__,
+            "elements": sum(size for size, _ in sizes),
+            "trained": sum(size for size, trained in sizes if trained),
+            "held": states.held(engine),
+        }
 
 
 def scripts() -> tuple[Any, Any]:

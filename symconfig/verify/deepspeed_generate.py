@@ -23,8 +23,17 @@ from symconfig.rules.deepspeed_schema import FILE
 
 Json = dict[str, Any]
 
-_PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", pathlib.Path: "string",
-          type(None): "null", list: "array", dict: "object", tuple: "array"}
+_PLAIN = {
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    str: "string",
+    pathlib.Path: "string",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+    tuple: "array",
+}
 # Dictionaries that a function of the module takes its keys from: module, variable names -> section.
 _READ: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
     ("runtime.config", frozenset({"param_dict"}), ()),
@@ -90,16 +99,26 @@ def generate() -> Json:
     root["optimizer"] = _optimizer()
     root["scheduler"] = _scheduler()
     root["pipeline"] = {"keys": _literal_keys(_load("runtime.config:get_pipeline_config"))}
-    root["torch_autocast"] = {"keys": {"enabled": {"type": ["boolean"]}, "dtype": {"type": ["string"]},
-                                       "lower_precision_safe_modules": {"type": ["array"]}}}
+    root["torch_autocast"] = {
+        "keys": {
+            "enabled": {"type": ["boolean"]},
+            "dtype": {"type": ["string"]},
+            "lower_precision_safe_modules": {"type": ["array"]},
+        }
+    }
     for name in _HIDDEN:
         root.setdefault(name, {"type": ["any"]})
-    removed = {"": _load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS"),
-               "zero_optimization": _load("runtime.config:_REMOVED_ZERO_CONFIG_KEYS")}
+    removed = {
+        "": _load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS"),
+        "zero_optimization": _load("runtime.config:_REMOVED_ZERO_CONFIG_KEYS"),
+    }
     for name in (*_NESTED, *removed[""]):
         root.pop(name, None)
-    return {"release": deepspeed.__version__, "removed": {place: sorted(names) for place, names in removed.items()},
-            "keys": _sorted(root)}
+    return {
+        "release": deepspeed.__version__,
+        "removed": {place: sorted(names) for place, names in removed.items()},
+        "keys": _sorted(root),
+    }
 
 
 def _module(name: str) -> str:
@@ -126,6 +145,7 @@ def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
 
 def _access(node: ast.AST, variables: frozenset[str]) -> tuple[ast.expr | None, ast.expr | None]:
     """(key, default) of `d.get(k, x)`, `get_scalar_param(d, k, x)`, `d[k]`, `k in d`, `k in d.keys()`."""
+
     def ours(expression: ast.expr) -> bool:
         if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
             expression = expression.func.value if expression.func.attr == "keys" else expression
@@ -194,8 +214,9 @@ def _annotation(kind: Any) -> Json:
 
 
 def _dataclass(cls: Any) -> Json:
-    return {"keys": {field.name: {"type": ["any"]} for field in dataclasses.fields(cls)
-                     if not field.name.startswith("_")}}
+    return {
+        "keys": {field.name: {"type": ["any"]} for field in dataclasses.fields(cls) if not field.name.startswith("_")}
+    }
 
 
 def _optimizer() -> Json:
@@ -210,25 +231,40 @@ def _optimizer() -> Json:
     names -= {"params", "model_params", "adamw_mode"}
     ours = sorted({"Adam" if name == "adam" else name for name in config.DEEPSPEED_OPTIMIZERS})
     base = torch.optim.Optimizer
-    others = [name for name, value in vars(torch.optim).items()
-              if isinstance(value, type) and issubclass(value, base) and value is not base]
-    return {"keys": {"type": {"enum_any_case": ours, "enum": sorted(others)}, "legacy_fusion": {"type": ["boolean"]},
-                     "params": {"keys_of_adam": sorted(names)}}}
+    others = [
+        name
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    ]
+    return {
+        "keys": {
+            "type": {"enum_any_case": ours, "enum": sorted(others)},
+            "legacy_fusion": {"type": ["boolean"]},
+            "params": {"keys_of_adam": sorted(names)},
+        }
+    }
 
 
 def _scheduler() -> Json:
     """Types, and the parameters of each."""
     schedules = importlib.import_module("deepspeed.runtime.lr_schedules")
-    keys = {name: sorted(set(inspect.signature(getattr(schedules, name)).parameters) - {"optimizer"})
-            for name in schedules.VALID_LR_SCHEDULES}
+    keys = {
+        name: sorted(set(inspect.signature(getattr(schedules, name)).parameters) - {"optimizer"})
+        for name in schedules.VALID_LR_SCHEDULES
+    }
     return {"keys": {"type": {"enum": sorted(keys)}, "params": {"keys_by_type": keys}}}
 
 
 def _literal_keys(function: Any) -> Json:
     """Keys of the dictionary displays in a function."""
     tree = ast.parse(inspect.getsource(function))
-    found = [key.value for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys
-             if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+    found = [
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]
     return {key: {"type": ["any"]} for key in found}
 
 

@@ -34,8 +34,11 @@ def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options
             yield watch.check(title, "failed", str(error))
             continue
         compared = _compared(ours, real, Settings.of(config, world))
-        found = watch.problems(title, _differences(compared, real["optimizer"]),
-                               f"{real['optimizer']} holds what the plan says, to the byte")
+        found = watch.problems(
+            title,
+            _differences(compared, real["optimizer"]),
+            f"{real['optimizer']} holds what the plan says, to the byte",
+        )
         yield Check(found.name, found.status, found.detail, found.seconds, compared)
 
 
@@ -43,10 +46,16 @@ def _differences(compared: Sequence[Compared], optimizer: str) -> Iterator[Probl
     """A count of elements comes from the model's shape, bytes from what ZeRO does with them."""
     for item in compared:
         if item.ours != item.real:
-            file, field = ("model/config.json", None) if item.unit == "count" else (
-                "ds_config.json", "zero_optimization")
-            yield Problem(f"{item.what}: not what {optimizer} really holds", file=file, field=field,
-                          got=f"{item.real:,.0f} {item.unit}", need=f"{item.ours:,.0f}")
+            file, field = (
+                ("model/config.json", None) if item.unit == "count" else ("ds_config.json", "zero_optimization")
+            )
+            yield Problem(
+                f"{item.what}: not what {optimizer} really holds",
+                file=file,
+                field=field,
+                got=f"{item.real:,.0f} {item.unit}",
+                need=f"{item.ours:,.0f}",
+            )
 
 
 def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compared, ...]:
@@ -68,6 +77,10 @@ def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeou
     """The worker's answer, with random weights of model/config.json. A crash or hang is `ok: false` with its end."""
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()
-    request = {"folder": str(place), "words": [*own, f"--model-config={place / 'model'}"], "world_size": world_size,
-               "rank": rank}
+    request = {
+        "folder": str(place),
+        "words": [*own, f"--model-config={place / 'model'}"],
+        "world_size": world_size,
+        "rank": rank,
+    }
     return ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s)

@@ -45,9 +45,15 @@ def _resolve(config: Json, world_size: int) -> Json:
     tp = max(parsed.tensor_parallel_config.autotp_size, 1)
     zero = parsed.zero_config
     validate_autoep_config(
-        parsed.expert_parallel_config, world_size, 1, tp, config.get("sequence_parallel_size", 1),
-        zero_stage=int(zero.stage), zero_offload_optimizer=zero.offload_optimizer is not None,
-        zero_offload_param=zero.offload_param is not None)
+        parsed.expert_parallel_config,
+        world_size,
+        1,
+        tp,
+        config.get("sequence_parallel_size", 1),
+        zero_stage=int(zero.stage),
+        zero_offload_optimizer=zero.offload_optimizer is not None,
+        zero_offload_param=zero.offload_param is not None,
+    )
     return {
         "train_batch_size": parsed.train_batch_size,
         "train_micro_batch_size_per_gpu": parsed.train_micro_batch_size_per_gpu,
@@ -61,8 +67,10 @@ def _resolve(config: Json, world_size: int) -> Json:
         "allgather_bucket_size": zero.allgather_bucket_size,
         "offload_optimizer": str(zero.offload_optimizer.device) if zero.offload_optimizer else None,
         "offload_param": str(zero.offload_param.device) if zero.offload_param else None,
-        "bf16": parsed.bfloat16_config.enabled, "fp16": parsed.float16_config.enabled,
-        "grad_accum_dtype": parsed.grad_accum_dtype, "autotp_size": parsed.tensor_parallel_config.autotp_size,
+        "bf16": parsed.bfloat16_config.enabled,
+        "fp16": parsed.float16_config.enabled,
+        "grad_accum_dtype": parsed.grad_accum_dtype,
+        "autotp_size": parsed.tensor_parallel_config.autotp_size,
         "autoep_size": parsed.expert_parallel_config.autoep_size,
     }
 
@@ -71,8 +79,14 @@ def _filled(request: Json) -> Json:
     """The configuration after Transformers' Trainer has filled its "auto" values in."""
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-    given = {"save_on_each_node": False, "fp16": False, "bf16": False, "fp16_full_eval": False,
-             "bf16_full_eval": False, **request["trainer"]}
+    given = {
+        "save_on_each_node": False,
+        "fp16": False,
+        "bf16": False,
+        "fp16_full_eval": False,
+        "bf16_full_eval": False,
+        **request["trainer"],
+    }
     arguments = SimpleNamespace(**given, get_warmup_steps=lambda steps: 0)
     holder = HfTrainerDeepSpeedConfig(request["config"])
     holder.trainer_config_process(arguments)
@@ -80,7 +94,7 @@ def _filled(request: Json) -> Json:
     holder.trainer_config_finalize(arguments, model, 1000)
     left = sorted(_autos(holder.config))
     if left:
-        raise ValueError(f"Trainer leaves \"auto\" in {', '.join(left)}")
+        raise ValueError(f'Trainer leaves "auto" in {", ".join(left)}')
     config: Json = holder.config
     return config
 

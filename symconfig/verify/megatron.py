@@ -58,8 +58,13 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     rendered = Rendered(plan, read(folder), launcher.exported)
     yield from offline(rendered)
     if launcher.status:
-        yield Check("Megatron's own checks", "failed", f"cannot be asked: {folder / 'launch.sh'} ends with status "
-                    f"{launcher.status}, so that what it exports is not known", 0.0)
+        yield Check(
+            "Megatron's own checks",
+            "failed",
+            f"cannot be asked: {folder / 'launch.sh'} ends with status "
+            f"{launcher.status}, so that what it exports is not known",
+            0.0,
+        )
         return
     if (reason := unfit(source, plan)) is not None:
         if asked := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
@@ -69,12 +74,17 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if source is None:  # unfit has said so
         return
     jobs = _jobs({"": rendered}, source, options.build, options.trace)
-    said = iter([f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
-                 for place, job in enumerate(jobs)])
+    said = iter(
+        [
+            f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
+            for place, job in enumerate(jobs)
+        ]
+    )
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
     next(said)
-    results = megatron_session.run(source, jobs, options.timeout_s,
-                                   heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}"))
+    results = megatron_session.run(
+        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(said, 'is done')}")
+    )
     yield from judge(rendered, results, jobs, source, options.trace)
 
 
@@ -82,12 +92,17 @@ def offline(rendered: Rendered) -> Iterator[Check]:
     """What needs no Megatron: the flag table and symconfig's own rules."""
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
-    yield watch.problems(f"options of Megatron-LM {table.version}", table.check(rendered.args),
-                         f"all {sum(word.startswith('--') for word in rendered.args)} options are known, with values "
-                         "that its parser takes")
-    yield watch.problems("what Megatron's parser lets pass",
-                         megatron_rules.refuse(rendered.args, table, rendered.plan.best.parallel.world_size),
-                         f"{len(megatron_rules.RULES)} rules hold")
+    yield watch.problems(
+        f"options of Megatron-LM {table.version}",
+        table.check(rendered.args),
+        f"all {sum(word.startswith('--') for word in rendered.args)} options are known, with values "
+        "that its parser takes",
+    )
+    yield watch.problems(
+        "what Megatron's parser lets pass",
+        megatron_rules.refuse(rendered.args, table, rendered.plan.best.parallel.world_size),
+        f"{len(megatron_rules.RULES)} rules hold",
+    )
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
@@ -97,8 +112,10 @@ def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
     if source is None:
         return f"Megatron's argument parser is not here: {megatron_source.COMMAND}, or give --megatron PATH"
     if not source.chosen and not _release_fits(source, plan):
-        return (f"the plan is for {_wanted(plan)}, and {source.origin} is {source.version}: give --megatron PATH with "
-                f"a checkout of {_wanted(plan)}")
+        return (
+            f"the plan is for {_wanted(plan)}, and {source.origin} is {source.version}: give --megatron PATH with "
+            f"a checkout of {_wanted(plan)}"
+        )
     return None
 
 
@@ -209,12 +226,21 @@ def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterat
         yield Check(place, "failed", f"{FILE}: {result.error}", result.seconds)
         return
     watch = Stopwatch()
-    yield watch.problems(f"{place}: layers of every stage", megatron_agreement.stages(plan, result, FILE),
-                         f"{plan.model.num_hidden_layers} layers on {plan.best.parallel.pp} stages, as planned")
-    yield watch.problems(f"{place}: the same plan", megatron_agreement.compare(plan, result, FILE),
-                         "degrees, batch and switches resolve to the plan's")
-    yield watch.problems(f"{place}: the same model", megatron_sameness.compare(plan.model, result, FILE),
-                         f"{megatron_sameness.compared(plan.model)} comparisons of architectural fields")
+    yield watch.problems(
+        f"{place}: layers of every stage",
+        megatron_agreement.stages(plan, result, FILE),
+        f"{plan.model.num_hidden_layers} layers on {plan.best.parallel.pp} stages, as planned",
+    )
+    yield watch.problems(
+        f"{place}: the same plan",
+        megatron_agreement.compare(plan, result, FILE),
+        "degrees, batch and switches resolve to the plan's",
+    )
+    yield watch.problems(
+        f"{place}: the same model",
+        megatron_sameness.compare(plan.model, result, FILE),
+        f"{megatron_sameness.compared(plan.model)} comparisons of architectural fields",
+    )
 
 
 def check_many(
@@ -236,8 +262,9 @@ def check_many(
             found[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
         jobs = {id: _jobs({id: item}, source, build, trace) for id, item in judged.items()}
-        results = megatron_session.run(source, [job for each in jobs.values() for job in each], timeout_s, workers,
-                                       heard)
+        results = megatron_session.run(
+            source, [job for each in jobs.values() for job in each], timeout_s, workers, heard
+        )
         for id, item in judged.items():
             found[id].extend(judge(item, results, jobs[id], source, trace))
     return found

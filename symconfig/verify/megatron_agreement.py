@@ -61,30 +61,60 @@ ROWS: tuple[Row, ...] = (
     _degree("cp", "context_parallel_size"),
     _degree("dp", "data_parallel_size"),
     _degree("ep", "expert_model_parallel_size"),
-    Row("parallel.vpp", "virtual_pipeline_model_parallel_size", lambda plan: plan.best.parallel.vpp,
-        lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1),
+    Row(
+        "parallel.vpp",
+        "virtual_pipeline_model_parallel_size",
+        lambda plan: plan.best.parallel.vpp,
+        lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1,
+    ),
     Row("batch.micro", "micro_batch_size", lambda plan: plan.best.batch.micro, lambda r: r.arg("micro_batch_size")),
-    Row("batch.global", "global_batch_size", lambda plan: plan.best.batch.global_,
-        lambda r: r.arg("global_batch_size")),
+    Row(
+        "batch.global", "global_batch_size", lambda plan: plan.best.batch.global_, lambda r: r.arg("global_batch_size")
+    ),
     Row("batch.seq_length", "seq_length", lambda plan: plan.best.batch.seq_length, lambda r: r.arg("seq_length")),
-    Row("options.sequence_parallel", "sequence_parallel",
+    Row(
+        "options.sequence_parallel",
+        "sequence_parallel",
         lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
-        lambda r: bool(r("sequence_parallel"))),
-    Row("options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy",
-        lambda plan: plan.best.options.zero_stage, _zero_stage),
+        lambda r: bool(r("sequence_parallel")),
+    ),
+    Row(
+        "options.zero_stage",
+        "use_distributed_optimizer, data_parallel_sharding_strategy",
+        lambda plan: plan.best.options.zero_stage,
+        _zero_stage,
+    ),
     Row("options.precision", "bf16, fp16, fp8, fp4", lambda plan: plan.best.options.precision, _precision),
-    Row("options.recompute.granularity", "recompute_granularity",
-        lambda plan: plan.best.options.recompute.granularity, lambda r: r("recompute_granularity") or "none"),
-    Row("options.overlap.grad_reduce", "overlap_grad_reduce",
+    Row(
+        "options.recompute.granularity",
+        "recompute_granularity",
+        lambda plan: plan.best.options.recompute.granularity,
+        lambda r: r("recompute_granularity") or "none",
+    ),
+    Row(
+        "options.overlap.grad_reduce",
+        "overlap_grad_reduce",
         lambda plan: _replicated(plan) and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
-        lambda r: bool(r.arg("overlap_grad_reduce"))),
-    Row("options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm",
-        lambda plan: plan.best.options.overlap.moe_a2a, lambda r: bool(r("overlap_moe_expert_parallel_comm", False))),
-    Row("options.optimizer_offload", "optimizer_offload_fraction", lambda plan: plan.best.options.optimizer_offload,
-        lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
-    Row("options.activation_offload", "fine_grained_activation_offloading",
+        lambda r: bool(r.arg("overlap_grad_reduce")),
+    ),
+    Row(
+        "options.overlap.moe_a2a",
+        "overlap_moe_expert_parallel_comm",
+        lambda plan: plan.best.options.overlap.moe_a2a,
+        lambda r: bool(r("overlap_moe_expert_parallel_comm", False)),
+    ),
+    Row(
+        "options.optimizer_offload",
+        "optimizer_offload_fraction",
+        lambda plan: plan.best.options.optimizer_offload,
+        lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0,
+    ),
+    Row(
+        "options.activation_offload",
+        "fine_grained_activation_offloading",
         lambda plan: plan.best.options.activation_offload,
-        lambda r: bool(r("fine_grained_activation_offloading", False))),
+        lambda r: bool(r("fine_grained_activation_offloading", False)),
+    ),
 )
 
 
@@ -94,58 +124,108 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     for row in ROWS:
         need, got = row.need(plan), row.got(resolved)
         if need != got:
-            yield Problem(f"Megatron resolves {row.where} to another plan", file=file, field=row.field,
-                          got=repr(got), need=repr(need))
+            yield Problem(
+                f"Megatron resolves {row.where} to another plan",
+                file=file,
+                field=row.field,
+                got=repr(got),
+                need=repr(need),
+            )
     yield from _recompute(plan, resolved, file)
     if (etp := _etp(plan)) is not None and resolved.arg("expert_tensor_parallel_size", 1) != etp:
-        yield Problem("Megatron resolves expert_tensor_parallel_size to another plan", file=file, field="parallel.etp",
-                      got=repr(resolved.arg("expert_tensor_parallel_size")), need=repr(etp))
+        yield Problem(
+            "Megatron resolves expert_tensor_parallel_size to another plan",
+            file=file,
+            field="parallel.etp",
+            got=repr(resolved.arg("expert_tensor_parallel_size")),
+            need=repr(etp),
+        )
     if result.num_microbatches != plan.best.batch.num_microbatches:
-        yield Problem("Megatron's calculator gives another number", file=file, field="batch.num_microbatches",
-                      got=repr(result.num_microbatches), need=repr(plan.best.batch.num_microbatches))
+        yield Problem(
+            "Megatron's calculator gives another number",
+            file=file,
+            field="batch.num_microbatches",
+            got=repr(result.num_microbatches),
+            need=repr(plan.best.batch.num_microbatches),
+        )
 
 
 def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
     wanted = plan.best.options.recompute
     pairs: dict[str, tuple[Any, Any]] = {}
     if wanted.granularity == "full":
-        pairs = {"method": (wanted.method or "uniform", resolved("recompute_method")),
-                 "num_layers": (wanted.num_layers or 1, resolved("recompute_num_layers"))}
+        pairs = {
+            "method": (wanted.method or "uniform", resolved("recompute_method")),
+            "num_layers": (wanted.num_layers or 1, resolved("recompute_num_layers")),
+        }
     elif wanted.granularity == "selective":
         # Megatron's default where nothing is named; the order has no meaning.
-        pairs = {"modules": (sorted(wanted.modules or ("core_attn",)),
-                             sorted(resolved("recompute_modules") or ["core_attn"]))}
+        pairs = {
+            "modules": (
+                sorted(wanted.modules or ("core_attn",)),
+                sorted(resolved("recompute_modules") or ["core_attn"]),
+            )
+        }
     for name, (need, got) in pairs.items():
         if need != got:
-            yield Problem(f"Megatron resolves recompute_{name} to another plan", file=file,
-                          field=f"options.recompute.{name}", got=repr(got), need=repr(need))
+            yield Problem(
+                f"Megatron resolves recompute_{name} to another plan",
+                file=file,
+                field=f"options.recompute.{name}",
+                got=repr(got),
+                need=repr(need),
+            )
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Layers that Megatron will build on each stage and virtual stage, against the plan's and against the model's."""
     kinds = plan.model.layer_kinds
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
-    held = sorted(layer for stage in result.stages for first, count, _ in stage
-                  for layer in range(first, first + count))
+    held = sorted(
+        layer for stage in result.stages for first, count, _ in stage for layer in range(first, first + count)
+    )
     if held != list(layers):
         lost, twice = sorted(set(layers) - set(held)), [layer for layer in layers if held.count(layer) > 1]
-        yield Problem("the stages do not hold every layer once", file=file, field="stages",
-                      got=f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice),
-                      need=str(len(kinds)))
+        yield Problem(
+            "the stages do not hold every layer once",
+            file=file,
+            field="stages",
+            got=f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice),
+            need=str(len(kinds)),
+        )
         return
     if (found := sum(more for stage in result.stages for *_, more in stage)) != predictions:
-        yield Problem("the stages do not hold every multi-token prediction once", file=file, field="stages",
-                      got=str(found), need=str(predictions))
-    need = [[[kind for kind in chunk if kind not in BUILT_AT_THE_ENDS] for chunk in stage.chunks]
-            for stage in plan.best.stages]
-    got = [[[*kinds[first:first + count], *["mtp"] * more] for first, count, more in stage] for stage in result.stages]
+        yield Problem(
+            "the stages do not hold every multi-token prediction once",
+            file=file,
+            field="stages",
+            got=str(found),
+            need=str(predictions),
+        )
+    need = [
+        [[kind for kind in chunk if kind not in BUILT_AT_THE_ENDS] for chunk in stage.chunks]
+        for stage in plan.best.stages
+    ]
+    got = [
+        [[*kinds[first : first + count], *["mtp"] * more] for first, count, more in stage] for stage in result.stages
+    ]
     for place, (planned, built) in enumerate(zip(need, got, strict=False)):
         if planned != built:
-            yield Problem("Megatron builds other layers on this stage", file=file, field=f"stages.{place}",
-                          got=_counts(built), need=_counts(planned))
+            yield Problem(
+                "Megatron builds other layers on this stage",
+                file=file,
+                field=f"stages.{place}",
+                got=_counts(built),
+                need=_counts(planned),
+            )
     if len(need) != len(got):
-        yield Problem("Megatron builds another number of stages", file=file, field="stages", got=str(len(got)),
-                      need=str(len(need)))
+        yield Problem(
+            "Megatron builds another number of stages",
+            file=file,
+            field="stages",
+            got=str(len(got)),
+            need=str(len(need)),
+        )
 
 
 def _listed(word: str, layers: list[int]) -> str:
@@ -155,5 +235,6 @@ def _listed(word: str, layers: list[int]) -> str:
 
 def _counts(stage: list[list[str]]) -> str:
     """5 dense | 3 dense + 2 moe"""
-    return " | ".join(" + ".join(f"{chunk.count(kind)} {kind}" for kind in dict.fromkeys(chunk)) or "nothing"
-                      for chunk in stage)
+    return " | ".join(
+        " + ".join(f"{chunk.count(kind)} {kind}" for kind in dict.fromkeys(chunk)) or "nothing" for chunk in stage
+    )

@@ -20,9 +20,15 @@ patches: Any = importlib.import_module("megatron_patches")
 
 KIB = 1024  # ru_maxrss is in KiB on Linux
 # Ranks within groups, by their names in megatron.core.parallel_state: get_<name>_rank.
-COORDINATES = {"tp": "tensor_model_parallel", "cp": "context_parallel", "dp": "data_parallel",
-               "pp": "pipeline_model_parallel", "ep": "expert_model_parallel", "etp": "expert_tensor_parallel",
-               "edp": "expert_data_parallel"}
+COORDINATES = {
+    "tp": "tensor_model_parallel",
+    "cp": "context_parallel",
+    "dp": "data_parallel",
+    "pp": "pipeline_model_parallel",
+    "ep": "expert_model_parallel",
+    "etp": "expert_tensor_parallel",
+    "edp": "expert_data_parallel",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +86,17 @@ def modules(args: Any, config: Any) -> list[Any]:
         if virtual:
             state.set_virtual_pipeline_model_parallel_rank(place)
         ends = {"ignore_virtual": False, "vp_stage": stage}
-        found.append(_chunk(args, config, {
-            "pre_process": _call(state.is_pipeline_first_stage, ends),
-            "post_process": _call(state.is_pipeline_last_stage, ends), "vp_stage": stage}))
+        found.append(
+            _chunk(
+                args,
+                config,
+                {
+                    "pre_process": _call(state.is_pipeline_first_stage, ends),
+                    "post_process": _call(state.is_pipeline_last_stage, ends),
+                    "vp_stage": stage,
+                },
+            )
+        )
     return found
 
 
@@ -119,19 +133,28 @@ def _model(args: Any, config: Any, asked: dict[str, Any]) -> Any:
     groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
     described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
     return models.GPTModelBuilder(described).build_model(
-        asked.get("pg_collection") or groups.use_mpu_process_groups(), pre_process=asked["pre_process"],
-        post_process=asked["post_process"], vp_stage=stage)
+        asked.get("pg_collection") or groups.use_mpu_process_groups(),
+        pre_process=asked["pre_process"],
+        post_process=asked["post_process"],
+        vp_stage=stage,
+    )
 
 
 def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
     specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     model = importlib.import_module("megatron.core.models.gpt").GPTModel
     engine = args.transformer_impl == "transformer_engine"
-    offered = {"config": config, "use_transformer_engine": engine, "normalization": args.normalization,
-               "vp_stage": stage, "num_experts": args.num_experts,
-               "moe_grouped_gemm": engine and getattr(args, "moe_grouped_gemm", False),
-               "qk_layernorm": args.qk_layernorm, "multi_latent_attention": args.multi_latent_attention,
-               "qk_l2_norm": getattr(args, "qk_l2_norm", False)}
+    offered = {
+        "config": config,
+        "use_transformer_engine": engine,
+        "normalization": args.normalization,
+        "vp_stage": stage,
+        "num_experts": args.num_experts,
+        "moe_grouped_gemm": engine and getattr(args, "moe_grouped_gemm", False),
+        "qk_layernorm": args.qk_layernorm,
+        "multi_latent_attention": args.multi_latent_attention,
+        "qk_l2_norm": getattr(args, "qk_l2_norm", False),
+    }
     layer = specs.get_gpt_layer_with_transformer_engine_spec if engine else specs.get_gpt_layer_local_spec
     single = _call(layer, offered)
     spec = _call(specs.get_gpt_decoder_block_spec, offered) if args.num_experts else single
@@ -140,14 +163,26 @@ def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bo
         # A last stage without a decoder layer has no spec to copy (as pretrain_gpt.py says).
         last = single if getattr(spec, "layer_specs", None) == [] else spec
         mtp = _call(specs.get_gpt_mtp_block_spec, {**offered, "spec": last})
-    return _call(model, {
-        "config": config, "transformer_layer_spec": spec, "vocab_size": args.padded_vocab_size,
-        "max_sequence_length": args.max_position_embeddings, "pre_process": pre_process, "post_process": post_process,
-        "fp16_lm_cross_entropy": args.fp16_lm_cross_entropy, "parallel_output": True,
-        "share_embeddings_and_output_weights": not args.untie_embeddings_and_output_weights,
-        "position_embedding_type": args.position_embedding_type, "rotary_percent": args.rotary_percent,
-        "rotary_base": args.rotary_base, "rope_scaling": args.use_rope_scaling, "mtp_block_spec": mtp,
-        "vp_stage": stage})
+    return _call(
+        model,
+        {
+            "config": config,
+            "transformer_layer_spec": spec,
+            "vocab_size": args.padded_vocab_size,
+            "max_sequence_length": args.max_position_embeddings,
+            "pre_process": pre_process,
+            "post_process": post_process,
+            "fp16_lm_cross_entropy": args.fp16_lm_cross_entropy,
+            "parallel_output": True,
+            "share_embeddings_and_output_weights": not args.untie_embeddings_and_output_weights,
+            "position_embedding_type": args.position_embedding_type,
+            "rotary_percent": args.rotary_percent,
+            "rotary_base": args.rotary_base,
+            "rope_scaling": args.use_rope_scaling,
+            "mtp_block_spec": mtp,
+            "vp_stage": stage,
+        },
+    )
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
@@ -156,8 +191,10 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
     made = runner._optimizer_config(args)
     config, overrides = made if isinstance(made, tuple) else (made, None)
     make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
-    optimizer = _call(make, {"config": config, "model_chunks": chunks, "config_overrides": overrides,
-                             "use_gloo_process_groups": False})
+    optimizer = _call(
+        make,
+        {"config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": False},
+    )
     for part in parts(optimizer):
         _moments(part, config)
     return optimizer
@@ -191,8 +228,12 @@ def describe(rank: Rank) -> dict[str, Any]:
     """The rank as JSON."""
     buffers = [buffer for place, chunk in enumerate(rank.chunks) for buffer in _buffers(place, chunk)]
     optimizer = [tensor for part in parts(rank.optimizer) for tensor in shard(part)]
-    optimizer += [group.main_weight_buffer.data for chunk in rank.chunks for group in _groups(chunk)
-                  if group.main_weight_buffer is not None]
+    optimizer += [
+        group.main_weight_buffer.data
+        for chunk in rank.chunks
+        for group in _groups(chunk)
+        if group.main_weight_buffer is not None
+    ]
     return {
         "rank": rank.number,
         "coordinates": coordinates(),
@@ -229,8 +270,10 @@ def _described(model: Any) -> dict[str, Any]:
     return {
         "layers": len(model.decoder.layers),
         "mtp": len(mtp.layers) if mtp is not None else 0,
-        "parameters": [[name, weight.numel(), not getattr(weight, "allreduce", True), weight.requires_grad]
-                       for name, weight in model.named_parameters()],
+        "parameters": [
+            [name, weight.numel(), not getattr(weight, "allreduce", True), weight.requires_grad]
+            for name, weight in model.named_parameters()
+        ],
     }
 
 
@@ -238,16 +281,26 @@ def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
     """The gradient buffers of one chunk: those of DistributedDataParallel, or a group of Megatron-FSDP's as one."""
     for group in _groups(chunk):
         if (buffer := group.main_grad_buffer) is not None:
-            yield {"chunk": place, "expert": group.is_expert_param, "element_bytes": buffer.data.element_size(),
-                   "elements": buffer.data.numel(), "unpadded": sum(weight.numel() for weight in group.params),
-                   "buckets": 1}
+            yield {
+                "chunk": place,
+                "expert": group.is_expert_param,
+                "element_bytes": buffer.data.element_size(),
+                "elements": buffer.data.numel(),
+                "unpadded": sum(weight.numel() for weight in group.params),
+                "buckets": 1,
+            }
     if _groups(chunk):
         return
     for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)):
         for buffer in held:
-            yield {"chunk": place, "expert": expert, "element_bytes": buffer.grad_data.element_size(),
-                   "elements": buffer.grad_data.numel(), "unpadded": getattr(buffer, "numel_unpadded", None),
-                   "buckets": len(buffer.buckets)}
+            yield {
+                "chunk": place,
+                "expert": expert,
+                "element_bytes": buffer.grad_data.element_size(),
+                "elements": buffer.grad_data.numel(),
+                "unpadded": getattr(buffer, "numel_unpadded", None),
+                "buckets": len(buffer.buckets),
+            }
 
 
 def _groups(chunk: Any) -> list[Any]:
@@ -267,8 +320,13 @@ def shard(part: Any) -> list[Any]:
         for group in inner.param_groups:  # optimizer offload: copies of its own
             made.update({id(weight): weight for weight in group["params"] if id(weight) not in theirs})
         for weight, state in inner.state.items():
-            made.update({id(value): value for value in state.values()
-                         if hasattr(value, "shape") and value.shape == weight.shape})
+            made.update(
+                {
+                    id(value): value
+                    for value in state.values()
+                    if hasattr(value, "shape") and value.shape == weight.shape
+                }
+            )
     return list(made.values())
 
 

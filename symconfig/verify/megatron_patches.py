@@ -53,8 +53,12 @@ def network() -> None:
 
 def _absent() -> None:
     """Some versions ask of a layer whether it is Transformer Engine's without a thought of its absence: none is."""
-    for name in ("transformer.attention", "transformer.multi_latent_attention", "distributed.fsdp.mcore_fsdp_adapter",
-                 "tensor_parallel.inference_layers"):
+    for name in (
+        "transformer.attention",
+        "transformer.multi_latent_attention",
+        "distributed.fsdp.mcore_fsdp_adapter",
+        "tensor_parallel.inference_layers",
+    ):
         with contextlib.suppress(ImportError):
             module: Any = importlib.import_module(f"megatron.core.{name}")
             for layer in [layer for layer in vars(module) if layer.endswith("Linear")]:
@@ -70,8 +74,12 @@ def _norms() -> None:
 
     def build(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
         plain = copy.copy(config)
-        for name in ("persist_layer_norm", "sequence_parallel", "layernorm_zero_centered_gamma",
-                     "memory_efficient_layer_norm"):
+        for name in (
+            "persist_layer_norm",
+            "sequence_parallel",
+            "layernorm_zero_centered_gamma",
+            "memory_efficient_layer_norm",
+        ):
             setattr(plain, name, False)
         norm = make(cls, plain, *args, **kwargs)
         for weight in norm.parameters():
@@ -91,8 +99,12 @@ def _attention() -> None:
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         plain = copy.copy(config)
         plain.context_parallel_size = 1
-        make(self, plain, *args, **{name: value for name, value in kwargs.items()
-                                    if name not in ("k_channels", "v_channels")})
+        make(
+            self,
+            plain,
+            *args,
+            **{name: value for name, value in kwargs.items() if name not in ("k_channels", "v_channels")},
+        )
         self.config = config
 
     core.__init__ = build

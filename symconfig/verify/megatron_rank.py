@@ -50,15 +50,22 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
     found = " ".join(str(problem) for problem in problems(ours, result.rank, file))
-    return Check(name, "failed" if found else "passed", found or _passed(result.rank), result.seconds,
-                 tuple(compared(ours, result.rank)))
+    return Check(
+        name,
+        "failed" if found else "passed",
+        found or _passed(result.rank),
+        result.seconds,
+        tuple(compared(ours, result.rank)),
+    )
 
 
 def _passed(real: Mapping[str, Any]) -> str:
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
-    return (f"{count(listed)} parameters as planned, with the buffers and shards of {places}; built in "
-            f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB")
+    return (
+        f"{count(listed)} parameters as planned, with the buffers and shards of {places}; built in "
+        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB"
+    )
 
 
 def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:
@@ -75,18 +82,29 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
     """Every difference: of places in groups, of each chunk's layers and parameters, of buffers and shards."""
     for axis, got in real["coordinates"].items():
         if (need := getattr(ours.coordinates, axis)) != got:
-            yield Problem("Megatron puts this rank at another place", file=file, field=axis, got=str(got),
-                          need=str(need))
+            yield Problem(
+                "Megatron puts this rank at another place", file=file, field=axis, got=str(got), need=str(need)
+            )
     if len(ours.chunks) != len(real["chunks"]):
-        yield Problem("Megatron builds another number of virtual stages", file=file, field="vpp",
-                      got=str(len(real["chunks"])), need=str(len(ours.chunks)))
+        yield Problem(
+            "Megatron builds another number of virtual stages",
+            file=file,
+            field="vpp",
+            got=str(len(real["chunks"])),
+            need=str(len(ours.chunks)),
+        )
         return
     others = 0
     for place, (mine, theirs) in enumerate(zip(ours.chunks, real["chunks"], strict=True)):
         for name, need in (("layers", mine.layers), ("mtp", mine.mtp)):
             if need != theirs[name]:
-                yield Problem("Megatron builds another number of layers", file=file, field=f"chunk {place}, {name}",
-                              got=str(theirs[name]), need=str(need))
+                yield Problem(
+                    "Megatron builds another number of layers",
+                    file=file,
+                    field=f"chunk {place}, {name}",
+                    got=str(theirs[name]),
+                    need=str(need),
+                )
         if found := parameters(mine.parameters, theirs["parameters"]):
             others += 1
             if others == 1:
@@ -96,20 +114,27 @@ def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[P
     yield from buffers(ours.buffers, real["buffers"], file)
     for row in compared(ours, real):
         if row.unit == "bytes" and row.ours != row.real:
-            yield Problem("Megatron holds other bytes", file=file, field=row.what, got=count(row.real),
-                          need=count(row.ours))
+            yield Problem(
+                "Megatron holds other bytes", file=file, field=row.what, got=count(row.real), need=count(row.ours)
+            )
 
 
 def buffers(ours: Sequence[Buffer], real: Sequence[Mapping[str, Any]], file: str) -> Iterator[Problem]:
     """The first gradient buffer that differs: sums may agree by chance. What this version does not tell is None."""
     if len(ours) != len(real):
-        yield Problem("Megatron makes another number of gradient buffers", file=file, got=str(len(real)),
-                      need=str(len(ours)))
+        yield Problem(
+            "Megatron makes another number of gradient buffers", file=file, got=str(len(real)), need=str(len(ours))
+        )
     for place, (mine, theirs) in enumerate(zip(ours, real, strict=False)):
         wrong = {name: got for name, got in theirs.items() if got is not None and got != getattr(mine, name)}
         if wrong:
-            yield Problem("Megatron makes another gradient buffer", file=file, field=f"buffer {place}",
-                          got=_fields(wrong), need=_fields({name: getattr(mine, name) for name in wrong}))
+            yield Problem(
+                "Megatron makes another gradient buffer",
+                file=file,
+                field=f"buffer {place}",
+                got=_fields(wrong),
+                need=_fields({name: getattr(mine, name) for name in wrong}),
+            )
             return
 
 
@@ -125,8 +150,9 @@ def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool, b
     extra: list[str] = []
     for what, first, behind, start, end in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
         if what != "equal":
-            missing += [_named(item.name, kind) for item, kind in zip(ours[first:behind], mine[first:behind],
-                                                                      strict=True)]
+            missing += [
+                _named(item.name, kind) for item, kind in zip(ours[first:behind], mine[first:behind], strict=True)
+            ]
             extra += [_named(item[0], kind) for item, kind in zip(real[start:end], theirs[start:end], strict=True)]
     parts = [f"{word} {_some(names)}" for word, names in (("it has", extra), ("the plan has", missing)) if names]
     return "; ".join(parts)

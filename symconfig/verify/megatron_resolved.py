@@ -15,8 +15,12 @@ ACTIVATIONS = {  # (hidden_act, gated_mlp) -> (function, gated, fused with the b
     ("gelu_tanh", False): ("torch._C._nn.gelu", False, True),
 }
 CLAMPED_SWIGLU = (7.0, 1.0)  # clamp and offset in transformers' modeling_gpt_oss.py
-LLAMA3_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-                  "factor": 8.0}  # RotaryEmbedding._apply_scaling; no option reaches it
+LLAMA3_SCALING = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "factor": 8.0,
+}  # RotaryEmbedding._apply_scaling; no option reaches it
 MLA_YARN = {"original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0}  # MLATransformerConfig
 
 
@@ -71,8 +75,12 @@ def scaled(*types: str) -> Callable[[ModelDescriptor], bool]:
 def position_type(model: ModelDescriptor, r: Resolved) -> str:
     if rope(model) and gqa(model) and scaled("yarn")(model):
         return "yarn"
-    return {Position.ROPE: "rope", Position.LEARNED: "learned_absolute", Position.NONE: "none",
-            Position.ALIBI: "alibi"}[model.position]
+    return {
+        Position.ROPE: "rope",
+        Position.LEARNED: "learned_absolute",
+        Position.NONE: "none",
+        Position.ALIBI: "alibi",
+    }[model.position]
 
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
@@ -98,6 +106,7 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 def yarn_got(name: str, neutral: float) -> Got:
     """A YaRN parameter: a constant for Llama 3's scaling, a config field for MLA, an argument otherwise."""
+
     def got(model: ModelDescriptor, r: Resolved) -> Any:
         kind = scaling_got(model, r)
         if kind == "llama3":
@@ -106,6 +115,7 @@ def yarn_got(name: str, neutral: float) -> Got:
             return r(name, MLA_YARN.get(name, neutral))
         value = r.arg(name if name.startswith("mscale") else f"yarn_{name}")
         return neutral if value is None else value
+
     return got
 
 

@@ -21,8 +21,9 @@ from symconfig.verify.megatron_arguments import FILE
 STRICT = ("repeated-option", "batch-not-said")
 # Of options themselves: what the parser refuses is in the flag table's own check. Of the environment: the launcher's.
 _APART = (*megatron_options.MEGATRON.entered, *environment.MEGATRON.entered)
-RULES = tuple(rule for rule in megatron.RULES
-              if rule.name in STRICT or (rule.severity == "error" and rule not in _APART))
+RULES = tuple(
+    rule for rule in megatron.RULES if rule.name in STRICT or (rule.severity == "error" and rule not in _APART)
+)
 
 
 def refuse(words: Sequence[str], table: FlagTable, world_size: int, file: str = FILE) -> list[Problem]:

@@ -32,8 +32,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-IMPORTED_ONCE = ("megatron.training.arguments", "megatron.training.training", "megatron.core.models.gpt",
-                 "torch.testing._internal.distributed.fake_pg")
+IMPORTED_ONCE = (
+    "megatron.training.arguments",
+    "megatron.training.training",
+    "megatron.core.models.gpt",
+    "torch.testing._internal.distributed.fake_pg",
+)
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
@@ -58,8 +62,9 @@ class Phases:
         try:
             value = step()
         except BaseException as error:
-            self.done.append({"name": name, "ok": False, "error": _explain(error),
-                              "seconds": time.perf_counter() - start})
+            self.done.append(
+                {"name": name, "ok": False, "error": _explain(error), "seconds": time.perf_counter() - start}
+            )
             raise Stop from error
         self.done.append({"name": name, "ok": True, "error": None, "seconds": time.perf_counter() - start})
         return value
@@ -150,9 +155,14 @@ def _tokenizer(args: Any) -> None:
 def _microbatches(args: Any) -> int:
     module = importlib.import_module("megatron.core.num_microbatches_calculator")
     calculator = module.init_num_microbatches_calculator
-    offered = {"rank": 0, "rampup_batch_size": getattr(args, "rampup_batch_size", None),
-               "global_batch_size": args.global_batch_size, "micro_batch_size": args.micro_batch_size,
-               "data_parallel_size": args.data_parallel_size, "decrease_batch_size_if_needed": False}
+    offered = {
+        "rank": 0,
+        "rampup_batch_size": getattr(args, "rampup_batch_size", None),
+        "global_batch_size": args.global_batch_size,
+        "micro_batch_size": args.micro_batch_size,
+        "data_parallel_size": args.data_parallel_size,
+        "decrease_batch_size_if_needed": False,
+    }
     taken = inspect.signature(calculator).parameters
     calculator(**{name: value for name, value in offered.items() if name in taken})
     return int(module.get_num_microbatches())
@@ -161,8 +171,9 @@ def _microbatches(args: Any) -> int:
 def _from_args(kind: Any, args: Any, renamed: dict[str, str]) -> Any:
     names = [field.name for field in dataclasses.fields(kind)]
     values = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    values.update({name: getattr(args, source) for name, source in renamed.items()
-                   if name in names and hasattr(args, source)})
+    values.update(
+        {name: getattr(args, source) for name, source in renamed.items() if name in names and hasattr(args, source)}
+    )
     return kind(**values)
 
 
@@ -172,10 +183,16 @@ def _ddp_config(args: Any) -> Any:
     if hasattr(trainer, "get_megatron_ddp_config"):
         return trainer.get_megatron_ddp_config(args)
     kind = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
-    return _from_args(kind, args, {
-        "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32", "bucket_size": "ddp_bucket_size",
-        "check_for_nan_in_grad": "check_for_nan_in_loss_and_grad",
-        "average_in_collective": "ddp_average_in_collective"})
+    return _from_args(
+        kind,
+        args,
+        {
+            "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
+            "bucket_size": "ddp_bucket_size",
+            "check_for_nan_in_grad": "check_for_nan_in_loss_and_grad",
+            "average_in_collective": "ddp_average_in_collective",
+        },
+    )
 
 
 def _optimizer_config(args: Any) -> Any:
@@ -203,8 +220,11 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
         "create_gloo_process_groups": False,
     }
     taken = inspect.signature(state.initialize_model_parallel).parameters
-    state.initialize_model_parallel(args.tensor_model_parallel_size, args.pipeline_model_parallel_size,
-                                    **{name: value for name, value in offered.items() if name in taken})
+    state.initialize_model_parallel(
+        args.tensor_model_parallel_size,
+        args.pipeline_model_parallel_size,
+        **{name: value for name, value in offered.items() if name in taken},
+    )
 
 
 def _stages(config: Any) -> list[list[list[int]]]:

@@ -19,11 +19,19 @@ from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, desce
 from symconfig.verify.megatron_session import Result
 
 # Fields that name or place a model, and change nothing of what is computed in training.
-NOT_ARCHITECTURAL = frozenset({
-    "schema_", "name", "source", "huggingface_id", "model_type", "notes",
-    "torch_dtype",  # of the stored weights; the plan chooses the training precision
-    "rope_scaling.short_factor", "rope_scaling.long_factor",  # longrope, which rope_scaling.rope_type refuses
-})
+NOT_ARCHITECTURAL = frozenset(
+    {
+        "schema_",
+        "name",
+        "source",
+        "huggingface_id",
+        "model_type",
+        "notes",
+        "torch_dtype",  # of the stored weights; the plan chooses the training precision
+        "rope_scaling.short_factor",
+        "rope_scaling.long_factor",  # longrope, which rope_scaling.rope_type refuses
+    }
+)
 
 
 def _always(model: ModelDescriptor) -> bool:
@@ -55,6 +63,7 @@ def _yarn(name: str, neutral: float) -> Row:
     def need(model: ModelDescriptor, r: Resolved) -> Any:
         value = getattr(model.rope_scaling, name)
         return neutral if value is None else value
+
     kinds = ("yarn", "llama3") if name.startswith("original") else ("yarn",)
     return Row(f"rope_scaling.{name}", f"YaRN's {name}", need, means.yarn_got(name, neutral), scaled(*kinds))
 
@@ -71,51 +80,98 @@ ROWS: tuple[Row, ...] = (
     _same("num_key_value_heads", "num_query_groups", applies=gqa),
     _same("head_dim", "kv_channels", applies=gqa),
     Row("vocab_size", "padded_vocab_size", means.padded, lambda _, r: r.arg("padded_vocab_size")),
-    _same("max_position_embeddings", "max_position_embeddings",
-          applies=lambda model: model.position is Position.LEARNED),  # with rope only a bound on the sequence
-    Row("tie_word_embeddings", "not untie_embeddings_and_output_weights", lambda m, _: m.tie_word_embeddings,
-        lambda _, r: not r.arg("untie_embeddings_and_output_weights")),
-    Row("hidden_act", "activation_func",
+    _same(
+        "max_position_embeddings", "max_position_embeddings", applies=lambda model: model.position is Position.LEARNED
+    ),  # with rope only a bound on the sequence
+    Row(
+        "tie_word_embeddings",
+        "not untie_embeddings_and_output_weights",
+        lambda m, _: m.tie_word_embeddings,
+        lambda _, r: not r.arg("untie_embeddings_and_output_weights"),
+    ),
+    Row(
+        "hidden_act",
+        "activation_func",
         lambda m, _: means.ACTIVATIONS.get((m.hidden_act, m.gated_mlp), (m.hidden_act,))[0],
-        lambda _, r: r("activation_func")),
-    Row("hidden_act", "bias_activation_fusion", lambda m, _: m.hidden_act == "gelu_tanh",
-        lambda _, r: bool(r("bias_activation_fusion")), lambda m: m.hidden_act.startswith("gelu")),
-    Row("hidden_act", "activation_func_clamp_value, glu_linear_offset", lambda m, _: list(means.CLAMPED_SWIGLU),
+        lambda _, r: r("activation_func"),
+    ),
+    Row(
+        "hidden_act",
+        "bias_activation_fusion",
+        lambda m, _: m.hidden_act == "gelu_tanh",
+        lambda _, r: bool(r("bias_activation_fusion")),
+        lambda m: m.hidden_act.startswith("gelu"),
+    ),
+    Row(
+        "hidden_act",
+        "activation_func_clamp_value, glu_linear_offset",
+        lambda m, _: list(means.CLAMPED_SWIGLU),
         lambda _, r: [r("activation_func_clamp_value"), r("glu_linear_offset")],
-        lambda m: m.hidden_act == "clamped_swiglu"),
+        lambda m: m.hidden_act == "clamped_swiglu",
+    ),
     _same("gated_mlp", "gated_linear_unit"),
     _bias("mlp_bias", "add_bias_linear", means.all_biased, dense),
     _bias("attention_out_bias", "add_bias_linear", means.all_biased),
     _bias("qkv_bias", "add_bias_linear or add_qkv_bias", lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))),
     _only("lm_head_bias", False, "GPTModel's output layer has no bias"),
-    Row("norm", "normalization", lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm",
-        lambda _, r: r("normalization")),
+    Row(
+        "norm",
+        "normalization",
+        lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm",
+        lambda _, r: r("normalization"),
+    ),
     _same("norm_eps", "layernorm_epsilon"),
     _same("norm_zero_centered", "layernorm_zero_centered_gamma"),
     _only("norm_after_sublayer", False, "TransformerLayer has no norms behind its sublayers"),
     _only("parallel_residual", False, "TransformerLayer's MLP reads what attention wrote"),
     Row("position", "position_embedding_type", means.position_type, lambda _, r: r.arg("position_embedding_type")),
     _same("rope_theta", "rotary_base", applies=rope),
-    Row("rope_scaling.rope_type", "rope_type, position_embedding_type, use_rope_scaling",
-        lambda m, _: m.rope_scaling.rope_type if m.rope_scaling else None, means.scaling_got, rope),
-    Row("rope_scaling.factor", "rotary_scaling_factor", lambda m, _: m.rope_scaling and m.rope_scaling.factor,
-        means.factor_got, scaled("yarn", "llama3", "linear")),
-    Row("rope_scaling.original_max_position_embeddings", "original_max_position_embeddings",
+    Row(
+        "rope_scaling.rope_type",
+        "rope_type, position_embedding_type, use_rope_scaling",
+        lambda m, _: m.rope_scaling.rope_type if m.rope_scaling else None,
+        means.scaling_got,
+        rope,
+    ),
+    Row(
+        "rope_scaling.factor",
+        "rotary_scaling_factor",
+        lambda m, _: m.rope_scaling and m.rope_scaling.factor,
+        means.factor_got,
+        scaled("yarn", "llama3", "linear"),
+    ),
+    Row(
+        "rope_scaling.original_max_position_embeddings",
+        "original_max_position_embeddings",
         lambda m, _: (m.rope_scaling and m.rope_scaling.original_max_position_embeddings) or 4096,
-        means.original_length, scaled("yarn", "llama3")),
-    Row("rope_scaling.low_freq_factor", "_apply_scaling",
+        means.original_length,
+        scaled("yarn", "llama3"),
+    ),
+    Row(
+        "rope_scaling.low_freq_factor",
+        "_apply_scaling",
         lambda m, _: m.rope_scaling and m.rope_scaling.low_freq_factor,
-        lambda _, __: means.LLAMA3_SCALING["low_freq_factor"], scaled("llama3")),
-    Row("rope_scaling.high_freq_factor", "_apply_scaling",
+        lambda _, __: means.LLAMA3_SCALING["low_freq_factor"],
+        scaled("llama3"),
+    ),
+    Row(
+        "rope_scaling.high_freq_factor",
+        "_apply_scaling",
         lambda m, _: m.rope_scaling and m.rope_scaling.high_freq_factor,
-        lambda _, __: means.LLAMA3_SCALING["high_freq_factor"], scaled("llama3")),
+        lambda _, __: means.LLAMA3_SCALING["high_freq_factor"],
+        scaled("llama3"),
+    ),
     _yarn("beta_fast", 32.0),
     _yarn("beta_slow", 1.0),
     _yarn("mscale", 1.0),
     _yarn("mscale_all_dim", 0.0),
-    Row("rope_scaling.truncate", "yarn_correction_range_round_to_int",
+    Row(
+        "rope_scaling.truncate",
+        "yarn_correction_range_round_to_int",
         lambda m, _: m.rope_scaling is None or m.rope_scaling.truncate is not False,
-        lambda _, r: r.arg("yarn_correction_range_round_to_int") is not False, scaled("yarn")),
+        lambda _, r: r.arg("yarn_correction_range_round_to_int") is not False,
+        scaled("yarn"),
+    ),
     _only("rope_local_base_freq", None, "all layers share one rope"),
     _same("partial_rotary_factor", "rotary_percent", applies=lambda m: rope(m) and gqa(m)),
     Row("attention", "multi_latent_attention", lambda m, _: mla(m), lambda _, r: r("multi_latent_attention", False)),
@@ -124,51 +180,101 @@ ROWS: tuple[Row, ...] = (
     _same("latent.qk_nope_head_dim", "qk_head_dim", applies=mla),
     _same("latent.qk_rope_head_dim", "qk_pos_emb_head_dim", applies=mla),
     _same("latent.v_head_dim", "v_head_dim", applies=mla),
-    Row("qk_norm", "qk_layernorm (with MLA: the norms of the low-rank queries and keys)",
-        lambda m, _: m.qk_norm or mla(m), lambda _, r: r("qk_layernorm", False)),
+    Row(
+        "qk_norm",
+        "qk_layernorm (with MLA: the norms of the low-rank queries and keys)",
+        lambda m, _: m.qk_norm or mla(m),
+        lambda _, r: r("qk_layernorm", False),
+    ),
     Row("sliding_window", "window_size", means.window_need, lambda _, r: r("window_size")),
     Row("sliding_window_pattern", "window_attn_skip_freq", means.windows_need, means.windows_got),
-    Row("attention_sinks", "softmax_type", lambda m, _: "learnable" if m.attention_sinks else "vanilla",
-        lambda _, r: r("softmax_type", "vanilla")),
+    Row(
+        "attention_sinks",
+        "softmax_type",
+        lambda m, _: "learnable" if m.attention_sinks else "vanilla",
+        lambda _, r: r("softmax_type", "vanilla"),
+    ),
     _only("attn_logit_softcapping", None, "attention logits are never capped"),
     _only("final_logit_softcapping", None, "logits are never capped"),
-    Row("query_pre_attn_scalar", "softmax_scale",
+    Row(
+        "query_pre_attn_scalar",
+        "softmax_scale",
         lambda m, _: None if m.query_pre_attn_scalar in (None, m.head_dim) else (m.query_pre_attn_scalar or 1) ** -0.5,
-        lambda _, r: r("softmax_scale")),
+        lambda _, r: r("softmax_scale"),
+    ),
     _only("scale_embeddings", False, "embeddings are never scaled"),
     _same("attention_dropout", "attention_dropout"),
     _same("hidden_dropout", "hidden_dropout"),
-    Row("experts.num_experts", "num_moe_experts", lambda m, _: m.experts.num_experts if m.experts else None,
-        lambda _, r: r("num_moe_experts")),
+    Row(
+        "experts.num_experts",
+        "num_moe_experts",
+        lambda m, _: m.experts.num_experts if m.experts else None,
+        lambda _, r: r("num_moe_experts"),
+    ),
     _same("experts.num_experts_per_tok", "moe_router_topk", applies=moe),
     _same("experts.moe_intermediate_size", "moe_ffn_hidden_size", applies=moe),
-    Row("experts.shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+    Row(
+        "experts.shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
         lambda m, _: m.experts and m.experts.shared_expert_intermediate_size,
-        lambda _, r: r("moe_shared_expert_intermediate_size") or 0, moe),
+        lambda _, r: r("moe_shared_expert_intermediate_size") or 0,
+        moe,
+    ),
     _same("experts.shared_expert_gate", "moe_shared_expert_gate", neutral=False, applies=moe),
     Row("experts.first_k_dense_replace", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
     Row("experts.moe_layer_freq", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
     _same("experts.scoring_func", "moe_router_score_function", neutral="softmax", applies=moe),
-    Row("experts.norm_topk_prob", "moe_router_pre_softmax",
+    Row(
+        "experts.norm_topk_prob",
+        "moe_router_pre_softmax",
         lambda m, _: m.experts is not None and (m.experts.norm_topk_prob or m.experts.softmax_after_topk),
-        means.renormalised, moe),
-    Row("experts.softmax_after_topk", "moe_router_pre_softmax",
+        means.renormalised,
+        moe,
+    ),
+    Row(
+        "experts.softmax_after_topk",
+        "moe_router_pre_softmax",
         lambda m, _: m.experts is not None and (m.experts.norm_topk_prob or m.experts.softmax_after_topk),
-        means.renormalised, moe),
-    Row("experts.n_group", "moe_router_num_groups", lambda m, _: (m.experts and m.experts.n_group) or 1,
-        lambda _, r: r("moe_router_num_groups") or 1, moe),
-    Row("experts.topk_group", "moe_router_group_topk", lambda m, _: (m.experts and m.experts.topk_group) or 1,
-        lambda _, r: r("moe_router_group_topk") or 1, moe),
-    Row("experts.routed_scaling_factor", "moe_router_topk_scaling_factor",
+        means.renormalised,
+        moe,
+    ),
+    Row(
+        "experts.n_group",
+        "moe_router_num_groups",
+        lambda m, _: (m.experts and m.experts.n_group) or 1,
+        lambda _, r: r("moe_router_num_groups") or 1,
+        moe,
+    ),
+    Row(
+        "experts.topk_group",
+        "moe_router_group_topk",
+        lambda m, _: (m.experts and m.experts.topk_group) or 1,
+        lambda _, r: r("moe_router_group_topk") or 1,
+        moe,
+    ),
+    Row(
+        "experts.routed_scaling_factor",
+        "moe_router_topk_scaling_factor",
         lambda m, _: m.experts and m.experts.routed_scaling_factor,
-        lambda _, r: r("moe_router_topk_scaling_factor") or 1.0, moe),
+        lambda _, r: r("moe_router_topk_scaling_factor") or 1.0,
+        moe,
+    ),
     _same("experts.e_score_correction_bias", "moe_router_enable_expert_bias", neutral=False, applies=moe),
     _bias("experts.router_bias", "add_bias_linear", means.all_biased, moe),
     _bias("experts.expert_bias", "add_bias_linear", means.all_biased, moe),
-    Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff", lambda m, _: m.experts and m.experts.router_aux_loss_coef,
-        means.aux_loss_got, moe),
-    Row("num_nextn_predict_layers", "mtp_num_layers", lambda m, _: m.num_nextn_predict_layers,
-        lambda _, r: r("mtp_num_layers") or 0),
+    Row(
+        "experts.router_aux_loss_coef",
+        "moe_aux_loss_coeff",
+        lambda m, _: m.experts and m.experts.router_aux_loss_coef,
+        means.aux_loss_got,
+        moe,
+    ),
+    Row(
+        "num_nextn_predict_layers",
+        "mtp_num_layers",
+        lambda m, _: m.num_nextn_predict_layers,
+        lambda _, r: r("mtp_num_layers") or 0,
+    ),
     _same("initializer_range", "init_method_std"),
     _only("adapter", None, "Megatron-LM has no adapters"),
 )
@@ -189,8 +295,13 @@ def compare(model: ModelDescriptor, result: Result, file: str) -> Iterator[Probl
             continue
         need, got = row.need(model, resolved), row.got(model, resolved)
         if not _equal(need, got):
-            yield Problem(f"Megatron resolves {row.where} to another model", file=file, field=row.field,
-                          got=_short(got), need=_short(need))
+            yield Problem(
+                f"Megatron resolves {row.where} to another model",
+                file=file,
+                field=row.field,
+                got=_short(got),
+                need=_short(need),
+            )
 
 
 def compared(model: ModelDescriptor) -> int:

@@ -29,23 +29,55 @@ TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 LAYER_ITSELF, NONE, BY_SIZE = "the layer", "nothing", ", by its size"
 MODULES: Mapping[str, tuple[str, ...]] = {
     LAYER_ITSELF: (
-        "attention_residual", "mlp_residual", "mtp_hidden_norm", "mtp_embedding_norm", "mtp_concat", "mtp_proj",
-        "mtp_gather", "mtp_final_norm", "lm_head", "logits_fp32", "cross_entropy"),
+        "attention_residual",
+        "mlp_residual",
+        "mtp_hidden_norm",
+        "mtp_embedding_norm",
+        "mtp_concat",
+        "mtp_proj",
+        "mtp_gather",
+        "mtp_final_norm",
+        "lm_head",
+        "logits_fp32",
+        "cross_entropy",
+    ),
     "input_layernorm": ("input_norm",),
     "self_attention": (
-        "q_norm", "k_norm", "rope_q", "rope_k", "q_down_proj", "q_low_norm", "q_up_proj", "kv_down_proj",
-        "kv_low_norm", "kv_up_proj", "o_proj"),
+        "q_norm",
+        "k_norm",
+        "rope_q",
+        "rope_k",
+        "q_down_proj",
+        "q_low_norm",
+        "q_up_proj",
+        "kv_down_proj",
+        "kv_low_norm",
+        "kv_up_proj",
+        "o_proj",
+    ),
     "self_attention.linear_qkv": ("qkv_proj",),
     "self_attention.core_attention": (
-        "copy_queries", "repeat_keys", "repeat_values", "scores", "attention_dropout", "context", "copy_heads"),
+        "copy_queries",
+        "repeat_keys",
+        "repeat_values",
+        "scores",
+        "attention_dropout",
+        "context",
+        "copy_heads",
+    ),
     "self_attention.core_attention.scale_mask_softmax": ("mask_scores", "softmax"),
     "pre_mlp_layernorm": ("mlp_norm",),
     "mlp": ("activation", "dispatch", "combine", "shared_add", "down_proj"),
     "mlp.linear_fc1": ("gate_up_proj", "up_proj"),
     "mlp.router": ("router", "route"),
     "mlp.experts": (
-        "expert_gate_clamp", "expert_up_clamp", "expert_activation", "expert_weighting", "expert_bias",
-        "expert_down_proj"),
+        "expert_gate_clamp",
+        "expert_up_clamp",
+        "expert_activation",
+        "expert_weighting",
+        "expert_bias",
+        "expert_down_proj",
+    ),
     "mlp.experts.local_experts.linear_fc1": ("expert_gate_up_proj", "expert_up_proj"),
     "mlp.shared_experts": ("shared_activation", "shared_down_proj", "shared_gate", "shared_scale"),
     "mlp.shared_experts.linear_fc1": ("shared_gate_up_proj", "shared_up_proj"),
@@ -94,8 +126,10 @@ def unfit(plan: Plan) -> str | None:
     if options.precision in LOW_PRECISION:
         return f"Megatron's own layers have no {options.precision}"
     if options.moe_dispatcher not in (None, DISPATCHER):
-        return (f"how many tokens an expert gets is stood in for in the dispatcher {DISPATCHER} only, not in "
-                f"{options.moe_dispatcher}")
+        return (
+            f"how many tokens an expert gets is stood in for in the dispatcher {DISPATCHER} only, not in "
+            f"{options.moe_dispatcher}"
+        )
     return None
 
 
@@ -106,9 +140,7 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
     return [replace(job, id=f"{job.id}{TASK} {rank}", rank=rank, task=TASK) for rank in megatron_rank.ranks(plan)]
 
 
-def checks(
-    plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str
-) -> Iterator[Check]:
+def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
     """One check a rank; the tensors of a kind of layer are listed once, where it comes first."""
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
@@ -126,15 +158,22 @@ def checks(
             continue
         found = groups(ours, result.rank["saved"])
         wrong = list(problems(found))
-        yield Check(name, "failed" if wrong else "passed", " ".join(wrong) or _passed(plan, found, result.rank),
-                    result.seconds, tuple(compared(found, shown)))
+        yield Check(
+            name,
+            "failed" if wrong else "passed",
+            " ".join(wrong) or _passed(plan, found, result.rank),
+            result.seconds,
+            tuple(compared(found, shown)),
+        )
         shown |= {group.name for group in found}
 
 
 def _passed(plan: Plan, found: Sequence[Group], real: Mapping[str, Any]) -> str:
     row = whole(found)
-    parts = [f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
-             f"{difference(row)}"]
+    parts = [
+        f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
+        f"{difference(row)}"
+    ]
     if plan.best.parallel.cp > 1:
         parts.append("its attention takes each rank's part of a sequence for a whole one, on both sides")
     if plan.best.options.activation_offload:
@@ -158,8 +197,10 @@ def problems(found: Sequence[Group]) -> Iterator[str]:
     """Kinds of layers, and the whole stage, that differ by more than the tolerance."""
     for row in (*(group.compared for group in found if group.layers), whole(found)):
         if abs(row.ours - row.real) > TOLERANCE * row.real:
-            yield (f"{row.what}: symconfig has {count(row.ours)} bytes, Megatron keeps {count(row.real)} "
-                   f"({difference(row)}).")
+            yield (
+                f"{row.what}: symconfig has {count(row.ours)} bytes, Megatron keeps {count(row.real)} "
+                f"({difference(row)})."
+            )
 
 
 def compared(found: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
@@ -187,8 +228,9 @@ def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> li
     alike: dict[tuple[str, tuple[Tensor, ...]], list[Key]] = defaultdict(list)
     for key in sorted({key for key in (*mine, *theirs) if key}):
         alike[kinds.get(key, "nothing"), tuple(mine[key])].append(key)
-    made = [_group(_named(kind, place, alike), keys, mine, theirs) for place, ((kind, _), keys)
-            in enumerate(alike.items())]
+    made = [
+        _group(_named(kind, place, alike), keys, mine, theirs) for place, ((kind, _), keys) in enumerate(alike.items())
+    ]
     ends = _group(kinds.get(None, "").strip(", "), [None], mine, theirs)
     return [*made, replace(ends, layers=0)] if ends.ours or ends.real else made
 
@@ -200,12 +242,19 @@ def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]],
 
 
 def _group(
-    name: str, keys: Sequence[Key | None], mine: Mapping[Key | None, list[Tensor]],
+    name: str,
+    keys: Sequence[Key | None],
+    mine: Mapping[Key | None, list[Tensor]],
     theirs: Mapping[Key | None, list[Tensor]],
 ) -> Group:
     first = keys[0]
-    return Group(name, len(keys), tuple(mine.get(first, ())), tuple(theirs.get(first, ())),
-                 *(sum(tensor.bytes for key in keys for tensor in side.get(key, ())) for side in (mine, theirs)))
+    return Group(
+        name,
+        len(keys),
+        tuple(mine.get(first, ())),
+        tuple(theirs.get(first, ())),
+        *(sum(tensor.bytes for key in keys for tensor in side.get(key, ())) for side in (mine, theirs)),
+    )
 
 
 def _planned(item: SavedTensor) -> Key | None:
@@ -229,9 +278,11 @@ def _tensor(record: Mapping[str, Any]) -> Tensor:
     name = EXPERT.sub(".local_experts", within)
     places = [module for module in MODULES if name == module or name.startswith(module + ".")]
     entered = f"layers.{record['layer']}" not in record["module"]
-    return Tensor(LAYER_ITSELF if entered or not places else max(places, key=len),
-                  f"{name or record['module']} {record['op'].split('.')[1] if '.' in record['op'] else ''}".strip(),
-                  record["bytes"])
+    return Tensor(
+        LAYER_ITSELF if entered or not places else max(places, key=len),
+        f"{name or record['module']} {record['op'].split('.')[1] if '.' in record['op'] else ''}".strip(),
+        record["bytes"],
+    )
 
 
 def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
@@ -256,8 +307,11 @@ def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str,
             rest[tensor.place].append(tensor)
     for place in places:
         if rest[place] or left[place]:
-            yield (f"{' + '.join(tensor.name for tensor in rest[place]) or NONE} = {' + '.join(left[place]) or NONE}",
-                   sum(tensor.bytes for tensor in rest[place]), sum(left[place].values()))
+            yield (
+                f"{' + '.join(tensor.name for tensor in rest[place]) or NONE} = {' + '.join(left[place]) or NONE}",
+                sum(tensor.bytes for tensor in rest[place]),
+                sum(left[place].values()),
+            )
 
 
 def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:

@@ -19,13 +19,27 @@ RUNNER = Path(__file__).with_name("megatron_runner.py")
 
 # torch.cuda.get_device_capability; for ROCm torch answers with the gfx number's first digits, for Ascend
 # there is no such call and Megatron's gates are those of an A100.
-CAPABILITY = {"volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
-              "blackwell": (10, 0), "cdna3": (9, 4), "davinci": (8, 0)}
+CAPABILITY = {
+    "volta": (7, 0),
+    "turing": (7, 5),
+    "ampere": (8, 0),
+    "ada": (8, 9),
+    "hopper": (9, 0),
+    "blackwell": (10, 0),
+    "cdna3": (9, 4),
+    "davinci": (8, 0),
+}
 
 # Transformer Engine's release that goes with each Megatron release: the upper end of what its
 # pyproject.toml allows from core_v0.14 to core_v0.16; assumed before (NGC 25.04 to 25.07) and after.
-TRANSFORMER_ENGINE = {(0, 11): "2.1.0", (0, 12): "2.2.0", (0, 13): "2.5.0", (0, 14): "2.7.0", (0, 15): "2.9.0",
-                      (0, 16): "2.11.0"}
+TRANSFORMER_ENGINE = {
+    (0, 11): "2.1.0",
+    (0, 12): "2.2.0",
+    (0, 13): "2.5.0",
+    (0, 14): "2.7.0",
+    (0, 15): "2.9.0",
+    (0, 16): "2.11.0",
+}
 TRANSFORMER_ENGINE_NEWEST = "2.13.0"
 
 
@@ -108,8 +122,13 @@ def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source
     """The job that holds `args` against `source` on the plan's GPUs."""
     gpu = plan.cluster.gpu
     return Job(
-        id=id, group=id, args=tuple(args), world_size=plan.best.parallel.world_size, env=dict(env),
-        capability=CAPABILITY.get(gpu.architecture, (9, 0)), memory_bytes=int(gpu.memory_bytes.value),
+        id=id,
+        group=id,
+        args=tuple(args),
+        world_size=plan.best.parallel.world_size,
+        env=dict(env),
+        capability=CAPABILITY.get(gpu.architecture, (9, 0)),
+        memory_bytes=int(gpu.memory_bytes.value),
         compute_units=gpu.compute_units,
         transformer_engine=TRANSFORMER_ENGINE.get(source.release, TRANSFORMER_ENGINE_NEWEST),
     )
@@ -131,8 +150,10 @@ def run(
             found[result.id] = result
             heard(result)
 
-    threads = [threading.Thread(target=_run_one, args=(source, jobs[start::workers], timeout_s, keep))
-               for start in range(min(workers, len(jobs)))]
+    threads = [
+        threading.Thread(target=_run_one, args=(source, jobs[start::workers], timeout_s, keep))
+        for start in range(min(workers, len(jobs)))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -142,8 +163,11 @@ def run(
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
     """One subprocess for all of `jobs`; what it leaves unanswered is reported as its crash."""
-    request = {"source": str(source.root), "timeout_s": timeout_s,
-               "jobs": [{**asdict(item), "env": dict(item.env)} for item in jobs]}
+    request = {
+        "source": str(source.root),
+        "timeout_s": timeout_s,
+        "jobs": [{**asdict(item), "env": dict(item.env)} for item in jobs],
+    }
     answered: set[str] = set()
 
     def heard(data: dict[str, Any]) -> float:
@@ -153,28 +177,47 @@ def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep
         return timeout_s + GRACE_S
 
     ended = converse(RUNNER, request, _environment(), START_S, heard, flags=("-E",))
-    fate = (f"ended with status {ended.status}" if ended.silent_s is None
-            else f"did not answer within {ended.silent_s:.0f} s")
+    fate = (
+        f"ended with status {ended.status}"
+        if ended.silent_s is None
+        else f"did not answer within {ended.silent_s:.0f} s"
+    )
     for item in jobs:
         if item.id not in answered:
             keep(Result(item.id, crash=fate, last_lines=ended.last_lines))
 
 
 def _result(data: Mapping[str, Any]) -> Result:
-    stages = tuple(tuple((int(first), int(count), int(more)) for first, count, more in stage)
-                   for stage in data.get("stages", ()))
+    stages = tuple(
+        tuple((int(first), int(count), int(more)) for first, count, more in stage) for stage in data.get("stages", ())
+    )
     return Result(
-        id=data["id"], phases=tuple(Phase(**phase) for phase in data["phases"]), args=data.get("args", {}),
-        config=data.get("config", {}), stages=stages, num_microbatches=data.get("num_microbatches"),
+        id=data["id"],
+        phases=tuple(Phase(**phase) for phase in data["phases"]),
+        args=data.get("args", {}),
+        config=data.get("config", {}),
+        stages=stages,
+        num_microbatches=data.get("num_microbatches"),
         rank=data.get("rank", {}),
-        crash=data.get("crash"), last_lines=tuple(data.get("last_lines", ())), seconds=data.get("seconds", 0.0),
+        crash=data.get("crash"),
+        last_lines=tuple(data.get("last_lines", ())),
+        seconds=data.get("seconds", 0.0),
         not_run=data.get("not_run"),
     )
 
 
 def _environment() -> dict[str, str]:
     """As on a fresh node: nothing of this shell's CUDA, NCCL or Hugging Face settings, no network, no GPU."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-            if name in os.environ}
-    return {**kept, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    kept = {
+        name: os.environ[name]
+        for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+        if name in os.environ
+    }
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }

@@ -112,8 +112,12 @@ def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int
 
     major, minor = capability
     properties = types.SimpleNamespace(
-        major=major, minor=minor, total_memory=memory_bytes, multi_processor_count=compute_units,
-        name=f"claimed sm_{major}{minor}", warp_size=32,
+        major=major,
+        minor=minor,
+        total_memory=memory_bytes,
+        multi_processor_count=compute_units,
+        name=f"claimed sm_{major}{minor}",
+        warp_size=32,
     )
     torch.cuda.get_device_capability = lambda device=None: (major, minor)
     torch.cuda.get_device_properties = lambda device=None: properties

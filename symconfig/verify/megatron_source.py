@@ -63,9 +63,15 @@ def find(named: Path | None = None) -> MegatronSource | None:
     if named is not None:
         source = _at(named, "a checkout", chosen=True)
         if source is None:
-            raise InputError(Problem("is no Megatron-LM", file=str(named), field="--megatron",
-                                     need=f"a folder that holds {_ARGUMENTS}",
-                                     hint="git clone https://github.com/NVIDIA/Megatron-LM"))
+            raise InputError(
+                Problem(
+                    "is no Megatron-LM",
+                    file=str(named),
+                    field="--megatron",
+                    need=f"a folder that holds {_ARGUMENTS}",
+                    hint="git clone https://github.com/NVIDIA/Megatron-LM",
+                )
+            )
         return source
     for root in _installed():
         if source := _at(root, "the installed package", chosen=False):
@@ -107,9 +113,22 @@ def download() -> Path:
     if _at(target, "the cached wheel", chosen=False):
         return target
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-                   "--python-version", WHEEL_PYTHON, "--platform", WHEEL_PLATFORM,
-                   "--dest", scratch, f"megatron-core=={RELEASE}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--python-version",
+            WHEEL_PYTHON,
+            "--platform",
+            WHEEL_PLATFORM,
+            "--dest",
+            scratch,
+            f"megatron-core=={RELEASE}",
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         wheels = sorted(Path(scratch).glob("*.whl"))
         if ended.returncode or not wheels:
@@ -122,8 +141,9 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
     """Unpack `wheel` as `target`, whole or not at all. Raises SymconfigError when it is not the expected file."""
     got = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if got != sha256:
-        raise SymconfigError(Problem("is not the expected wheel", file=wheel.name, field="sha256",
-                                     got=got, need=sha256))
+        raise SymconfigError(
+            Problem("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         fresh = Path(scratch) / "wheel"

@@ -60,6 +60,7 @@ def without_fp8() -> None:
 
 def _positions() -> None:
     """Which positions a context parallel rank takes is copied from pinned memory; here it takes as many, the first."""
+
     def own(positions: Any, dim: int, group: Any) -> Any:
         return positions.narrow(dim, 0, positions.size(dim) // group.size()).clone()
 
@@ -70,6 +71,7 @@ def _positions() -> None:
 
 def _dropout() -> None:
     """A GPU's dropout keeps a mask of one byte an element; off it, the mask has the tensor's type."""
+
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(input, p, True)[0] if training and p else input
 

@@ -79,9 +79,14 @@ def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
         mask = torch.zeros(args.micro_batch_size, 1, sequence, sequence, dtype=torch.bool, device=META)
     if not model.pre_process:
         split = config.tensor_model_parallel_size if config.sequence_parallel else 1
-        received = torch.empty(sequence // split, args.micro_batch_size, config.hidden_size,
-                               dtype=torch.float32 if config.fp32_residual_connection else config.params_dtype,
-                               requires_grad=True, device=META)
+        received = torch.empty(
+            sequence // split,
+            args.micro_batch_size,
+            config.hidden_size,
+            dtype=torch.float32 if config.fp32_residual_connection else config.params_dtype,
+            requires_grad=True,
+            device=META,
+        )
         model.set_input_tensor(received)
     loss_mask = torch.ones(args.micro_batch_size, sequence, device=META)
     offered = {"labels": tokens, "loss_mask": loss_mask}
@@ -171,8 +176,14 @@ class Recorder:
                 made = self.made.get(storage._cdata, Made("", ""))
                 module = made.module or kept.module
                 record = found[storage._cdata] = {
-                    "bytes": storage.nbytes(), "shape": list(kept.tensor.shape), "module": module, "op": made.op,
-                    "layer": _layer(kept.module, module), "reader": kept.module, "needed_by": []}
+                    "bytes": storage.nbytes(),
+                    "shape": list(kept.tensor.shape),
+                    "module": module,
+                    "op": made.op,
+                    "layer": _layer(kept.module, module),
+                    "reader": kept.module,
+                    "needed_by": [],
+                }
             reader = f"{kept.module} {kept.line}".strip()
             if reader not in record["needed_by"]:
                 record["needed_by"].append(reader)

@@ -20,8 +20,17 @@ from symconfig.verify.checks import Check, Options, Stopwatch
 SCRIPTS = ("launch.sh", "sbatch.sh")
 MEGATRON_SCRIPT = "pretrain_gpt.py"
 _ANSI_C = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", flags=re.DOTALL)
-_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v",
-            b"E": b"\x1b", b"e": b"\x1b"}
+_LETTERS = {
+    b"n": b"\n",
+    b"t": b"\t",
+    b"r": b"\r",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+    b"E": b"\x1b",
+    b"e": b"\x1b",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +72,14 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
     if not names:
         return watch.check("shellcheck", "skipped", "there is no script")
     try:
-        ended = subprocess.run([program, "--shell=bash", "--format=gcc", *names], cwd=folder, capture_output=True,
-                               text=True, timeout=timeout_s, check=False)
+        ended = subprocess.run(
+            [program, "--shell=bash", "--format=gcc", *names],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return watch.check("shellcheck", "failed", f"did not end within {timeout_s:.0f} s")
     if ended.returncode:
@@ -81,8 +96,15 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
         path = os.pathsep.join(dict.fromkeys((str(Path(bash).parent), "/usr/local/bin", "/usr/bin", "/bin")))
         given = {"PATH": path, "DRY_RUN": "1", "BASH_ENV": str(hook), "SYMCONFIG_EXPORTED": str(exported)}
         try:
-            ended = subprocess.run([bash, name], cwd=folder, env=given, capture_output=True, timeout=timeout_s,
-                                   check=False, stdin=subprocess.DEVNULL)
+            ended = subprocess.run(
+                [bash, name],
+                cwd=folder,
+                env=given,
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
         except subprocess.TimeoutExpired:
             return DryRun(124, (), {}, f"did not end within {timeout_s:.0f} s")
         inherited = exported.read_bytes().split(b"\0") if exported.is_file() else []
@@ -100,8 +122,13 @@ def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
     """What the script exports. Raises InputError where it does not get so far as to say so."""
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
-        raise InputError(Problem(f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
-                                 file=str(folder / name), got=ran.said or None))
+        raise InputError(
+            Problem(
+                f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
+                file=str(folder / name),
+                got=ran.said or None,
+            )
+        )
     return ran.exported
 
 
@@ -142,12 +169,16 @@ def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> 
     script = next((place for place, word in enumerate(ran.words) if Path(word).name == MEGATRON_SCRIPT), None)
     if script is None:
         return watch.check(title, "failed", f"does not start {MEGATRON_SCRIPT}")
-    passed, written = list(ran.words[script + 1:]), read(folder)
+    passed, written = list(ran.words[script + 1 :]), read(folder)
     if passed != written:
-        at = next((i for i, (a, b) in enumerate(zip(passed, written, strict=False)) if a != b),
-                  min(len(passed), len(written)))
-        return watch.check(title, "failed", f"passes other arguments than {FILE}: word {at + 1} is "
-                           f"{_at(passed, at)}, in the file {_at(written, at)}")
+        at = next(
+            (i for i, (a, b) in enumerate(zip(passed, written, strict=False)) if a != b), min(len(passed), len(written))
+        )
+        return watch.check(
+            title,
+            "failed",
+            f"passes other arguments than {FILE}: word {at + 1} is {_at(passed, at)}, in the file {_at(written, at)}",
+        )
     return watch.check(title, "passed", f"passes the {len(passed)} words of {FILE}")
 
 

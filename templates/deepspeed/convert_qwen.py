@@ -38,8 +38,10 @@ def convert(name, tensor):
     if ".attn.c_attn." not in name:
         return [(name, tensor)]
     parts = tensor.chunk(3, dim=0)
-    return [(name.replace(".attn.c_attn.", f".self_attn.{key}_proj."), part.contiguous())
-            for key, part in zip("qkv", parts, strict=True)]
+    return [
+        (name.replace(".attn.c_attn.", f".self_attn.{key}_proj."), part.contiguous())
+        for key, part in zip("qkv", parts, strict=True)
+    ]
 
 
 def main() -> None:

@@ -16,14 +16,19 @@ def whole_weights(engine, trained_only: bool) -> dict[str, torch.Tensor]:
 
     DeepSpeed's own save_16bit_model writes one rank's part under AutoTP (ZeRO 0 to 2) and under AutoEP.
     """
-    expert_groups = {module.experts: groups._get_expert_parallel_group(module.ep_group_name)
-                     for module in engine.module.modules() if type(module).__name__ == "AutoEPMoELayer"}
+    expert_groups = {
+        module.experts: groups._get_expert_parallel_group(module.ep_group_name)
+        for module in engine.module.modules()
+        if type(module).__name__ == "AutoEPMoELayer"
+    }
     found = {}
     for prefix, module in engine.module.named_modules():
         own = [(name, p) for name, p in module.named_parameters(recurse=False) if p.requires_grad or not trained_only]
         tensors = [p for _, p in own]
-        with deepspeed.zero.GatheredParameters(tensors), GatherReplacedLayerParams(
-                tensors, module, enabled=engine.autotp_size() > 1):
+        with (
+            deepspeed.zero.GatheredParameters(tensors),
+            GatherReplacedLayerParams(tensors, module, enabled=engine.autotp_size() > 1),
+        ):
             values = {name: p.detach() for name, p in own}
             if module in expert_groups:
                 for name, tensor in values.items():
@@ -32,11 +37,18 @@ def whole_weights(engine, trained_only: bool) -> dict[str, torch.Tensor]:
                     values[name] = torch.cat(parts)
                 values = {"gate_up_proj": torch.cat([values["w1"], values["w3"]], dim=1), "down_proj": values["w2"]}
             if not trained_only:
-                values |= {name: buffer for name, buffer in module.named_buffers(recurse=False)
-                           if name not in module._non_persistent_buffers_set}
+                values |= {
+                    name: buffer
+                    for name, buffer in module.named_buffers(recurse=False)
+                    if name not in module._non_persistent_buffers_set
+                }
             if engine.global_rank == 0:
-                found |= {f"{prefix}.{name}".replace(".router.gate.", ".gate.").replace(".router.", ".gate."):
-                          value.cpu().clone() for name, value in values.items()}
+                found |= {
+                    f"{prefix}.{name}".replace(".router.gate.", ".gate.").replace(
+                        ".router.", ".gate."
+                    ): value.cpu().clone()
+                    for name, value in values.items()
+                }
     return found
 
 
@@ -54,8 +66,9 @@ def save(engine, out: str, step: int, sequences: int, adapter: bool, final: bool
 
     sequences: how many the run has seen, which says where it is also to a run with another batch.
     """
-    engine.save_checkpoint(out, tag=f"step-{step}", client_state={"step": step, "sequences": sequences},
-                           exclude_frozen_parameters=adapter)
+    engine.save_checkpoint(
+        out, tag=f"step-{step}", client_state={"step": step, "sequences": sequences}, exclude_frozen_parameters=adapter
+    )
     weights = whole_weights(engine, trained_only=adapter) if final else {}
     if final and engine.global_rank == 0:
         folder = Path(out) / "final"

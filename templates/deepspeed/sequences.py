@@ -49,8 +49,9 @@ def load_tokenizer(name: str, trust_remote_code: bool):
         raise SystemExit(f"--tokenizer {name}: cannot be loaded: {error}") from None
 
 
-def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote_code: bool,
-         vocab_size: int | None = None) -> list[Row]:
+def read(
+    paths: list[str], length: int, tokenizer_name: str | None, trust_remote_code: bool, vocab_size: int | None = None
+) -> list[Row]:
     """Rows of `length` ids, with labels already shifted by one. The tokenizer is loaded if a line holds text."""
     tokenizer, ids, labels = None, [], []
     for path in paths:
@@ -72,8 +73,10 @@ def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote
                         tokenizer = load_tokenizer(tokenizer_name, trust_remote_code)
                     more_ids, more_labels = encode(document, tokenizer)
                     if vocab_size is not None and more_ids and not 0 <= min(more_ids) <= max(more_ids) < vocab_size:
-                        raise ValueError(f"tokens {min(more_ids)} to {max(more_ids)} are not within the model's "
-                                         f"vocabulary of {vocab_size}")
+                        raise ValueError(
+                            f"tokens {min(more_ids)} to {max(more_ids)} are not within the model's "
+                            f"vocabulary of {vocab_size}"
+                        )
                 except (ValueError, KeyError, TypeError) as error:
                     raise SystemExit(f"{path}:{number}: {type(error).__name__}: {error}") from error
                 ids += more_ids
@@ -82,14 +85,21 @@ def read(paths: list[str], length: int, tokenizer_name: str | None, trust_remote
     starts = range(0, len(ids) - length + 1, length)
     if not starts:
         raise SystemExit(f"{', '.join(paths)}: {len(ids)} tokens are too few for a sequence of {length}")
-    return [(ids[i:i + length], labels[i + 1:i + length + 1]) for i in starts]
+    return [(ids[i : i + length], labels[i + 1 : i + length + 1]) for i in starts]
 
 
 class Sequences:
     """An endless, numbered supply: the same number is the same sequence on every rank and after a restart."""
 
-    def __init__(self, length: int, seed: int, vocab_size: int, paths: list[str], tokenizer_name: str | None = None,
-                 trust_remote_code: bool = False) -> None:
+    def __init__(
+        self,
+        length: int,
+        seed: int,
+        vocab_size: int,
+        paths: list[str],
+        tokenizer_name: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
         self.length, self.seed, self.vocab_size = length, seed, vocab_size
         self.rows = read(paths, length, tokenizer_name, trust_remote_code, vocab_size) if paths else None
 

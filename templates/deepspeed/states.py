@@ -12,12 +12,25 @@ from pathlib import Path
 import torch
 
 # Attributes of DeepSpeed's optimizers (bf16_optimizer.py, fp16/unfused_optimizer.py, zero/stage_1_and_2.py, stage3.py).
-MASTERS = ("fp32_groups", "fp32_groups_flat_partition", "single_partition_of_fp32_groups",
-           "fp32_partitioned_groups_flat")
-GRADIENTS = ("fp32_groups_gradients_flat", "averaged_gradients", "all_grad_tensors", "grad_partitions_flat_buffer",
-             "accumulated_grads_in_cpu")
-BUFFERS = ("ipg_buckets", "temp_grad_buffer_for_cpu_offload", "temp_grad_buffer_for_gpu_offload",
-           "param_buffer_of_bit16_for_cpu_offload_groups")
+MASTERS = (
+    "fp32_groups",
+    "fp32_groups_flat_partition",
+    "single_partition_of_fp32_groups",
+    "fp32_partitioned_groups_flat",
+)
+GRADIENTS = (
+    "fp32_groups_gradients_flat",
+    "averaged_gradients",
+    "all_grad_tensors",
+    "grad_partitions_flat_buffer",
+    "accumulated_grads_in_cpu",
+)
+BUFFERS = (
+    "ipg_buckets",
+    "temp_grad_buffer_for_cpu_offload",
+    "temp_grad_buffer_for_gpu_offload",
+    "param_buffer_of_bit16_for_cpu_offload_groups",
+)
 
 
 def tensors(value) -> Iterator[torch.Tensor]:
@@ -42,8 +55,11 @@ def held(engine) -> dict[str, dict[str, int]]:
     kinds = {
         "parameters": [parameters, [getattr(p, "ds_tensor", None) for p in parameters]],
         "optimizer": [masters, [dict(adam.state) for adam in inner if adam is not None]],
-        "gradients": [[p.grad for p in (*parameters, *masters)], [getattr(p, "grad_accum", None) for p in parameters],
-                      [getattr(outer, name, None) for name in GRADIENTS]],
+        "gradients": [
+            [p.grad for p in (*parameters, *masters)],
+            [getattr(p, "grad_accum", None) for p in parameters],
+            [getattr(outer, name, None) for name in GRADIENTS],
+        ],
         "buffers": [getattr(outer, name, None) for name in BUFFERS],
     }
     found, seen = {}, set()

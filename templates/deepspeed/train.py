@@ -53,8 +53,11 @@ def arguments() -> argparse.Namespace:
     add("--save", help="folder for checkpoints and the final weights")
     add("--save-interval", type=int, default=500)
     add("--load", help="folder of checkpoints to resume from")
-    add("--load-universal", action="store_true", help="resume from the universal checkpoint in --load, until a later "
-        "one is saved beside it")
+    add(
+        "--load-universal",
+        action="store_true",
+        help="resume from the universal checkpoint in --load, until a later one is saved beside it",
+    )
     add("--consumed-sequences", type=int, help="that the loaded run has seen; absent: as its checkpoint says")
     add("--seed", type=int, default=1234)
     add("--log-interval", type=int, default=1)
@@ -73,20 +76,29 @@ def vocab_size(args: argparse.Namespace) -> int:
     try:
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=args.trust_remote_code)
     except (OSError, ValueError) as error:
-        raise SystemExit(f"model {place}: cannot be loaded: {error}\nIt must be a folder with a config.json, or a name "
-                         "on the Hugging Face hub that can be reached or was downloaded before.") from None
+        raise SystemExit(
+            f"model {place}: cannot be loaded: {error}\nIt must be a folder with a config.json, or a name "
+            "on the Hugging Face hub that can be reached or was downloaded before."
+        ) from None
     return config.get_text_config().vocab_size
 
 
 def build_model(args: argparse.Namespace, config: dict) -> torch.nn.Module:
     """The model, its adapters, and which of its layers recompute. Under ZeRO-3 it is born partitioned."""
-    dtype = torch.bfloat16 if config.get("bf16", {}).get("enabled") else (
-        torch.float16 if config.get("fp16", {}).get("enabled") else torch.float32)
+    dtype = (
+        torch.bfloat16
+        if config.get("bf16", {}).get("enabled")
+        else (torch.float16 if config.get("fp16", {}).get("enabled") else torch.float32)
+    )
     common = {"attn_implementation": args.attn_implementation, "trust_remote_code": args.trust_remote_code}
     if args.qlora:
         common["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype, bnb_4bit_quant_storage=dtype)
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_quant_storage=dtype,
+        )
     if args.model:
         model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, **common)
     else:
@@ -100,9 +112,17 @@ def build_model(args: argparse.Namespace, config: dict) -> torch.nn.Module:
 
         if args.recompute_layers:
             model.enable_input_require_grads()  # else reentrant recompute sees no input that needs a gradient
-        model = peft.get_peft_model(model, peft.LoraConfig(
-            r=args.lora_r, lora_alpha=args.lora_alpha, lora_dropout=args.lora_dropout, task_type="CAUSAL_LM",
-            target_modules=args.lora_target_modules.split(",")), autocast_adapter_dtype=False)
+        model = peft.get_peft_model(
+            model,
+            peft.LoraConfig(
+                r=args.lora_r,
+                lora_alpha=args.lora_alpha,
+                lora_dropout=args.lora_dropout,
+                task_type="CAUSAL_LM",
+                target_modules=args.lora_target_modules.split(","),
+            ),
+            autocast_adapter_dtype=False,
+        )
     return model
 
 
@@ -112,16 +132,20 @@ def let_autoep_read_registry() -> None:
 
     registry = getattr(output_capturing, "_CAN_RECORD_REGISTRY", None)
     if type(registry) not in (dict, type(None)):
-        type(registry).get = lambda self, key, default=None: dict.get(
-            self, key if isinstance(key, str) else str(type(key)), default) or {}
+        type(registry).get = lambda self, key, default=None: (
+            dict.get(self, key if isinstance(key, str) else str(type(key)), default) or {}
+        )
 
 
 def checkpoint_layers(model: torch.nn.Module, count: int) -> None:
     """Recompute the first `count` transformer layers in backward; -1: all of them."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": True})  # the other kind compares shapes, which ZeRO-3 changes between the two passes
-    layers = [module for module in model.modules()
-              if isinstance(module, transformers.modeling_layers.GradientCheckpointingLayer)]
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, transformers.modeling_layers.GradientCheckpointingLayer)
+    ]
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = count < 0 or index < count
 
@@ -164,15 +188,19 @@ def loss_of(engine, ids: torch.Tensor, labels: torch.Tensor, cp: int, cp_rank: i
         count = count / cp  # DeepSpeed averages the gradients over the cp ranks, so each gives cp times its share
         extra["position_ids"] = positions.contiguous().to(engine.device)
     ids, labels = ids.contiguous().to(engine.device), labels.contiguous().to(engine.device)
-    return engine(input_ids=ids, labels=labels, shift_labels=labels, num_items_in_batch=count.to(engine.device),
-                  **extra).loss
+    return engine(
+        input_ids=ids, labels=labels, shift_labels=labels, num_items_in_batch=count.to(engine.device), **extra
+    ).loss
 
 
 def start_engine(args: argparse.Namespace, config: dict):
     """The model within DeepSpeed's engine, and its learning rate's schedule."""
     # Transformers looks this object up to build the model partitioned; AutoTP splits it later, which it need not know.
-    keep_alive = HfDeepSpeedConfig({key: value for key, value in config.items() if key != "tensor_parallel"}) if (
-        config["zero_optimization"]["stage"] == 3) else None
+    keep_alive = (
+        HfDeepSpeedConfig({key: value for key, value in config.items() if key != "tensor_parallel"})
+        if (config["zero_optimization"]["stage"] == 3)
+        else None
+    )
     model = build_model(args, config)
     if "expert_parallel" in config:
         let_autoep_read_registry()
@@ -181,11 +209,20 @@ def start_engine(args: argparse.Namespace, config: dict):
         from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 
         mpu = UlyssesSPAttentionHF.register_with_transformers(
-            model, args.attn_implementation, cp, config["train_micro_batch_size_per_gpu"], seq_length=args.seq_length,
-            seq_length_is_variable=False)
+            model,
+            args.attn_implementation,
+            cp,
+            config["train_micro_batch_size_per_gpu"],
+            seq_length=args.seq_length,
+            seq_length_is_variable=False,
+        )
     engine, _, _, scheduler = deepspeed.initialize(
-        model=model, model_parameters=parameter_groups(model), config=config, mpu=mpu,
-        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(args, step)))
+        model=model,
+        model_parameters=parameter_groups(model),
+        config=config,
+        mpu=mpu,
+        lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(args, step)),
+    )
     del keep_alive
     return engine, scheduler
 
@@ -220,15 +257,24 @@ def main() -> None:
     micro, accumulate = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
     data_rank, data_ranks = rank // (tp * cp), world // (tp * cp)
     # Data first: what is wrong with it is said before a large model is loaded.
-    sequences = Sequences(args.seq_length, args.seed, vocab_size(args), args.data or [], args.tokenizer or args.model,
-                          args.trust_remote_code)
+    sequences = Sequences(
+        args.seq_length,
+        args.seed,
+        vocab_size(args),
+        args.data or [],
+        args.tokenizer or args.model,
+        args.trust_remote_code,
+    )
     engine, scheduler = start_engine(args, config)
     start = resumed(engine, scheduler, args, micro * accumulate * data_ranks) if args.load else 0
     engine.train()
     if rank == 0:
         trained = sum(getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters() if p.requires_grad)
-        print(f"{world} ranks: tp {tp}, cp {cp}, dp {data_ranks}; micro-batch {micro} x {accumulate} x {data_ranks} "
-              f"sequences of {args.seq_length}; {trained:,} trained parameters", flush=True)
+        print(
+            f"{world} ranks: tp {tp}, cp {cp}, dp {data_ranks}; micro-batch {micro} x {accumulate} x {data_ranks} "
+            f"sequences of {args.seq_length}; {trained:,} trained parameters",
+            flush=True,
+        )
 
     for step in range(start, args.train_iters):
         get_accelerator().synchronize()
@@ -250,13 +296,22 @@ def main() -> None:
         if rank == 0 and (step + 1) % args.log_interval == 0:
             tokens = micro * accumulate * data_ranks * args.seq_length
             peak = get_accelerator().max_memory_allocated() / 2**30
-            print(f"step {step + 1} loss {total.item() / world:.6f} lr {rate:.3e} "
-                  f"time {seconds:.4f} s tokens/s/GPU {tokens / seconds / world:.1f} peak {peak:.3f} GiB", flush=True)
+            print(
+                f"step {step + 1} loss {total.item() / world:.6f} lr {rate:.3e} "
+                f"time {seconds:.4f} s tokens/s/GPU {tokens / seconds / world:.1f} peak {peak:.3f} GiB",
+                flush=True,
+            )
         if args.report_states and step + 1 == args.train_iters:
             report(args.report_states, {**moments, "between steps": held(engine)})
         if args.save and ((step + 1) % args.save_interval == 0 or step + 1 == args.train_iters):
-            save(engine, args.save, step + 1, (step + 1) * micro * accumulate * data_ranks, bool(args.lora_r),
-                 final=step + 1 == args.train_iters)
+            save(
+                engine,
+                args.save,
+                step + 1,
+                (step + 1) * micro * accumulate * data_ranks,
+                bool(args.lora_r),
+                final=step + 1 == args.train_iters,
+            )
     torch.distributed.barrier()  # a rank that leaves while another one still saves may be aborted
     torch.distributed.destroy_process_group()
 

@@ -32,15 +32,17 @@ def head(plan: Plan) -> str:
 
 def array(plan: Plan, said: Options) -> str:
     lines = "".join(f"    {option}\n" for option in said)
-    return f"{head(plan)}ARGS=(\n    # all of them\n{lines})\n\n{start(plan)} \"${{ARGS[@]}}\"\n"
+    return f'{head(plan)}ARGS=(\n    # all of them\n{lines})\n\n{start(plan)} "${{ARGS[@]}}"\n'
 
 
 def arrays(plan: Plan, said: Options) -> str:
     """Three of them, the second without a line of its own for each option."""
     a, b = len(said) // 3, 2 * len(said) // 3
     lines = ["".join(f"\t{option}  # {index}\n" for index, option in enumerate(part)) for part in (said[:a], said[b:])]
-    return (f"{head(plan)}FIRST=(\n{lines[0]})\nSECOND=({' '.join(said[a:b])})\nLAST=(\n{lines[1]})\n"
-            f"{start(plan)} ${{FIRST[@]}} ${{SECOND[@]}} ${{LAST[@]}}\n")
+    return (
+        f"{head(plan)}FIRST=(\n{lines[0]})\nSECOND=({' '.join(said[a:b])})\nLAST=(\n{lines[1]})\n"
+        f"{start(plan)} ${{FIRST[@]}} ${{SECOND[@]}} ${{LAST[@]}}\n"
+    )
 
 
 def continued(plan: Plan, said: Options) -> str:

@@ -34,8 +34,11 @@ COMMENTED = """{
 
 
 def plan(**fields: Any) -> Plan:
-    return sample_plan("llama2-13b", backend="deepspeed", **{
-        "dp": 16, "global_batch": 128, "zero_stage": 2, "overlap_param_gather": False, **fields})
+    return sample_plan(
+        "llama2-13b",
+        backend="deepspeed",
+        **{"dp": 16, "global_batch": 128, "zero_stage": 2, "overlap_param_gather": False, **fields},
+    )
 
 
 def adapt(folder: Path, content: str, goal: Plan) -> Adapted:
@@ -48,11 +51,16 @@ def lines(outcome: Adapted) -> list[str]:
     return [line for line in outcome.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
 
 
-@pytest.mark.parametrize("fields", [
-    {}, {"zero_stage": 3, "optimizer_offload": 1.0, "param_offload": True, "overlap_param_gather": True},
-    {"tp": 2, "dp": 8, "zero_stage": 1, "sequence_parallel": False},
-    {"cp": 2, "dp": 8, "cp_comm": "a2a"}, {"precision": "fp16", "zero_stage": 1},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"zero_stage": 3, "optimizer_offload": 1.0, "param_offload": True, "overlap_param_gather": True},
+        {"tp": 2, "dp": 8, "zero_stage": 1, "sequence_parallel": False},
+        {"cp": 2, "dp": 8, "cp_comm": "a2a"},
+        {"precision": "fp16", "zero_stage": 1},
+    ],
+)
 def test_what_was_rendered_from_the_plan_is_left_as_it_is(tmp_path: Path, fields: dict[str, Any]) -> None:
     mine = plan(**fields)
     for path, text in ((item.path, item.text) for item in render(mine, "deepspeed")):
@@ -76,8 +84,10 @@ def test_values_change_sections_come_and_comments_stay(tmp_path: Path) -> None:
     assert lines(outcome) == [
         '-    "train_micro_batch_size_per_gpu": 1,   // per GPU',
         '+    "train_micro_batch_size_per_gpu": 2,   // per GPU',
-        '-        "stage": 2,', '+        "stage": 3,',
-        '-        "reduce_bucket_size": 500000000', '+        "reduce_bucket_size": 500000000,',
+        '-        "stage": 2,',
+        '+        "stage": 3,',
+        '-        "reduce_bucket_size": 500000000',
+        '+        "reduce_bucket_size": 500000000,',
         '+        "offload_optimizer": {"device": "cpu", "pin_memory": true}',
     ]
 
@@ -96,22 +106,27 @@ def test_degrees_and_precision_are_put_in_and_taken_out(tmp_path: Path) -> None:
 
 
 def test_what_is_auto_is_said_by_the_program_s_arguments(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(COMMENTED.replace('_size": 128', '_size": "auto"').replace(
-        '_per_gpu": 1', '_per_gpu": "auto"'))
+    (tmp_path / "ds.json").write_text(
+        COMMENTED.replace('_size": 128', '_size": "auto"').replace('_per_gpu": 1', '_per_gpu": "auto"')
+    )
     script = tmp_path / "train.sh"
-    script.write_text("torchrun --nnodes 2 --nproc_per_node 8 train.py --deepspeed ds.json --bf16 "
-                      "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --max_seq_length 4096\n")
+    script.write_text(
+        "torchrun --nnodes 2 --nproc_per_node 8 train.py --deepspeed ds.json --bf16 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --max_seq_length 4096\n"
+    )
     outcome = adapted(str(script), plan(micro=2), {})
     assert not outcome.unplaced
-    assert outcome.files[str(script)].decode() == script.read_text().replace(
-        "batch_size 1", "batch_size 2").replace("steps 8", "steps 4")
+    assert outcome.files[str(script)].decode() == script.read_text().replace("batch_size 1", "batch_size 2").replace(
+        "steps 8", "steps 4"
+    )
 
 
 def test_another_model_length_or_framework_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(COMMENTED)
     script = tmp_path / "train.sh"
-    script.write_text("deepspeed train.py --deepspeed ds.json --max_seq_length 2048 --model_name_or_path "
-                      "Qwen/Qwen2.5-7B\n")
+    script.write_text(
+        "deepspeed train.py --deepspeed ds.json --max_seq_length 2048 --model_name_or_path Qwen/Qwen2.5-7B\n"
+    )
     with pytest.raises(InputError, match="sequence length"):
         adapted(str(script), plan(), {})
     path = tmp_path / "megatron.sh"

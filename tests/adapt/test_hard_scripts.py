@@ -71,8 +71,11 @@ def test_a_switch_before_something_unknown_is_still_a_switch(tmp_path: Path) -> 
 
 def test_an_option_that_a_condition_may_add_is_left_to_a_person(tmp_path: Path) -> None:
     before = 'ARGS=()\nif [ "$(hostname)" = big ]; then\n  ARGS+=(--recompute-granularity full)\nfi\n'
-    outcome = adapt(tmp_path, script(f"{MICRO} 1 {TP} 4 {REST} \"${{ARGS[@]}}\"", before),
-                    plan(recompute=Recompute("selective", ("core_attn",))))
+    outcome = adapt(
+        tmp_path,
+        script(f'{MICRO} 1 {TP} 4 {REST} "${{ARGS[@]}}"', before),
+        plan(recompute=Recompute("selective", ("core_attn",))),
+    )
     assert "--recompute-granularity" in unplaced(outcome)
 
 
@@ -114,7 +117,8 @@ def test_each_file_that_is_sourced_is_edited_itself(tmp_path: Path) -> None:
     outcome = adapt(tmp_path, source, plan(tp=2, dp=4, micro=2, recompute=Recompute("selective", ("mlp",))))
     assert not outcome.unplaced
     assert outcome.files[str(tmp_path / "common.sh")].decode() == common.replace("TP=4", "TP=2").replace(
-        "size 1\r", "size 2\r")
+        "size 1\r", "size 2\r"
+    )
     assert new(outcome).startswith(source.rstrip("\n").partition(" --mock-data")[0].partition("--bf16")[0])
     assert len(re.findall(r"^--- ", outcome.diff, re.MULTILINE)) == 2
 
@@ -124,7 +128,8 @@ def test_a_line_of_arguments_is_adapted_too() -> None:
     outcome = adapted(line, GOAL, {})
     assert not outcome.unplaced
     assert next(iter(outcome.files.values())).decode() == line.replace(f"{MICRO} 1", f"{MICRO} 2").replace(
-        f"{TP} 4", f"{TP} 2")
+        f"{TP} 4", f"{TP} 2"
+    )
 
 
 def test_an_option_that_unknown_words_may_give_already_is_not_added(tmp_path: Path) -> None:

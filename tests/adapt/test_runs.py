@@ -16,12 +16,15 @@ def run(said: str) -> str:
     return f"{start(MINE)} {said} {REST_OF}"
 
 
-@pytest.mark.parametrize("body", [
-    f"for TP in 1 2 4; do\n  {run(f'{MICRO} 1 {TP} $TP')}\ndone\n",
-    f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 8')}\n",
-    f"go() {{ {run(f'{MICRO} 1 $@')}; }}\ngo {TP} 4\ngo {TP} 8 --eval-only\n",
-    f"if nvidia-smi; then\n{run(f'{MICRO} 1 {TP} 4')}\nelse\n{run(f'{MICRO} 1 {TP} 8')}\nfi\n",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"for TP in 1 2 4; do\n  {run(f'{MICRO} 1 {TP} $TP')}\ndone\n",
+        f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 8')}\n",
+        f"go() {{ {run(f'{MICRO} 1 $@')}; }}\ngo {TP} 4\ngo {TP} 8 --eval-only\n",
+        f"if nvidia-smi; then\n{run(f'{MICRO} 1 {TP} 4')}\nelse\n{run(f'{MICRO} 1 {TP} 8')}\nfi\n",
+    ],
+)
 def test_runs_with_different_values_are_left_with_their_places(tmp_path: Path, body: str) -> None:
     outcome = adapt(tmp_path, head(MINE) + body)
     assert outcome.files == {}
@@ -30,11 +33,14 @@ def test_runs_with_different_values_are_left_with_their_places(tmp_path: Path, b
     assert "train.sh:" in outcome.unplaced[0].why
 
 
-@pytest.mark.parametrize("body", [
-    f'P="{MICRO} 1 {TP} 4"\n{run("$P")}\n{run("$P")} --finetune\n',
-    f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 4')} --finetune\n",
-    f"for SEED in 1 2; do {run(f'{MICRO} 1 {TP} 4')} --seed $SEED; done\n",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'P="{MICRO} 1 {TP} 4"\n{run("$P")}\n{run("$P")} --finetune\n',
+        f"{run(f'{MICRO} 1 {TP} 4')}\n{run(f'{MICRO} 1 {TP} 4')} --finetune\n",
+        f"for SEED in 1 2; do {run(f'{MICRO} 1 {TP} 4')} --seed $SEED; done\n",
+    ],
+)
 def test_runs_that_say_the_same_are_changed_alike(tmp_path: Path, body: str) -> None:
     outcome = adapt(tmp_path, head(MINE) + body)
     assert not outcome.unplaced

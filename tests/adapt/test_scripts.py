@@ -42,10 +42,16 @@ def lines(outcome: Adapted) -> list[str]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("fields", [
-    {}, {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 3}, {"pp": 4, "vpp": 5, "recompute": FULL},
-    {"model": "mixtral-8x7b", "tp": 2, "pp": 4, "ep": 4, "dp": 4}, {"cluster": "h100", "precision": "fp8"},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 3},
+        {"pp": 4, "vpp": 5, "recompute": FULL},
+        {"model": "mixtral-8x7b", "tp": 2, "pp": 4, "ep": 4, "dp": 4},
+        {"cluster": "h100", "precision": "fp8"},
+    ],
+)
 def test_a_script_that_says_the_plan_already_is_left_as_it_is(
     tmp_path: Path, style: str, fields: dict[str, Any]
 ) -> None:
@@ -54,8 +60,19 @@ def test_a_script_that_says_the_plan_already_is_left_as_it_is(
     assert (outcome.files, outcome.changes, outcome.unplaced, outcome.diff) == ({}, (), (), "")
 
 
-@pytest.mark.parametrize("model", ["llama2-13b", "llama3.1-70b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3",
-                                   "gpt-oss-120b", "gpt3-175b", "qwen2.5-7b"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "llama2-13b",
+        "llama3.1-70b",
+        "qwen3-30b-a3b",
+        "mixtral-8x7b",
+        "deepseek-v3",
+        "gpt-oss-120b",
+        "gpt3-175b",
+        "qwen2.5-7b",
+    ],
+)
 def test_so_is_what_was_rendered_from_it(tmp_path: Path, model: str) -> None:
     mine = sample_plan(model, "h100")
     outcome = adapt(tmp_path, render(mine, "megatron")["launch.sh"], mine)
@@ -96,11 +113,14 @@ def test_values_in_variables_are_changed_where_they_are_set(tmp_path: Path) -> N
     mine = plan()
     goal = plan(tp=2, dp=4, micro=2)
     assert lines(adapt(tmp_path, STYLES["variables"](mine, options(mine)), goal)) == [
-        "-MICRO_BATCH_SIZE=1", "+MICRO_BATCH_SIZE=2",
-        "-TENSOR_MODEL_PARALLEL_SIZE=4", "+TENSOR_MODEL_PARALLEL_SIZE=2",
+        "-MICRO_BATCH_SIZE=1",
+        "+MICRO_BATCH_SIZE=2",
+        "-TENSOR_MODEL_PARALLEL_SIZE=4",
+        "+TENSOR_MODEL_PARALLEL_SIZE=2",
     ]
-    assert "PIPELINE_MODEL_PARALLEL_SIZE:-4" in new(adapt(tmp_path, STYLES["variables"](mine, options(mine)),
-                                                          plan(tp=2, pp=4)))
+    assert "PIPELINE_MODEL_PARALLEL_SIZE:-4" in new(
+        adapt(tmp_path, STYLES["variables"](mine, options(mine)), plan(tp=2, pp=4))
+    )
 
 
 def test_a_variable_that_says_something_else_as_well_stays(tmp_path: Path) -> None:
@@ -108,20 +128,25 @@ def test_a_variable_that_says_something_else_as_well_stays(tmp_path: Path) -> No
     source = array(mine, options(mine)).replace("ARGS=(", "GPUS_PER_NODE=8\nARGS=(")
     source = source.replace("-size 8", "-size $GPUS_PER_NODE").replace("_node 8", "_node $GPUS_PER_NODE")
     assert lines(adapt(tmp_path, source, plan(tp=4, pp=2, dp=4))) == [
-        "-    --tensor-model-parallel-size $GPUS_PER_NODE", "+    --tensor-model-parallel-size 4"]
+        "-    --tensor-model-parallel-size $GPUS_PER_NODE",
+        "+    --tensor-model-parallel-size 4",
+    ]
 
 
 def test_what_is_said_in_another_way_is_left_as_it_is_said(tmp_path: Path) -> None:
     goal = plan(pp=4, vpp=5, dp=1, recompute=Recompute("selective", ("core_attn",)))
     source = array(goal, options(goal))
-    source = source.replace("    --recompute-granularity selective\n    --recompute-modules core_attn\n",
-                            "    --recompute-activations\n")
+    source = source.replace(
+        "    --recompute-granularity selective\n    --recompute-modules core_attn\n", "    --recompute-activations\n"
+    )
     source = source.replace("--num-virtual-stages-per-pipeline-rank 5", "--num-layers-per-virtual-pipeline-stage 2")
     source = source.replace("    --context-parallel-size 1\n", "")
     assert adapt(tmp_path, source, goal).files == {}
     more = adapt(tmp_path, source, plan(pp=4, vpp=2, dp=1, recompute=Recompute("selective", ("core_attn",))))
-    assert lines(more) == ["-    --num-layers-per-virtual-pipeline-stage 2",
-                           "+    --num-layers-per-virtual-pipeline-stage 5"]
+    assert lines(more) == [
+        "-    --num-layers-per-virtual-pipeline-stage 2",
+        "+    --num-layers-per-virtual-pipeline-stage 5",
+    ]
 
 
 def test_a_default_that_follows_another_option_is_held(tmp_path: Path) -> None:
@@ -130,15 +155,19 @@ def test_a_default_that_follows_another_option_is_held(tmp_path: Path) -> None:
     assert adapt(tmp_path, source, mine).files == {}
     goal = plan("mixtral-8x7b", tp=4, etp=2, pp=2, ep=2, dp=2)
     assert lines(adapt(tmp_path, source, goal)) == [
-        "-    --tensor-model-parallel-size 2", "+    --tensor-model-parallel-size 4",
-        "+    --expert-tensor-parallel-size 2"]
+        "-    --tensor-model-parallel-size 2",
+        "+    --tensor-model-parallel-size 4",
+        "+    --expert-tensor-parallel-size 2",
+    ]
 
 
 def test_more_gpus_are_the_launchers_to_start(tmp_path: Path) -> None:
     mine = plan()
     outcome = adapt(tmp_path, array(mine, options(mine)), plan(dp=4))
-    assert lines(outcome) == [f"{sign}torchrun --nnodes {count} --nproc_per_node 8 pretrain_gpt.py \"${{ARGS[@]}}\""
-                              for sign, count in (("-", 2), ("+", 4))]
+    assert lines(outcome) == [
+        f'{sign}torchrun --nnodes {count} --nproc_per_node 8 pretrain_gpt.py "${{ARGS[@]}}"'
+        for sign, count in (("-", 2), ("+", 4))
+    ]
 
 
 def test_a_variable_that_keeps_the_plan_from_starting_is_changed(tmp_path: Path) -> None:
@@ -179,14 +208,29 @@ def test_another_model_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-DEGREES = st.fixed_dictionaries({
-    "tp": st.sampled_from([1, 2, 4]), "pp": st.sampled_from([1, 2, 4]), "vpp": st.sampled_from([1, 5]),
-    "dp": st.sampled_from([1, 2]), "cp": st.sampled_from([1, 2]), "micro": st.sampled_from([1, 2]),
-    "zero_stage": st.sampled_from([0, 1]), "overlap_grad_reduce": st.booleans(), "overlap_pp_p2p": st.booleans(),
-    "recompute": st.sampled_from([FULL, Recompute("none"), Recompute("selective", ("core_attn", "mlp")),
-                                  Recompute("full", method="block", num_layers=3)]),
-    "optimizer_offload": st.sampled_from([0.0, 0.5]), "grad_bytes": st.sampled_from([2, 4]),
-})
+DEGREES = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "vpp": st.sampled_from([1, 5]),
+        "dp": st.sampled_from([1, 2]),
+        "cp": st.sampled_from([1, 2]),
+        "micro": st.sampled_from([1, 2]),
+        "zero_stage": st.sampled_from([0, 1]),
+        "overlap_grad_reduce": st.booleans(),
+        "overlap_pp_p2p": st.booleans(),
+        "recompute": st.sampled_from(
+            [
+                FULL,
+                Recompute("none"),
+                Recompute("selective", ("core_attn", "mlp")),
+                Recompute("full", method="block", num_layers=3),
+            ]
+        ),
+        "optimizer_offload": st.sampled_from([0.0, 0.5]),
+        "grad_bytes": st.sampled_from([2, 4]),
+    }
+)
 
 
 def sensible(fields: dict[str, Any]) -> Plan:
@@ -208,7 +252,13 @@ def test_what_is_written_is_the_plan_or_is_said_not_to_be(tmp_path: Path, mine: 
     assert not outcome.unplaced
     assert not aim.differing(aim.names(reading), aim.gpus)
     decided = {setting.name for each in (aim.settings, Goal.of(mine, reading).settings) for setting in each}
-    before, after = ({setting.name: [word.text for word in setting.values] for setting in each.settings
-                      if setting.name not in decided} for each in (outcome.reading, reading))
+    before, after = (
+        {
+            setting.name: [word.text for word in setting.values]
+            for setting in each.settings
+            if setting.name not in decided
+        }
+        for each in (outcome.reading, reading)
+    )
     assert before == after
     assert adapted(path, goal, {}).files == {}

@@ -52,7 +52,7 @@ def after(tree: Tree, way: Any) -> str:
 def test_a_value_changes_and_its_comment_stays() -> None:
     tree = json_tree(COMMENTED)
     new = after(tree, trees.changed(tree, ("train_micro_batch_size_per_gpu",), 8))
-    assert new == COMMENTED.replace("_gpu\": 4,", "_gpu\": 8,")
+    assert new == COMMENTED.replace('_gpu": 4,', '_gpu": 8,')
 
 
 def test_a_key_is_added_in_the_style_of_its_neighbours() -> None:
@@ -60,8 +60,7 @@ def test_a_key_is_added_in_the_style_of_its_neighbours() -> None:
     inside = after(tree, trees.inserted(tree, ("zero_optimization",), "reduce_scatter", True, "stage"))
     assert inside == COMMENTED.replace('"stage": 2,', '"stage": 2, "reduce_scatter": true,')
     behind = after(tree, trees.inserted(tree, (), "sequence_parallel_size", 2))
-    assert behind == COMMENTED.replace("}  # the last one\n",
-                                       '},  # the last one\n    "sequence_parallel_size": 2\n')
+    assert behind == COMMENTED.replace("}  # the last one\n", '},  # the last one\n    "sequence_parallel_size": 2\n')
     between = after(tree, trees.inserted(tree, (), "a", 2, "train_micro_batch_size_per_gpu"))
     assert between == COMMENTED.replace("// sequences\n", '// sequences\n    "a": 2,\n')
 
@@ -69,26 +68,34 @@ def test_a_key_is_added_in_the_style_of_its_neighbours() -> None:
 def test_a_key_goes_with_its_line_and_its_comma() -> None:
     tree = json_tree(COMMENTED)
     assert after(tree, trees.removed(tree, ("zero_optimization",))) == COMMENTED.replace(
-        '    "zero_optimization": { "stage": 2, "overlap_comm": true },\n', "")
+        '    "zero_optimization": { "stage": 2, "overlap_comm": true },\n', ""
+    )
     assert after(tree, trees.removed(tree, ("zero_optimization", "overlap_comm"))) == COMMENTED.replace(
-        ', "overlap_comm": true', "")
+        ', "overlap_comm": true', ""
+    )
     last = after(tree, trees.removed(tree, ("bf16",)))
-    assert json_tree(last).data == {"train_micro_batch_size_per_gpu": 4,
-                                    "zero_optimization": {"stage": 2, "overlap_comm": True}}
+    assert json_tree(last).data == {
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": 2, "overlap_comm": True},
+    }
     assert "# the last one" in last
 
 
 def test_blocks_of_yaml_keep_their_indentation() -> None:
     tree = yaml_tree(BLOCK)
     assert after(tree, trees.inserted(tree, ("MODEL_ARGS",), "--fp8-format", "hybrid", "--num-layers")) == (
-        BLOCK.replace("# layers\n", "# layers\n  --fp8-format: hybrid\n"))
+        BLOCK.replace("# layers\n", "# layers\n  --fp8-format: hybrid\n")
+    )
     assert after(tree, trees.inserted(tree, ("MODEL_ARGS",), "--swiglu", True)) == (
-        BLOCK.replace("    inner: 1\n", "    inner: 1\n  --swiglu: true\n"))
+        BLOCK.replace("    inner: 1\n", "    inner: 1\n  --swiglu: true\n")
+    )
     assert after(tree, trees.removed(tree, ("MODEL_ARGS", "--bf16"))) == BLOCK.replace("  --bf16: true\n", "")
     assert after(tree, trees.removed(tree, ("MODEL_ARGS", "--nested"))) == BLOCK.replace(
-        "  --nested:\n    inner: 1\n", "")
+        "  --nested:\n    inner: 1\n", ""
+    )
     assert after(tree, trees.changed(tree, ("MODEL_ARGS", "--recompute-modules"), ["moe"])) == BLOCK.replace(
-        "[core_attn, mlp]", '["moe"]')
+        "[core_attn, mlp]", '["moe"]'
+    )
 
 
 @pytest.mark.parametrize("value", [1e-05, 2.5, "no", "on", "1e5", "a: b", "", "true", None, False, 3])
@@ -106,15 +113,24 @@ def test_line_ends_are_those_of_the_file() -> None:
 
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
-DATA = st.recursive(st.integers(0, 9) | st.booleans() | st.sampled_from(["x", "yes", "1e3"]),
-                    lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3), max_leaves=8)
+DATA = st.recursive(
+    st.integers(0, 9) | st.booleans() | st.sampled_from(["x", "yes", "1e3"]),
+    lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3),
+    max_leaves=8,
+)
 
 
 def _yaml(data: dict[str, Any], indent: int = 0) -> str:
     lines = []
     for key, value in data.items():
-        lines.append(" " * indent + (f"{key}:\n{_yaml(value, indent + 2)}" if isinstance(value, dict)
-                                     else f"{key}: {json.dumps(value)}  # {key}\n"))
+        lines.append(
+            " " * indent
+            + (
+                f"{key}:\n{_yaml(value, indent + 2)}"
+                if isinstance(value, dict)
+                else f"{key}: {json.dumps(value)}  # {key}\n"
+            )
+        )
     return "".join(lines)
 
 

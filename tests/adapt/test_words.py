@@ -19,8 +19,17 @@ def setting(text: Text, option: str) -> Setting:
     for value in values:
         at = text.data.decode().index(value, at)
         place = text.place(at, at + len(value))
-        found.append(Word((Piece(value.strip("'\""), text.place(at + value.startswith(("'", '"')), at + len(
-            value) - value.endswith(("'", '"')))),), place))
+        found.append(
+            Word(
+                (
+                    Piece(
+                        value.strip("'\""),
+                        text.place(at + value.startswith(("'", '"')), at + len(value) - value.endswith(("'", '"'))),
+                    ),
+                ),
+                place,
+            )
+        )
         at += len(value)
     return Setting(name, name, tuple(found), text.place(start, start + len(option)))
 
@@ -36,33 +45,39 @@ INLINE = "run --a 1 --b 2 --c\n"
 SPREAD = "ARGS=(--a 1 --b 2\n      --c)\n"
 
 
-@pytest.mark.parametrize(("source", "option", "left"), [
-    (CONTINUED, "--b 2", "torchrun x.py \\\n    --a 1 \\\n    --c\n"),
-    (CONTINUED, "--c", "torchrun x.py \\\n    --a 1 \\\n    --b 2\n"),
-    (ARRAY, "--b 2", "ARGS=(\n\t--a 1  # one\n\t--c\n)\nrun ${ARGS[@]}\n"),
-    (ARRAY, "--a 1", "ARGS=(\n\t# one\n\t--b 2\n\t--c\n)\nrun ${ARGS[@]}\n"),
-    (STRING, "--c", 'OPTS="\n    --a 1 \\\n    --b 2"\nrun $OPTS\n'),
-    (STRING, "--a 1", 'OPTS="\n    --b 2 \\\n    --c"\nrun $OPTS\n'),
-    (INLINE, "--b 2", "run --a 1 --c\n"),
-    (INLINE, "--c", "run --a 1 --b 2\n"),
-    (SPREAD, "--a 1", "ARGS=(--b 2\n      --c)\n"),
-    (SPREAD, "--c", "ARGS=(--a 1 --b 2)\n"),
-])
+@pytest.mark.parametrize(
+    ("source", "option", "left"),
+    [
+        (CONTINUED, "--b 2", "torchrun x.py \\\n    --a 1 \\\n    --c\n"),
+        (CONTINUED, "--c", "torchrun x.py \\\n    --a 1 \\\n    --b 2\n"),
+        (ARRAY, "--b 2", "ARGS=(\n\t--a 1  # one\n\t--c\n)\nrun ${ARGS[@]}\n"),
+        (ARRAY, "--a 1", "ARGS=(\n\t# one\n\t--b 2\n\t--c\n)\nrun ${ARGS[@]}\n"),
+        (STRING, "--c", 'OPTS="\n    --a 1 \\\n    --b 2"\nrun $OPTS\n'),
+        (STRING, "--a 1", 'OPTS="\n    --b 2 \\\n    --c"\nrun $OPTS\n'),
+        (INLINE, "--b 2", "run --a 1 --c\n"),
+        (INLINE, "--c", "run --a 1 --b 2\n"),
+        (SPREAD, "--a 1", "ARGS=(--b 2\n      --c)\n"),
+        (SPREAD, "--c", "ARGS=(--a 1 --b 2)\n"),
+    ],
+)
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_an_option_leaves_no_trace(source: str, option: str, left: str, ends: str) -> None:
     text = Text("run.sh", source.replace("\n", ends).encode())
     assert done(text, words.removed(setting(text, option), {"run.sh": text})) == left.replace("\n", ends)
 
 
-@pytest.mark.parametrize(("source", "option", "with_it"), [
-    (CONTINUED, "--b 2", CONTINUED.replace("--b 2 \\\n", "--b 2 \\\n    --new 8 \\\n")),
-    (CONTINUED, "--c", CONTINUED.replace("--c\n", "--c \\\n    --new 8\n")),
-    (ARRAY, "--c", ARRAY.replace("\t--c\n", "\t--c\n\t--new 8\n")),
-    (ARRAY, "--a 1", ARRAY.replace("--a 1  # one\n", "--a 1  # one\n\t--new 8\n")),
-    (STRING, "--c", STRING.replace('--c"', '--c --new 8"')),
-    (STRING, "--a 1", STRING.replace("--a 1 \\\n", "--a 1 \\\n    --new 8 \\\n")),
-    (INLINE, "--a 1", INLINE.replace("--a 1", "--a 1 --new 8")),
-])
+@pytest.mark.parametrize(
+    ("source", "option", "with_it"),
+    [
+        (CONTINUED, "--b 2", CONTINUED.replace("--b 2 \\\n", "--b 2 \\\n    --new 8 \\\n")),
+        (CONTINUED, "--c", CONTINUED.replace("--c\n", "--c \\\n    --new 8\n")),
+        (ARRAY, "--c", ARRAY.replace("\t--c\n", "\t--c\n\t--new 8\n")),
+        (ARRAY, "--a 1", ARRAY.replace("--a 1  # one\n", "--a 1  # one\n\t--new 8\n")),
+        (STRING, "--c", STRING.replace('--c"', '--c --new 8"')),
+        (STRING, "--a 1", STRING.replace("--a 1 \\\n", "--a 1 \\\n    --new 8 \\\n")),
+        (INLINE, "--a 1", INLINE.replace("--a 1", "--a 1 --new 8")),
+    ],
+)
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_a_new_option_stands_as_its_neighbour_does(source: str, option: str, with_it: str, ends: str) -> None:
     text = Text("run.sh", source.replace("\n", ends).encode())
@@ -71,18 +86,21 @@ def test_a_new_option_stands_as_its_neighbour_does(source: str, option: str, wit
 
 
 def test_a_value_is_changed_where_it_is_written_and_else_where_it_is_used() -> None:
-    text = Text("run.sh", b"TP=${TP:-8}\nrun --tp \"$TP\"\n")
+    text = Text("run.sh", b'TP=${TP:-8}\nrun --tp "$TP"\n')
     place = text.place(9, 10)
     word = Word((Piece("8", place, ("TP",), "TP"),), text.place(21, 26))
     ways = [edited(text, way).decode() for way in words.changed(word, "4", {"run.sh": text})]
-    assert ways[:2] == ["TP=${TP:-4}\nrun --tp \"$TP\"\n", "TP=${TP:-8}\nrun --tp \"4\"\n"]
+    assert ways[:2] == ['TP=${TP:-4}\nrun --tp "$TP"\n', 'TP=${TP:-8}\nrun --tp "4"\n']
 
 
-@pytest.mark.parametrize(("source", "first"), [
-    ("run --layout 'Et|tL'", "run --layout 'Ett|L'"),
-    ('run --layout "Et|tL"', 'run --layout "Ett|L"'),
-    ("run --layout Et+tL", "run --layout 'Ett|L'"),
-])
+@pytest.mark.parametrize(
+    ("source", "first"),
+    [
+        ("run --layout 'Et|tL'", "run --layout 'Ett|L'"),
+        ('run --layout "Et|tL"', 'run --layout "Ett|L"'),
+        ("run --layout Et+tL", "run --layout 'Ett|L'"),
+    ],
+)
 def test_what_the_shell_would_read_is_quoted(source: str, first: str) -> None:
     text = Text("run.sh", source.encode())
     option = setting(text, source.removeprefix("run "))

@@ -37,8 +37,9 @@ def destinations(mine: Plan) -> str:
     """As --yaml-cfg has them, in one section of the model and one for the rest."""
     words = [option for group in megatron.groups(mine) for option in group.options]
     table = flags.flags(megatron.version(mine))
-    names = {table.flags[name].dest: table.flags[name].kind == "true" if not values else values[0]
-             for name, *values in words}
+    names = {
+        table.flags[name].dest: table.flags[name].kind == "true" if not values else values[0] for name, *values in words
+    }
     lines = [f"{dest}: {str(value).lower() if isinstance(value, bool) else value}\n" for dest, value in names.items()]
     half = len(lines) // 2
     return f"language_model:\n  {'  '.join(lines[:half])}\nmodel_parallel:\n  {'  '.join(lines[half:])}"
@@ -62,13 +63,18 @@ def test_a_file_that_says_the_plan_already_is_left_as_it_is(tmp_path: Path, styl
 
 
 def test_keys_change_come_and_go(tmp_path: Path) -> None:
-    outcome = adapt(tmp_path, model_args(plan()), plan(tp=2, dp=4, zero_stage=0, recompute=FULL,
-                                                       overlap_param_gather=False))
+    outcome = adapt(
+        tmp_path, model_args(plan()), plan(tp=2, dp=4, zero_stage=0, recompute=FULL, overlap_param_gather=False)
+    )
     assert not outcome.unplaced
     assert lines(outcome) == [
-        "-  --tensor-model-parallel-size: 4", "+  --tensor-model-parallel-size: 2",
-        "-  --use-distributed-optimizer: true", "-  --overlap-param-gather: true",
-        "+  --recompute-granularity: full", "+  --recompute-method: uniform", "+  --recompute-num-layers: 1",
+        "-  --tensor-model-parallel-size: 4",
+        "+  --tensor-model-parallel-size: 2",
+        "-  --use-distributed-optimizer: true",
+        "-  --overlap-param-gather: true",
+        "+  --recompute-granularity: full",
+        "+  --recompute-method: uniform",
+        "+  --recompute-num-layers: 1",
     ]
 
 
@@ -76,8 +82,10 @@ def test_a_key_that_says_no_is_told_to_say_yes(tmp_path: Path) -> None:
     mine = plan(zero_stage=0, overlap_param_gather=False)
     source = destinations(mine) + "  use_distributed_optimizer: false  # not yet\n"
     outcome = adapt(tmp_path, source, plan(overlap_param_gather=False))
-    assert lines(outcome) == ["-  use_distributed_optimizer: false  # not yet",
-                              "+  use_distributed_optimizer: true  # not yet"]
+    assert lines(outcome) == [
+        "-  use_distributed_optimizer: false  # not yet",
+        "+  use_distributed_optimizer: true  # not yet",
+    ]
 
 
 @pytest.mark.parametrize("style", [model_args, destinations])
@@ -88,8 +96,15 @@ def test_what_is_written_is_read_as_the_plan(tmp_path: Path, style: Any) -> None
     (tmp_path / "config.yaml").write_bytes(outcome.files[outcome.reading.file])
     table = flags.flags(megatron.version(goal))
     names = Namespace(read(outcome.reading.file).settings, table)
-    assert [names[dest] for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
-                                     "num_virtual_stages_per_pipeline_rank")] == [2, 4, 2, 5]
+    assert [
+        names[dest]
+        for dest in (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "micro_batch_size",
+            "num_virtual_stages_per_pipeline_rank",
+        )
+    ] == [2, 4, 2, 5]
     assert set(names["recompute_modules"] or ()) == {"core_attn", "mlp"}  # type: ignore[arg-type]
 
 
@@ -103,8 +118,12 @@ def test_what_is_off_is_said_where_nothing_else_would_say_it(tmp_path: Path) -> 
     outcome = adapt(tmp_path, destinations(mine), goal)
     assert not outcome.unplaced
     new = {line.strip().lstrip("+ ") for line in lines(outcome) if line[0] == "+"}
-    assert new >= {"use_distributed_optimizer: false", "overlap_grad_reduce: false", "recompute_granularity: null",
-                   "recompute_method: null"}
+    assert new >= {
+        "use_distributed_optimizer: false",
+        "overlap_grad_reduce: false",
+        "recompute_granularity: null",
+        "recompute_method: null",
+    }
     assert len(lines(outcome)) == 2 * len(new)
 
 
@@ -147,20 +166,26 @@ def test_nemo_s_own_names_and_numbers_of_nodes_are_used(tmp_path: Path) -> None:
     outcome = adapt(tmp_path, NEMO, plan(pp=4, vpp=5, recompute=FULL))
     assert not outcome.unplaced
     assert lines(outcome) == [
-        "-  num_nodes: 2", "+  num_nodes: 4",
-        "-  pipeline_model_parallel_size: 2", "+  pipeline_model_parallel_size: 4",
+        "-  num_nodes: 2",
+        "+  num_nodes: 4",
+        "-  pipeline_model_parallel_size: 2",
+        "+  pipeline_model_parallel_size: 4",
         "+  virtual_pipeline_model_parallel_size: 5",
-        "-  activations_checkpoint_granularity: null  # full to save memory", "-  activations_checkpoint_method: null",
+        "-  activations_checkpoint_granularity: null  # full to save memory",
+        "-  activations_checkpoint_method: null",
         "+  activations_checkpoint_granularity: full  # full to save memory",
-        "+  activations_checkpoint_method: uniform", "+  activations_checkpoint_num_layers: 1",
+        "+  activations_checkpoint_method: uniform",
+        "+  activations_checkpoint_num_layers: 1",
     ]
 
 
 def test_overrides_of_a_recipe_are_put_in_the_section_that_has_them(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
-    script.write_text("torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
-                      "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
-                      "train.global_batch_size=32 train.micro_batch_size=1 ddp.overlap_grad_reduce=true\n")
+    script.write_text(
+        "torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+        "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+        "train.global_batch_size=32 train.micro_batch_size=1 ddp.overlap_grad_reduce=true\n"
+    )
     outcome = adapted(str(script), plan(tp=2, dp=4, recompute=FULL), {})
     new = outcome.files[str(script)].decode()
     assert "model.tensor_model_parallel_size=2 " in new
@@ -172,10 +197,12 @@ def test_overrides_of_a_recipe_are_put_in_the_section_that_has_them(tmp_path: Pa
 
 def test_a_recipe_s_switch_is_said_to_be_off_and_what_it_may_have_on_is_told(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
-    source = ("torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
-              "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
-              "train.global_batch_size=32 train.micro_batch_size=1 '++ddp.overlap_grad_reduce=true' "
-              "model.recompute_granularity=full\n")
+    source = (
+        "torchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+        "model.tensor_model_parallel_size=4 model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+        "train.global_batch_size=32 train.micro_batch_size=1 '++ddp.overlap_grad_reduce=true' "
+        "model.recompute_granularity=full\n"
+    )
     script.write_text(source)
     outcome = adapted(str(script), plan(overlap_grad_reduce=False, overlap_param_gather=False, zero_stage=0), {})
     new = outcome.files[str(script)].decode()
@@ -185,9 +212,11 @@ def test_a_recipe_s_switch_is_said_to_be_off_and_what_it_may_have_on_is_told(tmp
 
 def test_an_override_whose_variable_serves_others_is_changed_where_it_stands(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
-    source = ("TP=4\ntorchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
-              "model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=2 model.seq_length=4096 "
-              "train.global_batch_size=32 train.micro_batch_size=1 checkpoint.save=/x/tp$TP\n")
+    source = (
+        "TP=4\ntorchrun --nnodes 2 --nproc_per_node 8 run_recipe.py --recipe llama2_13b_pretrain_config "
+        "model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=2 model.seq_length=4096 "
+        "train.global_batch_size=32 train.micro_batch_size=1 checkpoint.save=/x/tp$TP\n"
+    )
     script.write_text(source)
     new = adapted(str(script), plan(tp=2, dp=4), {}).files[str(script)].decode()
     assert "TP=4\n" in new

@@ -41,8 +41,16 @@ def arguments(script: Path, extra: Sequence[str], folder: Path) -> list[str] | N
         for name in names:
             (bin_ / name).write_text(text.format(bash=bash, log=log))
             (bin_ / name).chmod(0o755)
-    subprocess.run([bash, script.name, *extra], cwd=work, env={"PATH": str(bin_), "HOME": str(work)}, timeout=60,
-                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        [bash, script.name, *extra],
+        cwd=work,
+        env={"PATH": str(bin_), "HOME": str(work)},
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     if not log.exists():
         return None
     commands = [command.split("\0") for command in log.read_text().split("\0\n\0")[:-1]]

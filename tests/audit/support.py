@@ -10,9 +10,11 @@ from symconfig.launch.text import Text
 from symconfig.recover.asked import Asked
 from symconfig.recover.words import settings
 
-SEVENTY = ("--micro-batch-size 1 --global-batch-size 256 --seq-length 8192 --bf16 --tensor-model-parallel-size 8 "
-           "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method uniform "
-           "--recompute-num-layers 1 --use-distributed-optimizer")
+SEVENTY = (
+    "--micro-batch-size 1 --global-batch-size 256 --seq-length 8192 --bf16 --tensor-model-parallel-size 8 "
+    "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method uniform "
+    "--recompute-num-layers 1 --use-distributed-optimizer"
+)
 OVERLAPS = "--sequence-parallel --overlap-grad-reduce --overlap-param-gather"
 
 
@@ -21,7 +23,9 @@ def reading(line: str) -> Reading:
     return Reading("bash", (Text("line", line.encode()),), tuple(settings(words, "line")))
 
 
-def audited(line: str, gpus: int, model: str = "llama3.1-70b", cluster: str = "h100", *, plan: bool = True,
-            margin: float = 0.04) -> Audit:
-    return audit(reading(line), Asked(load_model(model), gpus), load_cluster(cluster), Limits(memory_margin=margin),
-                 plan=plan)
+def audited(
+    line: str, gpus: int, model: str = "llama3.1-70b", cluster: str = "h100", *, plan: bool = True, margin: float = 0.04
+) -> Audit:
+    return audit(
+        reading(line), Asked(load_model(model), gpus), load_cluster(cluster), Limits(memory_margin=margin), plan=plan
+    )

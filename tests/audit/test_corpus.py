@@ -113,8 +113,16 @@ def test_what_cannot_be_read_is_refused(case: Case) -> None:
 
 def audited(case: Case) -> Audit:
     asked = case.asked
-    return audit(case.path, asked.get("cluster", "h100"), asked.get("gpus"), model=asked.get("model"),
-                 seq_length=asked.get("seq_length"), variables=case.variables, arguments=case.extra, plan=False)
+    return audit(
+        case.path,
+        asked.get("cluster", "h100"),
+        asked.get("gpus"),
+        model=asked.get("model"),
+        seq_length=asked.get("seq_length"),
+        variables=case.variables,
+        arguments=case.extra,
+        plan=False,
+    )
 
 
 @pytest.mark.parametrize("case", READ, ids=str)
@@ -145,9 +153,19 @@ def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize("case", [case for case in READ if case.format == "bash" and case.complete
-                                  and case.path.suffix != ".txt" and not case.variables
-                                  and not case.unknown_values], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in READ
+        if case.format == "bash"
+        and case.complete
+        and case.path.suffix != ".txt"
+        and not case.variables
+        and not case.unknown_values
+    ],
+    ids=str,
+)
 def test_the_program_gets_the_words_that_bash_would_pass(case: Case, tmp_path: Path) -> None:
     passed = bash_argv.arguments(case.path, case.extra, tmp_path)
     assert (passed is None) == (case.file in NOT_STARTED)

@@ -73,32 +73,45 @@ def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
     assert memory_and_time(f"{SEVENTY} --no-gradient-accumulation-fusion")[1] > memory_and_time(SEVENTY)[1]
 
 
-@pytest.mark.parametrize(("line", "modules"), [
-    ("--moe-layer-recompute", ("core_attn", "moe")),
-    ("--moe-layer-recompute --recompute-activations", ("core_attn", "moe")),
-    ("--recompute-granularity selective --recompute-modules layernorm --moe-layer-recompute", ("layernorm", "moe")),
-    ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
-])
+@pytest.mark.parametrize(
+    ("line", "modules"),
+    [
+        ("--moe-layer-recompute", ("core_attn", "moe")),
+        ("--moe-layer-recompute --recompute-activations", ("core_attn", "moe")),
+        ("--recompute-granularity selective --recompute-modules layernorm --moe-layer-recompute", ("layernorm", "moe")),
+        ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
+    ],
+)
 def test_the_old_name_of_recomputed_experts_counts(line: str, modules: tuple[str, ...]) -> None:
     found = recomputed(names_of(line))
     assert (found.granularity, found.modules) == ("selective", modules)
 
 
-@pytest.mark.parametrize(("line", "version", "which"), [
-    ("--num-experts 8", "core_v0.19.0", None),
-    ("--cuda-graph-impl none", "core_v0.19.0", None),
-    ("--cuda-graph-impl local", "core_v0.19.0", "all"),
-    ("--cuda-graph-impl full_iteration", "core_v0.19.0", "all"),
-    ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "core_v0.19.0", "all"),
-    ("--cuda-graph-impl local --cuda-graph-modules attn", "core_v0.19.0", None),
-    ("--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router", "core_v0.17.1",
-     "outside experts"),
-    ("--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router", "core_v0.19.0", "router"),
-    ("--num-experts 8 --cuda-graph-impl local --cuda-graph-modules attn,moe", "core_v0.19.0", "all"),
-    ("--enable-cuda-graph", "core_v0.11.0", "all"),
-    ("--external-cuda-graph", "core_v0.14.0", "all"),
-    ("--external-cuda-graph --cuda-graph-scope attn", "core_v0.14.0", None),
-])
+@pytest.mark.parametrize(
+    ("line", "version", "which"),
+    [
+        ("--num-experts 8", "core_v0.19.0", None),
+        ("--cuda-graph-impl none", "core_v0.19.0", None),
+        ("--cuda-graph-impl local", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl full_iteration", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl local --cuda-graph-modules attn", "core_v0.19.0", None),
+        (
+            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router",
+            "core_v0.17.1",
+            "outside experts",
+        ),
+        (
+            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router",
+            "core_v0.19.0",
+            "router",
+        ),
+        ("--num-experts 8 --cuda-graph-impl local --cuda-graph-modules attn,moe", "core_v0.19.0", "all"),
+        ("--enable-cuda-graph", "core_v0.11.0", "all"),
+        ("--external-cuda-graph", "core_v0.14.0", "all"),
+        ("--external-cuda-graph --cuda-graph-scope attn", "core_v0.14.0", None),
+    ],
+)
 def test_what_cuda_graphs_replay(line: str, version: str, which: str | None) -> None:
     assert graphed(names_of(line, version)) == which
 
@@ -113,11 +126,21 @@ def test_what_the_prediction_leaves_out_is_said_with_it() -> None:
     judged = run(f"{SEVENTY} --fp32-residual-connection --freeze-LM").judged
     assert judged is not None
     assert [(item.what, item.value) for item in judged.run.assumed] == [
-        ("predicted without", "--fp32-residual-connection"), ("predicted without", "--freeze-LM")]
+        ("predicted without", "--fp32-residual-connection"),
+        ("predicted without", "--freeze-LM"),
+    ]
 
 
-@pytest.mark.parametrize("option", ["--freeze-all-layers", "--use-checkpoint-args", "--hybrid-context-parallel",
-                                    "--tensor-parallel-num-weight-shards 2", "--step-batch-size-schedule 8:100"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--freeze-all-layers",
+        "--use-checkpoint-args",
+        "--hybrid-context-parallel",
+        "--tensor-parallel-num-weight-shards 2",
+        "--step-batch-size-schedule 8:100",
+    ],
+)
 def test_what_would_be_another_run_is_not_predicted(option: str) -> None:
     found = run(f"{SEVENTY} {option}")
     assert found.judged is None

@@ -80,19 +80,27 @@ def test_nothing_is_predicted_where_the_gpus_do_not_divide() -> None:
     assert not found.runs
 
 
-SMALL = ("--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 1024 --max-position-embeddings 1024 "
-         "--micro-batch-size {micro} --global-batch-size 64 --bf16 --mock-data --vocab-size 50304 "
-         "--tokenizer-type NullTokenizer --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} {more}")
+SMALL = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size {micro} --global-batch-size 64 --bf16 --mock-data --vocab-size 50304 "
+    "--tokenizer-type NullTokenizer --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} {more}"
+)
 
 
-@pytest.mark.parametrize(("tp", "pp", "micro", "more"), [
-    (1, 1, 2, ""), (8, 1, 1, "--use-distributed-optimizer"), (2, 2, 4, "--sequence-parallel --overlap-grad-reduce"),
-    (1, 4, 1, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
-    (4, 2, 1, "--recompute-granularity full --recompute-method block --recompute-num-layers 40"),
-])
+@pytest.mark.parametrize(
+    ("tp", "pp", "micro", "more"),
+    [
+        (1, 1, 2, ""),
+        (8, 1, 1, "--use-distributed-optimizer"),
+        (2, 2, 4, "--sequence-parallel --overlap-grad-reduce"),
+        (1, 4, 1, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+        (4, 2, 1, "--recompute-granularity full --recompute-method block --recompute-num-layers 40"),
+    ],
+)
 def test_every_step_on_the_way_changes_time_or_memory(tp: int, pp: int, micro: int, more: str) -> None:
-    found = audit(reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Asked(gpus=8), load_cluster("h100"),
-                  Limits())
+    found = audit(
+        reading(SMALL.format(tp=tp, pp=pp, micro=micro, more=more)), Asked(gpus=8), load_cluster("h100"), Limits()
+    )
     assert found.judged is not None
     assert found.better is not None
     before = found.judged.plan.best.predicted

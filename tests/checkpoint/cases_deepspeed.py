@@ -23,9 +23,27 @@ class DeepSpeedCase(Case):
 
 
 def plan(model: Any = None, **fields: Any) -> Plan:
-    return sample_plan(model or tiny("llama"), "h100", backend="deepspeed", version="0.19.8", **{
-        "dp": 1, "micro": 1, "global_batch": 8, "seq_length": 32, "sequence_parallel": False, **fields,
-        "training": {"lr": 5e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "train_iters": 5, "lr_decay_style": "constant"}})
+    return sample_plan(
+        model or tiny("llama"),
+        "h100",
+        backend="deepspeed",
+        version="0.19.8",
+        **{
+            "dp": 1,
+            "micro": 1,
+            "global_batch": 8,
+            "seq_length": 32,
+            "sequence_parallel": False,
+            **fields,
+            "training": {
+                "lr": 5e-3,
+                "min_lr": 0.0,
+                "lr_warmup_iters": 0,
+                "train_iters": 5,
+                "lr_decay_style": "constant",
+            },
+        },
+    )
 
 
 def case(old: dict[str, Any], new: dict[str, Any], verdict: Verdict, refused: str = "", model: Any = None) -> Case:
@@ -53,13 +71,17 @@ CASES: dict[str, Case] = {
     "adapter, ZeRO 2, nothing changes": case({"dp": 2, **ZERO[2]}, {"dp": 2, **ZERO[2]}, AS_IS, model=LORA),
     "adapter, ZeRO 2, dp 2 to 4": case({"dp": 2, **ZERO[2]}, {"dp": 4, **ZERO[2]}, CONVERTED, RANKS, LORA),
     "adapter, ZeRO 3, dp 2 to 4": case({"dp": 2, **ZERO[3]}, {"dp": 4, **ZERO[3]}, CONVERTED, RANKS, LORA),
-    "ZeRO 1, bf16 to fp16": case({"dp": 2, **ZERO[1]}, {"dp": 2, **ZERO[1], "precision": "fp16"}, CONVERTED,
-                                 "No such file or directory"),
-    "AutoEP 2, nothing changes": case({"dp": 2, "ep": 2, **ZERO[1]}, {"dp": 2, "ep": 2, **ZERO[1]}, AS_IS,
-                                      model=EXPERTS),
-    "AutoEP 2, dp 2 to 4": case({"dp": 2, "ep": 2, **ZERO[2]}, {"dp": 4, "ep": 2, **ZERO[2]}, CONVERTED, RANKS,
-                                EXPERTS),
-    "AutoEP 2 to 1": case({"dp": 2, "ep": 2, **ZERO[1]}, {"dp": 2, **ZERO[1]}, NO, "Error(s) in loading state_dict",
-                          EXPERTS),
+    "ZeRO 1, bf16 to fp16": case(
+        {"dp": 2, **ZERO[1]}, {"dp": 2, **ZERO[1], "precision": "fp16"}, CONVERTED, "No such file or directory"
+    ),
+    "AutoEP 2, nothing changes": case(
+        {"dp": 2, "ep": 2, **ZERO[1]}, {"dp": 2, "ep": 2, **ZERO[1]}, AS_IS, model=EXPERTS
+    ),
+    "AutoEP 2, dp 2 to 4": case(
+        {"dp": 2, "ep": 2, **ZERO[2]}, {"dp": 4, "ep": 2, **ZERO[2]}, CONVERTED, RANKS, EXPERTS
+    ),
+    "AutoEP 2 to 1": case(
+        {"dp": 2, "ep": 2, **ZERO[1]}, {"dp": 2, **ZERO[1]}, NO, "Error(s) in loading state_dict", EXPERTS
+    ),
     "AutoEP 2 to 4": case({"dp": 4, "ep": 2, **ZERO[1]}, {"dp": 4, "ep": 4, **ZERO[1]}, NO, "Error", EXPERTS),
 }

@@ -11,10 +11,23 @@ from pathlib import Path
 from typing import Any
 
 ARGUMENTS = {
-    "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "context_parallel_size": 1,
-    "expert_model_parallel_size": 1, "data_parallel_size": 4, "world_size": 16, "num_layers": 40, "hidden_size": 5120,
-    "ffn_hidden_size": 13824, "num_attention_heads": 40, "global_batch_size": 128, "seq_length": 4096, "bf16": True,
-    "use_distributed_optimizer": True, "untie_embeddings_and_output_weights": True, "lr": 3e-4, "num_experts": None,
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 2,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "data_parallel_size": 4,
+    "world_size": 16,
+    "num_layers": 40,
+    "hidden_size": 5120,
+    "ffn_hidden_size": 13824,
+    "num_attention_heads": 40,
+    "global_batch_size": 128,
+    "seq_length": 4096,
+    "bf16": True,
+    "use_distributed_optimizer": True,
+    "untie_embeddings_and_output_weights": True,
+    "lr": 3e-4,
+    "num_experts": None,
 }
 # Names of tensors by which a checkpoint shows how it holds the optimizer's state.
 OPTIMIZER = {
@@ -54,8 +67,10 @@ def torch_dist(
     (data / "__1_0.distcp").write_bytes(b"tensors")
     (data / "__0_0.distcp").write_bytes(b"tensors" + (packed if inside else b""))
     if inside:
-        index["places"] = [{"fqn": "common_state/shard_0_1", "index": None},
-                           {"relative_path": "__0_0.distcp", "offset": 7, "length": len(packed)}]
+        index["places"] = [
+            {"fqn": "common_state/shard_0_1", "index": None},
+            {"relative_path": "__0_0.distcp", "offset": 7, "length": len(packed)},
+        ]
     else:
         (data / "common.pt").write_bytes(packed)
     (data / ".metadata").write_bytes(pickle.dumps(index))
@@ -66,8 +81,9 @@ def by_rank(root: Path, tp: int, pp: int, ep: int = 1, iteration: int = 200) -> 
     """A root of Megatron-LM's torch format."""
     (root / f"iter_{iteration:07d}").mkdir(parents=True)
     (root / "latest_checkpointed_iteration.txt").write_text(str(iteration))
-    packed = archive(common(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-                            expert_model_parallel_size=ep))
+    packed = archive(
+        common(tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep)
+    )
     for rank in range(tp * pp * ep):
         name = f"mp_rank_{rank % tp:02d}" + (f"_{rank // tp % pp:03d}" if pp > 1 else "")
         folder = root / f"iter_{iteration:07d}" / (name + (f"_{rank // tp // pp:03d}" if ep > 1 else ""))
@@ -76,15 +92,19 @@ def by_rank(root: Path, tp: int, pp: int, ep: int = 1, iteration: int = 200) -> 
     return root
 
 
-def deepspeed(
-    root: Path, dp: int = 4, tp: int = 1, stage: int = 2, tag: str = "step-30", **changes: Any
-) -> Path:
+def deepspeed(root: Path, dp: int = 4, tp: int = 1, stage: int = 2, tag: str = "step-30", **changes: Any) -> Path:
     """A root of DeepSpeed's. changes: to what its model states say of the run."""
     data = root / tag
     data.mkdir(parents=True)
     (root / "latest").write_text(tag)
-    state = {"dp_world_size": dp, "mp_world_size": tp, "global_steps": 30, "ds_version": "0.19.8",
-             "ds_config": {"zero_optimization": {"stage": stage}, "train_batch_size": 64}, **changes}
+    state = {
+        "dp_world_size": dp,
+        "mp_world_size": tp,
+        "global_steps": 30,
+        "ds_version": "0.19.8",
+        "ds_config": {"zero_optimization": {"stage": stage}, "train_batch_size": 64},
+        **changes,
+    }
     for rank in range(tp):
         (data / f"mp_rank_{rank:02d}_model_states.pt").write_bytes(archive(state))
         for replica in range(dp):

@@ -64,8 +64,12 @@ def main() -> None:
     for name in ("megatron_patches", "megatron_build"):
         load(name)
     # What the trainer imports from its package, which is a stand-in.
-    for name in ("megatron.training.ft_integration", "megatron.training.wandb_utils", *runner.IMPORTED_ONCE,
-                 "megatron.training.checkpointing"):
+    for name in (
+        "megatron.training.ft_integration",
+        "megatron.training.wandb_utils",
+        *runner.IMPORTED_ONCE,
+        "megatron.training.checkpointing",
+    ):
         importlib.import_module(name)
     fused_adam()
     runner._warm_up()
@@ -82,8 +86,15 @@ def fused_adam() -> None:
     import torch
 
     class FusedAdam(torch.optim.Optimizer):  # type: ignore[misc]
-        def __init__(self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.95), eps: float = 1e-8,
-                     weight_decay: float = 0.0, **asked: Any) -> None:
+        def __init__(
+            self,
+            params: Any,
+            lr: float = 1e-3,
+            betas: Any = (0.9, 0.95),
+            eps: float = 1e-8,
+            weight_decay: float = 0.0,
+            **asked: Any,
+        ) -> None:
             super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
         @torch.no_grad()
@@ -96,7 +107,8 @@ def fused_adam() -> None:
                         state = self.state[weight]
                         for name, beta, power in (("exp_avg", first, 1), ("exp_avg_sq", second, 2)):
                             state.setdefault(name, torch.zeros_like(weight)).mul_(beta).add_(
-                                weight.grad.float() ** power, alpha=1 - beta)
+                                weight.grad.float() ** power, alpha=1 - beta
+                            )
                         weight.sub_(state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]), alpha=group["lr"])
 
     optimizer = importlib.import_module("megatron.core.optimizer")
@@ -106,8 +118,11 @@ def fused_adam() -> None:
     for module in (optimizer, sharded):
         if hasattr(module, "Adam"):
             module.Adam = FusedAdam
-    for module, name, value in ((optimizer, "USING_PYTORCH_OPTIMIZER", False), (sharded, "HAVE_APEX_OR_TE", True),
-                                (sharded, "USING_APEX_OPTIMIZER", True)):
+    for module, name, value in (
+        (optimizer, "USING_PYTORCH_OPTIMIZER", False),
+        (sharded, "HAVE_APEX_OR_TE", True),
+        (sharded, "USING_APEX_OPTIMIZER", True),
+    ):
         if hasattr(module, name):
             setattr(module, name, value)
 
@@ -142,8 +157,9 @@ def on_ranks(run: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         for rank in range(run["world_size"]):
             told = _answer(folder, rank)
             log = (Path(folder) / f"{rank}.log").read_text(errors="replace")
-            answers.append({**(json.loads(told) if told else {"error": "hung or died", "differs": []}),
-                            "log": log[-LOG:]})
+            answers.append(
+                {**(json.loads(told) if told else {"error": "hung or died", "differs": []}), "log": log[-LOG:]}
+            )
     wrong = [answer for answer in answers if answer["error"] is not None]
     said = [answer for answer in wrong if answer["error"] != "hung or died"]
     first = (said or wrong or answers)[0]
@@ -189,8 +205,9 @@ def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
     import torch
 
     runner, build, shims = (sys.modules[name] for name in ("megatron_runner", "megatron_build", "megatron_shims"))
-    os.environ.update(WORLD_SIZE=str(run["world_size"]), RANK=str(rank), LOCAL_RANK=str(rank),
-                      CUDA_DEVICE_MAX_CONNECTIONS="1")
+    os.environ.update(
+        WORLD_SIZE=str(run["world_size"]), RANK=str(rank), LOCAL_RANK=str(rank), CUDA_DEVICE_MAX_CONNECTIONS="1"
+    )
     shims.claim_gpu(*CAPABILITY.values())
     shims.claim_transformer_engine("2.13.0")
     runner._groups = _real_groups(runner._groups, store)
@@ -206,7 +223,8 @@ def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
         scheduler = importlib.import_module("megatron.training.training").get_optimizer_param_scheduler(optimizer)
         hold(chunks, optimizer, args)
         return {"save": save, "load": load_checkpoint, "convert": convert}[run["does"]](
-            args, chunks, optimizer, scheduler)
+            args, chunks, optimizer, scheduler
+        )
 
 
 def save(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
@@ -227,8 +245,11 @@ def load_checkpoint(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any
     found = snapshot(chunks, optimizer)
     # Gradients in 16 bits are rounded, and so are moments made of them: what loads wrongly is off by more.
     differs = [name for name in expected if not torch.allclose(expected[name], found[name], 0.02, 1e-6)]
-    return {"iteration": iteration, "differs": sorted({name.split("|")[0] for name in differs}),
-            "scheduler_steps": scheduler.num_steps}
+    return {
+        "iteration": iteration,
+        "differs": sorted({name.split("|")[0] for name in differs}),
+        "scheduler_steps": scheduler.num_steps,
+    }
 
 
 def convert(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dict[str, Any]:
@@ -248,8 +269,9 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
     made = sys.modules["megatron_runner"]._optimizer_config(args)
     config, overrides = made if isinstance(made, tuple) else (made, None)
     make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
-    return sys.modules["megatron_build"]._call(make, {
-        "config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": True})
+    return sys.modules["megatron_build"]._call(
+        make, {"config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": True}
+    )
 
 
 def _real_groups(fake: Callable[..., None], store: Path) -> Callable[..., None]:
@@ -305,8 +327,12 @@ def pieces(chunks: list[Any]) -> Iterator[tuple[Any, Any]]:
                 if isinstance(piece, mapping.ShardedTensor):
                     owner = next(weight for weight in weights if _within(weight, piece.data))
                     start = piece.data.storage_offset() - owner.storage_offset()
-                    yield piece, owner.main_grad.as_strided(piece.data.shape, piece.data.stride(),
-                                                            owner.main_grad.storage_offset() + start)
+                    yield (
+                        piece,
+                        owner.main_grad.as_strided(
+                            piece.data.shape, piece.data.stride(), owner.main_grad.storage_offset() + start
+                        ),
+                    )
 
 
 def _within(weight: Any, view: Any) -> bool:

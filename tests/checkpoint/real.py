@@ -33,8 +33,12 @@ def main(names: list[str]) -> int:
     for done in _done(asked):
         said = done.said
         failed += bool(done.wrong)
-        kept[done.name] = {"kind": said.kind, "verdict": said.verdict, "refused": plain(done.plain),
-                           "wrong": list(done.wrong)}
+        kept[done.name] = {
+            "kind": said.kind,
+            "verdict": said.verdict,
+            "refused": plain(done.plain),
+            "wrong": list(done.wrong),
+        }
         print(f"{time.monotonic() - start:4.0f} s  {done.name}: {said.verdict}", *done.wrong, sep="\n    ", flush=True)
         ordered = {name: kept[name] for name in every if name in kept}
         SEEN.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

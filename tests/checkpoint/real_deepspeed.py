@@ -24,8 +24,12 @@ LOADING = "engine.load_checkpoint(args.load, load_module_strict=not args.lora_r)
 
 
 def train(
-    plan: Plan, folder: Path, launcher: Launcher, *arguments: str, steps: tuple[Step, ...] = (),
-    model: Path | None = None
+    plan: Plan,
+    folder: Path,
+    launcher: Launcher,
+    *arguments: str,
+    steps: tuple[Step, ...] = (),
+    model: Path | None = None,
 ) -> tuple[list[float], str]:
     """Each step's loss, and what was said where it failed. steps: of `loadable`, what they tell the run itself."""
     write(render(plan, "deepspeed"), folder, force=True)
@@ -49,8 +53,9 @@ def _done(name: str, case: Case, launcher: Launcher, folder: Path) -> Done:
     old, new = case.plans()
     said, saved = loadable(old, new), folder / "saved"
     wrong = [f"says {said.verdict}, meant is {case.verdict}"] if said.verdict is not case.verdict else []
-    whole, failed = train(old, folder / "whole", launcher, f"--train-iters={STEPS}", f"--save={saved}",
-                          f"--save-interval={SAVED}")
+    whole, failed = train(
+        old, folder / "whole", launcher, f"--train-iters={STEPS}", f"--save={saved}", f"--save-interval={SAVED}"
+    )
     if failed:
         return Done(name, said, "", (f"saving: {failed[-600:]}",))
     (saved / "latest").write_text(f"step-{SAVED}")
@@ -76,10 +81,15 @@ def _told(
     saved, converted = folder / "saved", folder / "converted"
     for step in said.how:
         if step.run == "between":
-            words = step.words.replace("TAG", f"step-{SAVED}").replace("CHECKPOINT", str(saved)).replace(
-                "CONVERTED", str(converted)).replace("python ", f"{sys.executable} ", 1)
-            ended = subprocess.run(words.split(), env={**os.environ, **launcher.environment}, capture_output=True,
-                                   text=True, check=False)
+            words = (
+                step.words.replace("TAG", f"step-{SAVED}")
+                .replace("CHECKPOINT", str(saved))
+                .replace("CONVERTED", str(converted))
+                .replace("python ", f"{sys.executable} ", 1)
+            )
+            ended = subprocess.run(
+                words.split(), env={**os.environ, **launcher.environment}, capture_output=True, text=True, check=False
+            )
             if ended.returncode:
                 return [], ended.stderr[-600:]
     if converted.is_dir():
@@ -91,7 +101,8 @@ def _told(
 
 def _close(found: list[float], expected: list[float]) -> bool:
     return len(found) == len(expected) and all(
-        abs(mine - theirs) <= TOLERANCE * theirs for mine, theirs in zip(found, expected, strict=True))
+        abs(mine - theirs) <= TOLERANCE * theirs for mine, theirs in zip(found, expected, strict=True)
+    )
 
 
 def _sentence(said: str) -> str:

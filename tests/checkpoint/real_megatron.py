@@ -20,8 +20,10 @@ from tests.checkpoint.cases import Case
 
 WORKER = Path(__file__).with_name("megatron_worker.py")
 VERIFY = Path(symconfig.verify.__file__).parent
-FORMATS = {"torch": ("--ckpt-format", "torch"),
-           "torch_dist:fully_reshardable": ("--dist-ckpt-optim-fully-reshardable",)}
+FORMATS = {
+    "torch": ("--ckpt-format", "torch"),
+    "torch_dist:fully_reshardable": ("--dist-ckpt-optim-fully-reshardable",),
+}
 TIMEOUT_S = 120.0
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
@@ -38,8 +40,13 @@ class Done:
 
 
 def arguments(plan: Plan, *more: str) -> dict[str, Any]:
-    return {"args": [*render.arguments(plan), *more], "world_size": plan.best.parallel.world_size,
-            "vocabulary": plan.model.vocab_size, "may_fail": False, "release": plan.best.target.version}
+    return {
+        "args": [*render.arguments(plan), *more],
+        "world_size": plan.best.parallel.world_size,
+        "vocabulary": plan.model.vocab_size,
+        "may_fail": False,
+        "release": plan.best.target.version,
+    }
 
 
 def runs(case: Case, folder: Path) -> list[dict[str, Any]]:
@@ -47,16 +54,18 @@ def runs(case: Case, folder: Path) -> list[dict[str, Any]]:
     old, new = case.plans()
     said = loadable(old, new, case.kind)
     saved, converted = str(folder / "saved"), str(folder / "converted")
-    asked = [{**arguments(old, "--save", saved, "--save-interval", "10", *FORMATS.get(case.kind or "", ())),
-              "does": "save"},
-             {**arguments(new, "--load", saved), "does": "load", "may_fail": True}]
+    asked = [
+        {**arguments(old, "--save", saved, "--save-interval", "10", *FORMATS.get(case.kind or "", ())), "does": "save"},
+        {**arguments(new, "--load", saved), "does": "load", "may_fail": True},
+    ]
     words = {"CHECKPOINT": saved, "CONVERTED": converted, "CONVERTED/torch_dist": f"{converted}/torch_dist"}
     if said.verdict is Verdict.CONVERTED:
         # The release between those that hold the optimizer's state one way only and the other.
         through = replace(old, best=replace(old.best, target=replace(old.best.target, version="core_v0.15.0")))
         between = through if "core_v0.15" in said.how[0].does else old
-        asked.append({**arguments(between, *(words.get(word, word) for word in said.options("old"))),
-                      "does": "convert"})
+        asked.append(
+            {**arguments(between, *(words.get(word, word) for word in said.options("old"))), "does": "convert"}
+        )
     if said.verdict is not Verdict.NO:
         told = [words.get(word, word) for word in said.options("new")]
         asked.append({**arguments(new, "--load", saved, *told), "does": "load", "may_fail": True})
@@ -98,9 +107,7 @@ def do(cases: Mapping[str, Case], sources: Mapping[str, Path]) -> Iterator[Done]
             yield judge(name, cases[name], answer["runs"], kind)
 
 
-def _answers(
-    tasks: Mapping[str, list[dict[str, Any]]], sources: Mapping[str, Path]
-) -> Iterator[dict[str, Any]]:
+def _answers(tasks: Mapping[str, list[dict[str, Any]]], sources: Mapping[str, Path]) -> Iterator[dict[str, Any]]:
     """Cases of one release together, of several one run after the other."""
     releases = {run["release"] for asked in tasks.values() for run in asked}
     if len(releases) == 1:
@@ -109,8 +116,11 @@ def _answers(
     for name, asked in tasks.items():
         answers: list[dict[str, Any]] = []
         for run in asked:
-            answers += [answer for task in _asked([{"id": name, "runs": [run]}], sources[run["release"]])
-                        for answer in task["runs"]]
+            answers += [
+                answer
+                for task in _asked([{"id": name, "runs": [run]}], sources[run["release"]])
+                for answer in task["runs"]
+            ]
             if answers[-1]["error"] is not None and not run["may_fail"]:
                 break
         yield {"id": name, "runs": answers}
@@ -121,8 +131,13 @@ def _asked(tasks: Iterable[dict[str, Any]], source: Path) -> Iterator[dict[str, 
     request = json.dumps({"timeout_s": TIMEOUT_S, "tasks": list(tasks)})
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [sys.executable, "-E", "-P", "-u", str(WORKER), str(source), str(VERIFY)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=log, text=True, env={**environment, "OMP_NUM_THREADS": "1"})
+            [sys.executable, "-E", "-P", "-u", str(WORKER), str(source), str(VERIFY)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         with process:

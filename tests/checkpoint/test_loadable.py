@@ -75,8 +75,10 @@ def test_buckets_that_close_elsewhere_can_be_told() -> None:
 
 
 def test_a_run_without_overlap_has_one_bucket() -> None:
-    said = loadable(sample_plan("llama2-13b", tp=2, pp=2, dp=8),
-                    sample_plan("llama2-13b", tp=2, pp=2, dp=8, overlap_grad_reduce=False))
+    said = loadable(
+        sample_plan("llama2-13b", tp=2, pp=2, dp=8),
+        sample_plan("llama2-13b", tp=2, pp=2, dp=8, overlap_grad_reduce=False),
+    )
     assert said.verdict is Verdict.CONVERTED
 
 

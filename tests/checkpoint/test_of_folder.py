@@ -24,9 +24,17 @@ def test_any_release_of_deepspeed(tmp_path: Path, version: str) -> None:
     assert of_folder(folder, deepspeed_plan(dp=2, **ZERO[1])).verdict is Verdict.AS_IS
 
 
-SIZES = {"num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "seq_length": 64,
-         "global_batch_size": 8, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1,
-         "data_parallel_size": 2}
+SIZES = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_attention_heads": 4,
+    "seq_length": 64,
+    "global_batch_size": 8,
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "data_parallel_size": 2,
+}
 
 
 @pytest.mark.parametrize(("said", "verdict"), [

@@ -25,5 +25,6 @@ def test_every_case_was_done_and_was_as_said() -> None:
     every = {**cases.CASES, **cases_deepspeed.CASES}
     assert set(seen) == set(every)
     assert {name: case["verdict"] for name, case in seen.items()} == {
-        name: case.verdict for name, case in every.items()}
+        name: case.verdict for name, case in every.items()
+    }
     assert not [name for name, case in seen.items() if case["wrong"]]

@@ -34,10 +34,17 @@ def test_torch_dist(tmp_path: Path, optimizer: str, inside: bool) -> None:
     assert found.says["lr"] == 3e-4
     assert found.says["use_distributed_optimizer"] is True
     assert found.says["num_experts"] is None
-    assert (found.since, found.until) == (("core_v0.19.0", None) if inside else {
-        "dp_reshardable": ("core_v0.15.0", "core_v0.18.2"), "fully_reshardable": ("core_v0.15.0", "core_v0.18.2"),
-        "dp_zero_gather_scatter": (None, "core_v0.15.0"), "fully_sharded_model_space": (None, "core_v0.15.0"),
-        "": (None, "core_v0.18.2")}[optimizer])
+    assert (found.since, found.until) == (
+        ("core_v0.19.0", None)
+        if inside
+        else {
+            "dp_reshardable": ("core_v0.15.0", "core_v0.18.2"),
+            "fully_reshardable": ("core_v0.15.0", "core_v0.18.2"),
+            "dp_zero_gather_scatter": (None, "core_v0.15.0"),
+            "fully_sharded_model_space": (None, "core_v0.15.0"),
+            "": (None, "core_v0.18.2"),
+        }[optimizer]
+    )
     assert found.size_bytes == sum(path.stat().st_size for path in found.data.iterdir())
 
 
@@ -107,53 +114,83 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "a tracker that names what is gone": (
         lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").write_text("300"),
         "names iter_0000300, which is not there: it was deleted, or its saving did not end (got iter_0000200). "
-        "Try: write 200 into it"),
+        "Try: write 200 into it",
+    ),
     "a tracker without a number": (
-        lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").write_text("soon"), "names no iteration"),
-    "no tracker": (lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").unlink(),
-                   "would load nothing and start at random"),
-    "an interrupted save": (lambda root: (torch_dist(root) / "iter_0000200" / ".metadata").unlink(),
-                            "its saving did not end"),
-    "a file that is gone": (lambda root: (torch_dist(root) / "iter_0000200" / "__1_0.distcp").unlink(),
-                            "files that .metadata names are not there (got no __1_0.distcp)"),
-    "metadata that is no JSON": (lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("{"),
-                                 "is not JSON"),
+        lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").write_text("soon"),
+        "names no iteration",
+    ),
+    "no tracker": (
+        lambda root: (torch_dist(root) / "latest_checkpointed_iteration.txt").unlink(),
+        "would load nothing and start at random",
+    ),
+    "an interrupted save": (
+        lambda root: (torch_dist(root) / "iter_0000200" / ".metadata").unlink(),
+        "its saving did not end",
+    ),
+    "a file that is gone": (
+        lambda root: (torch_dist(root) / "iter_0000200" / "__1_0.distcp").unlink(),
+        "files that .metadata names are not there (got no __1_0.distcp)",
+    ),
+    "metadata that is no JSON": (
+        lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("{"),
+        "is not JSON",
+    ),
     "metadata that is too deep": (
-        lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("[" * 200_000), "is not JSON"),
+        lambda root: (torch_dist(root) / "iter_0000200" / "metadata.json").write_text("[" * 200_000),
+        "is not JSON",
+    ),
     "a rank's folder that is gone": (
         lambda root: os.rename(by_rank(root, 2, 2) / "iter_0000200/mp_rank_01_001", root / "away"),
-        "files of some ranks are missing (got 3 folders mp_rank_*, need 4 folders"),
+        "files of some ranks are missing (got 3 folders mp_rank_*, need 4 folders",
+    ),
     "a rank's file that is gone": (
         lambda root: (by_rank(root, 2, 1) / "iter_0000200/mp_rank_01/model_optim_rng.pt").unlink(),
-        "no model_optim_rng.pt in mp_rank_01"),
+        "no model_optim_rng.pt in mp_rank_01",
+    ),
     "a replica's file that is gone": (
         lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink(),
-        "optimizer states of some ranks are missing (got none of rank 2 of dp, 0 of tp, need 4 x 1 files)"),
+        "optimizer states of some ranks are missing (got none of rank 2 of dp, 0 of tp, need 4 x 1 files)",
+    ),
     "the last replica's file that is gone": (
         lambda root: (deepspeed(root) / "step-30/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").unlink(),
-        "got none of rank 3 of dp, 0 of tp, need 4 x 1 files"),
+        "got none of rank 3 of dp, 0 of tp, need 4 x 1 files",
+    ),
     "ZeRO without a file of the optimizer's": (
         lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").glob("*optim_states.pt")],
-        "optimizer states of some ranks are missing (got none of rank 0 of dp, 0 of tp; rank 1"),
+        "optimizer states of some ranks are missing (got none of rank 0 of dp, 0 of tp; rank 1",
+    ),
     "a tag that is empty": (
         lambda root: [os.unlink(file) for file in (deepspeed(root) / "step-30").iterdir()],
-        "has no model states (got nothing"),
+        "has no model states (got nothing",
+    ),
     "a conversion that did not end": (
-        lambda root: [(universal(root).parent / "latest_universal").write_text("step-30_universal"),
-                      os.unlink(root / "step-30_universal/zero/optimizer_state.pt")],
-        "the conversion did not end (got no zero/optimizer_state.pt)"),
+        lambda root: [
+            (universal(root).parent / "latest_universal").write_text("step-30_universal"),
+            os.unlink(root / "step-30_universal/zero/optimizer_state.pt"),
+        ],
+        "the conversion did not end (got no zero/optimizer_state.pt)",
+    ),
     "metadata that names no file": (
         lambda root: (torch_dist(root) / "iter_0000200" / ".metadata").write_bytes(pickle.dumps({})),
-        ".metadata names no file of tensors"),
-    "common state that is gone": (lambda root: (torch_dist(root) / "iter_0000200" / "common.pt").unlink(),
-                                  "the state that all ranks share is missing"),
-    "a tag that is gone": (lambda root: (deepspeed(root) / "latest").write_text("step-40"),
-                           "names 'step-40', which is not there"),
+        ".metadata names no file of tensors",
+    ),
+    "common state that is gone": (
+        lambda root: (torch_dist(root) / "iter_0000200" / "common.pt").unlink(),
+        "the state that all ranks share is missing",
+    ),
+    "a tag that is gone": (
+        lambda root: (deepspeed(root) / "latest").write_text("step-40"),
+        "names 'step-40', which is not there",
+    ),
     "a tag that leads elsewhere": (lambda root: (deepspeed(root) / "latest").write_text("../.."), "names '../..'"),
     "weights that are gone": (lambda root: (model(root) / "model.safetensors").unlink(), "has no weights"),
     "an index of what is gone": (
         lambda root: (model(root) / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {"a": "model-1.safetensors"}})), "no model-1.safetensors"),
+            json.dumps({"weight_map": {"a": "model-1.safetensors"}})
+        ),
+        "no model-1.safetensors",
+    ),
     "an empty folder": (lambda root: root.mkdir(), "is no checkpoint (got an empty folder, need Megatron-LM's"),
     "other files": (lambda root: (root.mkdir(), (root / "notes.txt").touch()), "is no checkpoint (got notes.txt"),
     "a file": (lambda root: root.touch(), "is a file, a checkpoint is a folder"),
@@ -171,7 +208,8 @@ def test_what_is_not_whole_is_said(tmp_path: Path, name: str) -> None:
 NONSENSE: dict[str, tuple[dict[str, Any], str]] = {
     "tp 0": ({"tensor_model_parallel_size": 0}, "tp: says of its run what none can have (got 0"),
     "a negative count": ({"consumed_train_samples": -1_000_000}, "got -1000000, need a whole number from 0"),
-    "a length of -5": ({"seq_length": -5}, "seq_length"), "no batch": ({"global_batch_size": 0}, "global_batch_size"),
+    "a length of -5": ({"seq_length": -5}, "seq_length"),
+    "no batch": ({"global_batch_size": 0}, "global_batch_size"),
     "a number of thousands of digits": ({"hidden_size": 1 << 16600}, "got a number of 16601 bits"),
     "a rate without end": ({"lr": float("inf")}, "got inf, need a finite learning rate"),
     "yes as a number": ({"num_layers": True}, "got True"),
@@ -233,7 +271,8 @@ def test_nothing_is_unpickled(tmp_path: Path, inside: bool) -> None:
 
 
 CUT: dict[str, tuple[Callable[..., object], str]] = {
-    "common.pt": (torch_dist, "iter_0000200/common.pt"), ".metadata": (torch_dist, "iter_0000200/.metadata"),
+    "common.pt": (torch_dist, "iter_0000200/common.pt"),
+    ".metadata": (torch_dist, "iter_0000200/.metadata"),
     "a rank's file": (lambda root: by_rank(root, 2, 1), "iter_0000200/mp_rank_01/model_optim_rng.pt"),
     "model states": (deepspeed, "step-30/mp_rank_00_model_states.pt"),
     "optimizer states": (deepspeed, "step-30/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"),

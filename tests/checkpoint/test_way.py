@@ -15,8 +15,10 @@ from tests.checkpoint.cases_deepspeed import LORA, ZERO
 from tests.sample_plans import sample_plan
 
 PLACE = re.compile(r"\b(?:CHECKPOINT|ADAPTER|CONVERTED|FSDP|IMPORTED)\b(?:/torch_dist)?")
-READ = re.compile(r"(?:--load|--load-dir|fsdp-dtensor|--model|import_ckpt\('|export_(?:adapter_)?ckpt\('"
-                  r"|from_pretrained\('|zero_to_fp32.py|--input_folder) ?([A-Z]+(?:/torch_dist)?)")
+READ = re.compile(
+    r"(?:--load|--load-dir|fsdp-dtensor|--model|import_ckpt\('|export_(?:adapter_)?ckpt\('"
+    r"|from_pretrained\('|zero_to_fp32.py|--input_folder) ?([A-Z]+(?:/torch_dist)?)"
+)
 
 
 def megatron(**fields: Any) -> Plan:
@@ -28,13 +30,20 @@ def deepspeed(model: Any = None, **fields: Any) -> Plan:
 
 
 PLANS = {
-    "tp 2": megatron(tp=2), "pp 2, more sequences": megatron(pp=2, global_batch=32),
-    "unsharded": megatron(dp=2, zero_stage=0), "fsdp": megatron(dp=2, zero_stage=2),
-    "fp16": megatron(dp=2, precision="fp16"), "0.14": megatron(version="core_v0.14.0", dp=4),
-    "experts": megatron(model=cases.experts(), ep=2, dp=2), "zero 0": deepspeed(dp=2, **ZERO[0]),
-    "zero 1": deepspeed(dp=4, **ZERO[1]), "zero 3": deepspeed(dp=2, **ZERO[3]),
-    "autotp": deepspeed(tp=2, **ZERO[1]), "lora": deepspeed(LORA, dp=2, **ZERO[2]),
-    "lora, zero 3": deepspeed(LORA, dp=2, **ZERO[3]), "lora, megatron": megatron(model=LORA, dp=2),
+    "tp 2": megatron(tp=2),
+    "pp 2, more sequences": megatron(pp=2, global_batch=32),
+    "unsharded": megatron(dp=2, zero_stage=0),
+    "fsdp": megatron(dp=2, zero_stage=2),
+    "fp16": megatron(dp=2, precision="fp16"),
+    "0.14": megatron(version="core_v0.14.0", dp=4),
+    "experts": megatron(model=cases.experts(), ep=2, dp=2),
+    "zero 0": deepspeed(dp=2, **ZERO[0]),
+    "zero 1": deepspeed(dp=4, **ZERO[1]),
+    "zero 3": deepspeed(dp=2, **ZERO[3]),
+    "autotp": deepspeed(tp=2, **ZERO[1]),
+    "lora": deepspeed(LORA, dp=2, **ZERO[2]),
+    "lora, zero 3": deepspeed(LORA, dp=2, **ZERO[3]),
+    "lora, megatron": megatron(model=LORA, dp=2),
 }
 
 
@@ -119,6 +128,7 @@ def test_nothing_is_told_where_nothing_loads_without_the_conversion() -> None:
 def test_between_the_frameworks_no_rule_of_one_holds() -> None:
     old, new = megatron(tp=2), deepspeed(cases.dense(), dp=2, global_batch=32, **ZERO[1])
     assert [reason.text for reason in loadable(old, new).reasons] == [
-        "DeepSpeed reads no checkpoint of Megatron-LM; the weights go through a Hugging Face folder"]
+        "DeepSpeed reads no checkpoint of Megatron-LM; the weights go through a Hugging Face folder"
+    ]
     assert loadable(old, new, "torch_dcp").verdict is Verdict.NO
     assert [step.run for step in loadable(old, new, "torch").how] == ["old", "between", "new"]

@@ -37,9 +37,14 @@ def streams(work: list[float], sent: list[float], layers: int) -> float:
     own = {"forward": 0.0, "backward": 0.0}
     # TransformerLayerSchedulePlan.run: (stream, duration, microbatch), in the order in which the host launches them.
     launched = [
-        ("sent", sent[0], "backward"), ("work", work[0], "forward"), ("work", work[1], "backward"),
-        ("sent", sent[1], "forward"), ("sent", sent[2], "backward"), ("work", work[2], "forward"),
-        ("sent", sent[3], "forward"), ("work", work[3], "backward"),
+        ("sent", sent[0], "backward"),
+        ("work", work[0], "forward"),
+        ("work", work[1], "backward"),
+        ("sent", sent[1], "forward"),
+        ("sent", sent[2], "backward"),
+        ("work", work[2], "forward"),
+        ("sent", sent[3], "forward"),
+        ("work", work[3], "backward"),
     ]
     for _ in range(layers):
         for stream, duration, microbatch in launched:
@@ -55,8 +60,14 @@ def shown(work: list[float], sent: list[float], hide: float = 1.0) -> float:
     """Seconds of all-to-all that show beside a layer whose parts take these times."""
     block = layer(MEGATRON).derived
     among = inside_experts(block)
-    first = {name: next(w for w in block.work if (w.op in among) is (name[:7] == "experts")
-                        and (w.phase is Phase.FORWARD) is name.endswith("forward")) for name in WORK}
+    first = {
+        name: next(
+            w
+            for w in block.work
+            if (w.op in among) is (name[:7] == "experts") and (w.phase is Phase.FORWARD) is name.endswith("forward")
+        )
+        for name in WORK
+    }
     times = {(w.op, w.phase): np.zeros(1) for w in block.work}
     times |= {(first[name].op, first[name].phase): np.array([t]) for name, t in zip(WORK, work, strict=True)}
     before = tuple(np.array([sent[turn(c)]]) if is_dispatch(c) else np.zeros(1) for c in block.collectives)
@@ -110,7 +121,7 @@ def combined(pp: int, vpp: int, m: int, group: int, forward: float, backward: fl
     for stage in range(pp):
         warm = min(len(table), (2 * (pp - stage - 1) if pp > 1 else 0) + (vpp - 1) * group + 1)
         pairs = list(zip(ahead[warm:], back, strict=False))
-        orders.append([(f, None) for f in ahead[:warm]] + pairs + [(None, b) for b in back[len(table) - warm:]])
+        orders.append([(f, None) for f in ahead[:warm]] + pairs + [(None, b) for b in back[len(table) - warm :]])
     done: dict[tuple[str, int, int], float] = {}  # kind, microbatch, chunk of the model
     clock, place = [0.0] * pp, [0] * pp
 
@@ -152,8 +163,13 @@ def test_begin_and_end_of_the_pipeline_have_no_neighbour(pp: int, vpp: int, time
 
 def parts(framework: Framework | None = None, **degrees: int) -> Detail:
     hide = {} if framework is None else {"experts": framework.hide.experts}
-    return cost(MODEL, **{"pp": 4, "vpp": 4, "ep": 8, "dp": 8, "micro": 8, "microbatches": 16, **degrees}, cluster=B200,  # type: ignore[arg-type]
-                seq_length=4096, overlap=hide)
+    return cost(
+        MODEL,
+        **{"pp": 4, "vpp": 4, "ep": 8, "dp": 8, "micro": 8, "microbatches": 16, **degrees},
+        cluster=B200,  # type: ignore[arg-type]
+        seq_length=4096,
+        overlap=hide,
+    )
 
 
 def test_a_step_hides_all_but_its_first_forward_and_last_backward() -> None:
@@ -166,8 +182,9 @@ def test_a_step_hides_all_but_its_first_forward_and_last_backward() -> None:
 
 def test_messages_of_a_pipeline_show_and_travel_both_ways_at_once() -> None:
     plain, beside = (parts(found) for found in (None, overlapping(MEGATRON, "blackwell")))
-    once = cost(MODEL, pp=4, vpp=4, ep=8, dp=8, micro=8, microbatches=16, cluster=B200, seq_length=4096,
-                overlap={"pp": 0.0})
+    once = cost(
+        MODEL, pp=4, vpp=4, ep=8, dp=8, micro=8, microbatches=16, cluster=B200, seq_length=4096, overlap={"pp": 0.0}
+    )
     shown, all_, hidden = (seconds(found)["pipeline send/receive"] for found in (beside, once, plain))
     assert hidden < shown == pytest.approx(all_ / 2)
 

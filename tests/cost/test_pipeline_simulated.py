@@ -15,8 +15,12 @@ from symconfig.schedule.times import Times
 
 @settings(max_examples=80, deadline=None)
 @given(
-    p=st.integers(1, 16), v=st.integers(1, 8), m=st.integers(1, 64), more=st.integers(0, 8),
-    received=st.floats(0.0, 0.01), recomputed=st.booleans(),
+    p=st.integers(1, 16),
+    v=st.integers(1, 8),
+    m=st.integers(1, 64),
+    more=st.integers(0, 8),
+    received=st.floats(0.0, 0.01),
+    recomputed=st.booleans(),
 )
 def test_uniform_stages_within_a_hundredth(
     p: int, v: int, m: int, more: int, received: float, recomputed: bool

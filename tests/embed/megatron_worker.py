@@ -30,6 +30,7 @@ def main() -> None:
     importlib.import_module("megatron.training.arguments")
     importlib.import_module("symconfig.megatron")
     for case in json.load(sys.stdin):
+
         def task(case: dict[str, Any] = case) -> dict[str, Any]:
             shims.claim_gpu(tuple(case["capability"]), case["memory_bytes"], case["compute_units"])
             shims.claim_transformer_engine("2.13.0")

@@ -42,10 +42,16 @@ def trainer_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     pytest.importorskip("accelerate")
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")  # TrainingArguments sets it
-    plan = sample_plan(backend="deepspeed", version="0.19.8", dp=1, zero_stage=2, training={
-        "lr": 1e-4, "min_lr": 1e-5, "train_iters": 77})
-    return plan, symconfig.transformers.training_arguments(plan, output_dir=str(tmp_path / "out"), use_cpu=True,
-                                                           save_steps=9)
+    plan = sample_plan(
+        backend="deepspeed",
+        version="0.19.8",
+        dp=1,
+        zero_stage=2,
+        training={"lr": 1e-4, "min_lr": 1e-5, "train_iters": 77},
+    )
+    return plan, symconfig.transformers.training_arguments(
+        plan, output_dir=str(tmp_path / "out"), use_cpu=True, save_steps=9
+    )
 
 
 def test_training_arguments_are_the_plans(trainer_arguments: Any) -> None:
@@ -66,8 +72,13 @@ def test_trainer_fills_the_rest_in_to_the_plans_own_configuration(trainer_argume
     holder = real.hf_deepspeed_config
     holder.trainer_config_process(real)
     native = symconfig.deepspeed.config(plan)
-    for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-                 "gradient_clipping", "bf16"):
+    for name in (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "bf16",
+    ):
         assert holder.config[name] == native[name]
 
 
@@ -114,8 +125,10 @@ def test_variables_that_a_caller_may_choose_are_left_alone(monkeypatch: pytest.M
 def test_nothing_heavy_is_imported_for_it() -> None:
     import subprocess
 
-    script = ("import sys, symconfig; symconfig.megatron, symconfig.deepspeed, symconfig.transformers; "
-              "print([name for name in ('torch', 'sympy', 'transformers', 'deepspeed') if name in sys.modules])")
+    script = (
+        "import sys, symconfig; symconfig.megatron, symconfig.deepspeed, symconfig.transformers; "
+        "print([name for name in ('torch', 'sympy', 'transformers', 'deepspeed') if name in sys.modules])"
+    )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[]"
     assert started.__module__ == "symconfig.embed.start"

@@ -35,7 +35,8 @@ class Asked:
 
 
 CASES = tuple(Asked(plan, way) for plan in PLANS for way in WAYS) + tuple(
-    Asked("dense", way, ("--micro-batch-size", "2", "--lr", "0.5")) for way in WAYS)
+    Asked("dense", way, ("--micro-batch-size", "2", "--lr", "0.5")) for way in WAYS
+)
 
 
 def version(real: MegatronSource) -> str:
@@ -50,11 +51,25 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[Asked, dict[str, Any
     folder = tmp_path_factory.mktemp("plans")
     for name, plan in plans.items():
         (folder / name).write_text(plan.to_json(), encoding="utf-8")
-    jobs = [{**_machine(plans[case.plan]), "id": str(place), "plan": str(folder / case.plan), "way": case.way,
-             "words": case.words} for place, case in enumerate(CASES)]
+    jobs = [
+        {
+            **_machine(plans[case.plan]),
+            "id": str(place),
+            "plan": str(folder / case.plan),
+            "way": case.way,
+            "words": case.words,
+        }
+        for place, case in enumerate(CASES)
+    ]
     repository = Path(__file__).parents[2]
-    ended = subprocess.run([sys.executable, "-E", "-P", WORKER, real.root, repository], input=json.dumps(jobs),
-                           capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-E", "-P", WORKER, real.root, repository],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert not [answer for answer in answers if "args" not in answer]
@@ -63,9 +78,13 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[Asked, dict[str, Any
 
 def _machine(plan: Plan) -> dict[str, Any]:
     gpu = plan.cluster.gpu
-    return {"world_size": plan.best.parallel.world_size, "capability": CAPABILITY[gpu.architecture],
-            "memory_bytes": int(gpu.memory_bytes.value), "compute_units": gpu.compute_units,
-            "env": {item.name: item.value for item in environment.variables(plan, plan.best.target.version)}}
+    return {
+        "world_size": plan.best.parallel.world_size,
+        "capability": CAPABILITY[gpu.architecture],
+        "memory_bytes": int(gpu.memory_bytes.value),
+        "compute_units": gpu.compute_units,
+        "env": {item.name: item.value for item in environment.variables(plan, plan.best.target.version)},
+    }
 
 
 @pytest.mark.parametrize("way", WAYS[1:])
@@ -104,8 +123,12 @@ def test_what_args_defaults_carries_is_read_after_it_is_set() -> None:
     early += re.findall(r"args\.(\w+)", text[parsing : text.index("\ndef ", parsing + 1)])
     table = flags.flags(version(real)).flags.values()
     without = {flag.dest for flag in table if flag.default == "None" and flag.kind == "store"}
-    rendered = {flag.dest for name in PLANS for flag in table
-                if flag.name in megatron.arguments(sample_plan(*PLANS[name], version=version(real)))}
+    rendered = {
+        flag.dest
+        for name in PLANS
+        for flag in table
+        if flag.name in megatron.arguments(sample_plan(*PLANS[name], version=version(real)))
+    }
     wrong = {dest for dest in set(early) & without & rendered if dest not in READ_EARLY}
     assert not wrong
     assert {flag.dest for flag in table if carried(flag)} >= {"num_layers", "hidden_size", "train_iters", "lr"}

@@ -38,6 +38,7 @@ def snippets(kind: str, *words: str) -> list[str]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Plan], None]:
     """A folder `plan` in the current one, and a launcher that started as many ranks."""
+
     def start(plan: Plan) -> None:
         api.write(plan, tmp_path / "plan", Wanted(), force=False)
         monkeypatch.chdir(tmp_path)
@@ -55,8 +56,11 @@ def parsed(provider: Any = None, defaults: dict[str, Any] | None = None) -> Name
     types = {"int": int, "float": float}
     kinds: dict[str, Any] = {"true": "store_true", "false": "store_false", "optional": BooleanOptionalAction}
     for flag in flags.flags("core_v0.19.0").flags.values():
-        more = ({"action": kinds[flag.kind]} if flag.kind != "store" else
-                {"type": types.get(str(flag.type), str), "nargs": flag.nargs})
+        more = (
+            {"action": kinds[flag.kind]}
+            if flag.kind != "store"
+            else {"type": types.get(str(flag.type), str), "nargs": flag.nargs}
+        )
         if not (flag.kind == "optional" and flag.name.startswith("--no-")):
             parser.add_argument(flag.name, dest=flag.dest, **more)
     found = (parser if provider is None else provider(parser)).parse_args()
@@ -106,7 +110,7 @@ def test_megatron(text: str, here: Callable[[Plan], None], megatron: list[Namesp
 def test_each_release_is_told_its_own_entry_point() -> None:
     """pretrain(args_defaults=, extra_args_provider=) went with core_v0.18.0 (megatron/training/training.py)."""
     for text in snippets("python", "symconfig.megatron"):
-        before = PAGE[:PAGE.index(text)].rstrip("`python\n").rpartition("```")[2]
+        before = PAGE[: PAGE.index(text)].rstrip("`python\n").rpartition("```")[2]
         assert ("ntil core_v0.17" in before) == ("pretrain(" in text)
         assert ("from core_v0.18 on" in before.lower()) == ("parse_and_validate_args(" in text)
 
@@ -129,14 +133,20 @@ def test_deepspeed(here: Callable[[Plan], None], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("text", snippets("bash"))
 def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
     installed = look(1).versions.get("megatron")
-    plan = sample_plan(load_model("llama2-13b"), load_cluster("a100-80gb"),
-                       version=flags.resolve(f"core_v{installed}") if installed else None)
+    plan = sample_plan(
+        load_model("llama2-13b"),
+        load_cluster("a100-80gb"),
+        version=flags.resolve(f"core_v{installed}") if installed else None,
+    )
     here(plan)
-    head = ('symconfig() { "$PYTHON" -m symconfig "$@"; }\n'
-            'torchrun() { "$PYTHON" -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"; }\n')
+    head = (
+        'symconfig() { "$PYTHON" -m symconfig "$@"; }\n'
+        'torchrun() { "$PYTHON" -c "import json, sys; print(json.dumps(sys.argv[1:]))" "$@"; }\n'
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "NNODES": "8", "GPUS_PER_NODE": "8"}
-    ended = subprocess.run(["bash", "-c", head + text], cwd=tmp_path, env=env, capture_output=True, text=True,
-                           timeout=300, check=False)
+    ended = subprocess.run(
+        ["bash", "-c", head + text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     if "symconfig check" in text:
         assert "Nothing is edited or stale" in ended.stdout
     else:
@@ -147,6 +157,10 @@ def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
 
 def test_every_snippet_is_run() -> None:
     """Transformers' in test_doors.py, where the real one is imported once."""
-    run = [*snippets("python", "symconfig.megatron"), *snippets("python", "deepspeed.initialize"),
-           *snippets("python", "symconfig.transformers"), *snippets("bash")]
+    run = [
+        *snippets("python", "symconfig.megatron"),
+        *snippets("python", "deepspeed.initialize"),
+        *snippets("python", "symconfig.transformers"),
+        *snippets("bash"),
+    ]
     assert len(run) == len(SNIPPETS) == 10

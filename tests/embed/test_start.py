@@ -49,8 +49,11 @@ def has_versions(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str]) -
 
 def torch_with(product: str, memory: int, units: int) -> Any:
     properties = SimpleNamespace(name=product, total_memory=memory, multi_processor_count=units)
-    return SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True, device_count=lambda: 8,
-                                                get_device_properties=lambda index: properties))
+    return SimpleNamespace(
+        cuda=SimpleNamespace(
+            is_available=lambda: True, device_count=lambda: 8, get_device_properties=lambda index: properties
+        )
+    )
 
 
 def fields(error: pytest.ExceptionInfo[MismatchError]) -> list[str | None]:
@@ -118,28 +121,34 @@ def test_the_process_group_knows_better_than_the_environment_and_the_caller_best
         look(0)
 
 
-@pytest.mark.parametrize(("found", "wrong"), [
-    (Gpu("NVIDIA H100 80GB HBM3", 84932978278, 132), False),
-    (Gpu("NVIDIA H100", 84932978278, 132), False),  # a driver that spells it otherwise
-    (Gpu("NVIDIA H100", 79 * 10**9, 132), True),
-    (Gpu("NVIDIA H100", 84932978278, 114), True),  # the PCIe card
-    (Gpu("NVIDIA H800", 84932978278, 132), True),  # the zoo knows it as another one
-])
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (Gpu("NVIDIA H100 80GB HBM3", 84932978278, 132), False),
+        (Gpu("NVIDIA H100", 84932978278, 132), False),  # a driver that spells it otherwise
+        (Gpu("NVIDIA H100", 79 * 10**9, 132), True),
+        (Gpu("NVIDIA H100", 84932978278, 114), True),  # the PCIe card
+        (Gpu("NVIDIA H800", 84932978278, 132), True),  # the zoo knows it as another one
+    ],
+)
 def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bool) -> None:
     plan = sample_plan(cluster=load_cluster("h100"))
     here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", None, found)
     assert [each.problem.field for each in mismatches(plan, here, "megatron")] == ["GPU"] * wrong
 
 
-@pytest.mark.parametrize(("framework", "versions", "wrong"), [
-    ("megatron", {"megatron": "0.19.9"}, []),
-    ("megatron", {"megatron": "0.18.2", "deepspeed": "1.0"}, ["megatron-core"]),
-    ("deepspeed", {"deepspeed": "0.18.9+cu128"}, []),
-    ("deepspeed", {"deepspeed": "0.19.0", "transformers": "3.0"}, ["deepspeed"]),
-    ("transformers", {"deepspeed": "0.18.1", "transformers": "4.57.1"}, []),
-    ("transformers", {"deepspeed": "0.18.1", "transformers": "4.56.9"}, ["transformers"]),
-    ("transformers", {"deepspeed": "0.18.1", "transformers": "6.0.0"}, ["transformers"]),
-])
+@pytest.mark.parametrize(
+    ("framework", "versions", "wrong"),
+    [
+        ("megatron", {"megatron": "0.19.9"}, []),
+        ("megatron", {"megatron": "0.18.2", "deepspeed": "1.0"}, ["megatron-core"]),
+        ("deepspeed", {"deepspeed": "0.18.9+cu128"}, []),
+        ("deepspeed", {"deepspeed": "0.19.0", "transformers": "3.0"}, ["deepspeed"]),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.57.1"}, []),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.56.9"}, ["transformers"]),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "6.0.0"}, ["transformers"]),
+    ],
+)
 def test_releases_are_compared_as_far_as_their_options_differ(
     framework: Any, versions: dict[str, str], wrong: list[str]
 ) -> None:
@@ -319,9 +328,7 @@ def test_the_command_that_is_named_makes_the_same_plan() -> None:
     assert (command(plan, fewer), command(plan, older)) == (said, f"{said} --megatron-version core_v0.16")
 
 
-def test_a_history_stays_with_a_plan_that_is_solved_again(
-    monkeypatch: pytest.MonkeyPatch, solved: list[Any]
-) -> None:
+def test_a_history_stays_with_a_plan_that_is_solved_again(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "32")
     history = History((Segment(10, 640, 4096),))
     for plan in (sample_plan(), replace(sample_plan(), history=history)):  # the second is kept by the first

@@ -73,8 +73,19 @@ def workers(engine: str) -> list[int]:
 def test_the_same_table_as_the_local_engine(engine: str, tmp_path: Path) -> None:
     (tmp_path / "SWEEP.yaml").write_text(SWEEP, encoding="utf-8")
     for name in ("local", engine):
-        words = [sys.executable, "-m", "symconfig", "sweep", "SWEEP.yaml", "--engine", name, "--jobs", "2", "--out",
-                 f"{name}.csv"]
+        words = [
+            sys.executable,
+            "-m",
+            "symconfig",
+            "sweep",
+            "SWEEP.yaml",
+            "--engine",
+            name,
+            "--jobs",
+            "2",
+            "--out",
+            f"{name}.csv",
+        ]
         ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
         assert ended.returncode == 0, ended.stderr
     assert (tmp_path / f"{engine}.csv").read_bytes() == (tmp_path / "local.csv").read_bytes()

@@ -20,7 +20,10 @@ def test_columns_have_their_kinds_meanings_and_units(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "t.parquet")
     assert table.schema.names == [column.name for column in COLUMNS]
     assert {name: value for name, value in table.to_pylist()[0].items() if value is not None} == {
-        "id": "a", "gpus": 8, "step_s": 1.5, "sequence_parallel": True
+        "id": "a",
+        "gpus": 8,
+        "step_s": 1.5,
+        "sequence_parallel": True,
     }
     assert table.schema.field("step_s").metadata == {b"says": b"a steady optimizer step", b"unit": b"s"}
     assert (tmp_path / "t.parquet").read_bytes() == (tmp_path / "again.parquet").read_bytes()

@@ -32,8 +32,11 @@ def answer(accept: Callable[[Path], Values]) -> None:
                 frames = traceback.extract_tb(error.__traceback__, limit=-1)  # some frameworks switch them off
                 where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
                 said = [f"{type(error).__name__}: {error}{where}"]
-            print(json.dumps({"folder": name, "accepted": not said, "said": said, "values": values}), file=lines,
-                  flush=True)
+            print(
+                json.dumps({"folder": name, "accepted": not said, "said": said, "values": values}),
+                file=lines,
+                flush=True,
+            )
 
 
 def dry_run(folder: Path, **variables: str) -> list[str]:
@@ -56,11 +59,17 @@ def started(folder: Path, program: str, **variables: str) -> tuple[list[str], di
         noted, script = Path(scratch) / "noted", Path(scratch) / "train.py"
         script.touch()
         stand_in = Path(scratch) / program
-        stand_in.write_text(f"#!{sys.executable}\nimport json, os, sys\n"
-                            f"open({str(noted)!r}, 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n")
+        stand_in.write_text(
+            f"#!{sys.executable}\nimport json, os, sys\n"
+            f"open({str(noted)!r}, 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+        )
         stand_in.chmod(0o755)
-        environment = {**os.environ, "SCRIPT": str(script), **variables,
-                       "PATH": f"{scratch}{os.pathsep}{os.environ['PATH']}"}
+        environment = {
+            **os.environ,
+            "SCRIPT": str(script),
+            **variables,
+            "PATH": f"{scratch}{os.pathsep}{os.environ['PATH']}",
+        }
         done = subprocess.run(["bash", str(folder / "launch.sh")], env=environment, capture_output=True, text=True)
         if done.returncode or not noted.exists():
             raise RuntimeError(f"launch.sh: {done.stderr.strip()}")

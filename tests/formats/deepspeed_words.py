@@ -11,16 +11,21 @@ from accepting import Values
 def of_config(config: dict[str, Any]) -> Values:
     """What the JSON says, with nothing left "auto"."""
     if left := sorted(key for key, value in _leaves(config) if value == "auto"):
-        raise ValueError(f"\"auto\" is left in {', '.join(left)}")
+        raise ValueError(f'"auto" is left in {", ".join(left)}')
     zero, tp = config["zero_optimization"], config.get("tensor_parallel", {}).get("autotp_size", 1)
     offload = zero.get("offload_optimizer") or {"device": "none"}
     return {
         "micro": config["train_micro_batch_size_per_gpu"],
         "num_microbatches": config["gradient_accumulation_steps"],
         "global": config["train_batch_size"] / tp,  # DeepSpeed counts AutoTP ranks as data ranks
-        "tp": tp, "zero_stage": zero["stage"], "clip_grad": config["gradient_clipping"],
-        "precision": "fp16" if config.get("fp16", {}).get("enabled") else
-                     "bf16" if config.get("bf16", {}).get("enabled") else "fp32",
+        "tp": tp,
+        "zero_stage": zero["stage"],
+        "clip_grad": config["gradient_clipping"],
+        "precision": "fp16"
+        if config.get("fp16", {}).get("enabled")
+        else "bf16"
+        if config.get("bf16", {}).get("enabled")
+        else "fp32",
         "optimizer_offload": offload.get("ratio", 1.0) if offload["device"] == "cpu" else 0.0,
         "param_offload": (zero.get("offload_param") or {}).get("device", "none") == "cpu",
         **({"overlap_grad_reduce": zero["overlap_comm"]} if zero["stage"] else {}),
@@ -28,8 +33,13 @@ def of_config(config: dict[str, Any]) -> Values:
 
 
 # Trainer's schedules in the words of the job.
-_STYLES = {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine", "polynomial": "linear",
-           "inverse_sqrt": "inverse-square-root", "warmup_stable_decay": "WSD"}
+_STYLES = {
+    "constant_with_warmup": "constant",
+    "cosine_with_min_lr": "cosine",
+    "polynomial": "linear",
+    "inverse_sqrt": "inverse-square-root",
+    "warmup_stable_decay": "WSD",
+}
 
 
 def of_trainer(arguments: Any) -> Values:
@@ -37,10 +47,16 @@ def of_trainer(arguments: Any) -> Values:
     kwargs = arguments.lr_scheduler_kwargs or {}
     floor = kwargs.get("min_lr", kwargs.get("lr_end"))
     return {
-        "lr": arguments.learning_rate, "adam_beta1": arguments.adam_beta1, "adam_beta2": arguments.adam_beta2,
-        "adam_eps": arguments.adam_epsilon, "weight_decay": arguments.weight_decay,
-        "train_iters": arguments.max_steps, "lr_warmup_iters": int(arguments.warmup_steps), "seed": arguments.seed,
-        "log_interval": int(arguments.logging_steps), "save_interval": int(arguments.save_steps),
+        "lr": arguments.learning_rate,
+        "adam_beta1": arguments.adam_beta1,
+        "adam_beta2": arguments.adam_beta2,
+        "adam_eps": arguments.adam_epsilon,
+        "weight_decay": arguments.weight_decay,
+        "train_iters": arguments.max_steps,
+        "lr_warmup_iters": int(arguments.warmup_steps),
+        "seed": arguments.seed,
+        "log_interval": int(arguments.logging_steps),
+        "save_interval": int(arguments.save_steps),
         "lr_decay_style": _STYLES[str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))],
         **({"min_lr": floor} if floor is not None else {}),
         "recompute": "full" if arguments.gradient_checkpointing else "none",
@@ -62,8 +78,13 @@ def of_adapter(folder: Path) -> Values:
     if quantised.exists():
         read = BitsAndBytesConfig.from_dict(json.loads(quantised.read_text()))
         method = "qlora" if read.load_in_4bit and read.bnb_4bit_quant_type == "nf4" else "other"
-    return {"adapter": method, "lora_r": lora.r, "lora_alpha": lora.lora_alpha, "lora_dropout": lora.lora_dropout,
-            "lora_targets": sorted(lora.target_modules)}
+    return {
+        "adapter": method,
+        "lora_r": lora.r,
+        "lora_alpha": lora.lora_alpha,
+        "lora_dropout": lora.lora_dropout,
+        "lora_targets": sorted(lora.target_modules),
+    }
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

@@ -29,12 +29,23 @@ def valid(document: Mapping[str, Any]) -> None:
 def valid_pod(template: Mapping[str, Any]) -> None:
     """A pod's template, where a custom resource holds one."""
     metadata = {"name": "x", **template.get("metadata", {})}
-    valid({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"},
-           "template": {"metadata": metadata, "spec": template["spec"]}})
+    valid(
+        {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": "x"},
+            "template": {"metadata": metadata, "spec": template["spec"]},
+        }
+    )
 
 
-def runs(stage: Stage, container: Mapping[str, Any], pod: Mapping[str, Any], files: Mapping[str, str],
-         operators: Sequence[Mapping[str, str]]) -> None:
+def runs(
+    stage: Stage,
+    container: Mapping[str, Any],
+    pod: Mapping[str, Any],
+    files: Mapping[str, str],
+    operators: Sequence[Mapping[str, str]],
+) -> None:
     """Run the container once for each set of variables that its operator gives pods, with the ConfigMap mounted."""
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     (volume,) = [each for each in pod["volumes"] if "configMap" in each]

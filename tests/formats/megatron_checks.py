@@ -18,16 +18,31 @@ from symconfig.verify.megatron_session import Job, Result
 
 _TIMEOUT_S = 120.0
 _SAME = {
-    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size", "micro": "micro_batch_size", "global": "global_batch_size",
-    "seq_length": "seq_length", "sequence_parallel": "sequence_parallel", "recompute_method": "recompute_method",
-    "num_hidden_layers": "num_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
-    "num_experts": "num_experts", "first_stage_layers": "decoder_first_pipeline_num_layers",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "micro": "micro_batch_size",
+    "global": "global_batch_size",
+    "seq_length": "seq_length",
+    "sequence_parallel": "sequence_parallel",
+    "recompute_method": "recompute_method",
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_experts": "num_experts",
+    "first_stage_layers": "decoder_first_pipeline_num_layers",
     "last_stage_layers": "decoder_last_pipeline_num_layers",
     "account_for_embedding": "account_for_embedding_in_pipeline_split",
     "account_for_loss": "account_for_loss_in_pipeline_split",
-    "lr": "lr", "min_lr": "min_lr", "seed": "seed", "train_iters": "train_iters", "weight_decay": "weight_decay",
-    "clip_grad": "clip_grad", "lr_decay_style": "lr_decay_style", "lr_warmup_iters": "lr_warmup_iters",
+    "lr": "lr",
+    "min_lr": "min_lr",
+    "seed": "seed",
+    "train_iters": "train_iters",
+    "weight_decay": "weight_decay",
+    "clip_grad": "clip_grad",
+    "lr_decay_style": "lr_decay_style",
+    "lr_warmup_iters": "lr_warmup_iters",
 }
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FP8 = {"delayed": "fp8", "mxfp8": "mxfp8"}
@@ -62,8 +77,9 @@ def answer_each(run_of: Callable[[Path], Run]) -> None:
         for name in sys.argv[1:]:
             with suppress(Exception):  # asked again, for the answer on this folder
                 found = run(Path(name))
-                jobs.append(Job(name, tuple(found.args), found.world_size, env=found.environment,
-                                program=found.program))
+                jobs.append(
+                    Job(name, tuple(found.args), found.world_size, env=found.environment, program=found.program)
+                )
         return megatron_session.run(source, jobs, _TIMEOUT_S)
 
     def accept(folder: Path) -> Values:
@@ -92,10 +108,20 @@ def values(result: Result) -> Values:
     said["recompute_num_layers"] = args["recompute_num_layers"]
     if said["recompute"] == "selective":
         said["recompute_modules"] = args["recompute_modules"]
-    said["zero_stage"] = (_SHARDING[args["data_parallel_sharding_strategy"]] if args.get("use_megatron_fsdp")
-                          else int(args["use_distributed_optimizer"]))
-    said["precision"] = ("fp16" if config["fp16"] else "nvfp4" if config.get("fp4") else
-                         _FP8[config["fp8_recipe"]] if config["fp8"] else "bf16")
+    said["zero_stage"] = (
+        _SHARDING[args["data_parallel_sharding_strategy"]]
+        if args.get("use_megatron_fsdp")
+        else int(args["use_distributed_optimizer"])
+    )
+    said["precision"] = (
+        "fp16"
+        if config["fp16"]
+        else "nvfp4"
+        if config.get("fp4")
+        else _FP8[config["fp8_recipe"]]
+        if config["fp8"]
+        else "bf16"
+    )
     said["layers_by_stage"] = [sum(count for _, count, _ in stage) for stage in result.stages]
     said["num_key_value_heads"] = config["num_query_groups"]
     if args["num_experts"]:

@@ -67,10 +67,11 @@ def by_node(notes: Sequence[tuple[list[str], Mapping[str, str]]], ranks: Sequenc
     """From what torchrun was given on each of these nodes."""
     options = [dict(zip(words[0:10:2], words[1:10:2], strict=True)) for words, _ in notes]
     assert sorted(int(each["--node-rank"]) for each in options) == sorted(ranks), options
-    masters = {(each["--master-addr"], each["--master-port"], each["--nnodes"], each["--nproc-per-node"])
-               for each in options}
+    masters = {
+        (each["--master-addr"], each["--master-port"], each["--nnodes"], each["--nproc-per-node"]) for each in options
+    }
     assert len(masters) == 1, masters  # they meet in one place
-    (_, _, nodes, gpus), = masters
+    ((_, _, nodes, gpus),) = masters
     return {"nodes": int(nodes), "gpus_per_node": int(gpus), "world": int(nodes) * int(gpus)}
 
 

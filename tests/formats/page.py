@@ -48,8 +48,13 @@ def page(results: Mapping[str, Result]) -> str:
     text = HEAD + "".join(_versions(name, result) for name, result in results.items())
     text += ZOO + "".join(_counted(zoo)) + _refused(zoo, "models")
     text += SPREAD + "".join(_counted(spread)) + _refused(spread, "plans")
-    wrong = "".join(_row(name, item.plan, " ".join(item.said)) for part in (zoo, spread)
-                    for name, outcomes in part.items() for item in outcomes if item.said)
+    wrong = "".join(
+        _row(name, item.plan, " ".join(item.said))
+        for part in (zoo, spread)
+        for name, outcomes in part.items()
+        for item in outcomes
+        if item.said
+    )
     return text + (WRONG + wrong if wrong else "")
 
 

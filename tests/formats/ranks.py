@@ -21,11 +21,13 @@ def as_rank_0(nodes: int, per_node: int, environment: Mapping[str, str]) -> Iter
     here = os.getcwd()
     dist.init_process_group("fake", rank=0, world_size=nodes * per_node, store=FakeStore())
     try:
-        with (mock.patch.dict(os.environ, {**environment, **ranks}),
-              mock.patch.object(PartialState, "_prepare_backend", return_value=("gloo", DistributedType.MULTI_CPU)),
-              # Else DeepSpeed compiles an extension for ranks of one host before anything else.
-              mock.patch("deepspeed.comm.is_initialized", return_value=True),
-              mock.patch("transformers.training_args.is_torch_bf16_gpu_available", return_value=True)):
+        with (
+            mock.patch.dict(os.environ, {**environment, **ranks}),
+            mock.patch.object(PartialState, "_prepare_backend", return_value=("gloo", DistributedType.MULTI_CPU)),
+            # Else DeepSpeed compiles an extension for ranks of one host before anything else.
+            mock.patch("deepspeed.comm.is_initialized", return_value=True),
+            mock.patch("transformers.training_args.is_torch_bf16_gpu_available", return_value=True),
+        ):
             yield
     finally:
         os.chdir(here)

@@ -40,8 +40,10 @@ class Counts(NamedTuple):
     wrong: int
 
     def __str__(self) -> str:
-        return (f"{self.accepted} of {self.plans} accepted ({self.compared} values compared), {self.refused} refused "
-                f"by symconfig, {self.wrong} refused by the parser")
+        return (
+            f"{self.accepted} of {self.plans} accepted ({self.compared} values compared), {self.refused} refused "
+            f"by symconfig, {self.wrong} refused by the parser"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,13 @@ class Result:
 
 def counts(outcomes: Collection[Outcome]) -> Counts:
     accepted = [item for item in outcomes if item.accepted]
-    return Counts(len(outcomes), len(accepted), sum(item.compared for item in accepted),
-                  sum(bool(item.refused) for item in outcomes), sum(bool(item.said) for item in outcomes))
+    return Counts(
+        len(outcomes),
+        len(accepted),
+        sum(item.compared for item in accepted),
+        sum(bool(item.refused) for item in outcomes),
+        sum(bool(item.said) for item in outcomes),
+    )
 
 
 def reasons(error: InfeasibleError) -> tuple[str, ...]:

@@ -23,33 +23,54 @@ def words(plan: Plan) -> dict[str, Any]:
     parallel, batch, options = best.parallel, best.batch, best.options
     adapter, where = model.adapter, nodes(plan)
     return {
-        **asdict(parallel), "edp": parallel.edp, "world": parallel.world_size,
-        "nodes": where.count, "gpus_per_node": where.gpus,
-        "micro": batch.micro, "global": batch.global_, "num_microbatches": batch.num_microbatches,
-        "seq_length": batch.seq_length, "tokens_per_step": batch.global_ * batch.seq_length,
-        "zero_stage": options.zero_stage, "precision": options.precision, "grad_bytes": options.grad_bytes,
-        "sequence_parallel": options.sequence_parallel, "cp_comm": options.cp_comm,
-        "recompute": options.recompute.granularity, "recompute_method": options.recompute.method,
-        "recompute_modules": list(options.recompute.modules), "recompute_num_layers": options.recompute.num_layers,
-        "optimizer_offload": options.optimizer_offload, "param_offload": options.param_offload,
-        "activation_offload": options.activation_offload, "schedule": options.schedule,
-        "pipeline_layout": options.pipeline_layout, "microbatch_group_size": options.microbatch_group_size,
-        "moe_dispatcher": options.moe_dispatcher, "account_for_embedding": options.account_for_embedding,
-        "account_for_loss": options.account_for_loss, "first_stage_layers": options.first_stage_layers,
+        **asdict(parallel),
+        "edp": parallel.edp,
+        "world": parallel.world_size,
+        "nodes": where.count,
+        "gpus_per_node": where.gpus,
+        "micro": batch.micro,
+        "global": batch.global_,
+        "num_microbatches": batch.num_microbatches,
+        "seq_length": batch.seq_length,
+        "tokens_per_step": batch.global_ * batch.seq_length,
+        "zero_stage": options.zero_stage,
+        "precision": options.precision,
+        "grad_bytes": options.grad_bytes,
+        "sequence_parallel": options.sequence_parallel,
+        "cp_comm": options.cp_comm,
+        "recompute": options.recompute.granularity,
+        "recompute_method": options.recompute.method,
+        "recompute_modules": list(options.recompute.modules),
+        "recompute_num_layers": options.recompute.num_layers,
+        "optimizer_offload": options.optimizer_offload,
+        "param_offload": options.param_offload,
+        "activation_offload": options.activation_offload,
+        "schedule": options.schedule,
+        "pipeline_layout": options.pipeline_layout,
+        "microbatch_group_size": options.microbatch_group_size,
+        "moe_dispatcher": options.moe_dispatcher,
+        "account_for_embedding": options.account_for_embedding,
+        "account_for_loss": options.account_for_loss,
+        "first_stage_layers": options.first_stage_layers,
         "last_stage_layers": options.last_stage_layers,
-        "layers_by_stage": [sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk)
-                            for stage in best.stages],
+        "layers_by_stage": [
+            sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk) for stage in best.stages
+        ],
         "layers_of_last_stage": sum(kind not in _NO_LAYERS for chunk in best.stages[-1].chunks for kind in chunk),
         **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
-        "adapter": adapter.method if adapter else None, "lora_r": adapter.r if adapter else None,
+        "adapter": adapter.method if adapter else None,
+        "lora_r": adapter.r if adapter else None,
         "lora_alpha": adapter.lora_alpha if adapter else None,
         "lora_dropout": adapter.lora_dropout if adapter else None,
         "lora_targets": sorted(target_modules(model)) if adapter else None,  # as Transformers' classes name them
         "parameters": parameters(model).total,
         "trained_by_stage": _trained_by_stage(plan),
-        "num_hidden_layers": model.num_hidden_layers, "hidden_size": model.hidden_size,
-        "intermediate_size": model.intermediate_size, "num_attention_heads": model.num_attention_heads,
-        "num_key_value_heads": model.num_key_value_heads, "vocab_size": model.vocab_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "vocab_size": model.vocab_size,
         "num_experts": model.experts.num_experts if model.experts else None,
         "num_experts_per_tok": model.experts.num_experts_per_tok if model.experts else None,
         **training.model_dump(mode="json"),
@@ -62,8 +83,9 @@ def _trained_by_stage(plan: Plan) -> list[int] | None:
     if plan.model.adapter is None or plan.best.target.backend != "megatron":
         return None
     ranks = [rank_states(plan, stage * parallel.world_size // parallel.pp) for stage in range(parallel.pp)]
-    return [sum(item.elements for chunk in rank.chunks for item in chunk.parameters if item.trainable)
-            for rank in ranks]
+    return [
+        sum(item.elements for chunk in rank.chunks for item in chunk.parameters if item.trainable) for rank in ranks
+    ]
 
 
 def differences(plan: Plan, values: Mapping[str, Any]) -> list[str]:
@@ -72,8 +94,11 @@ def differences(plan: Plan, values: Mapping[str, Any]) -> list[str]:
     if not values:
         return ["nothing was said of what the parser understood"]
     unknown = [f"{name} is no word of a plan" for name in values if name not in expected]
-    return unknown + [f"{name} is {value!r}, the plan has {expected[name]!r}" for name, value in values.items()
-                      if name in expected and not _same(value, expected[name])]
+    return unknown + [
+        f"{name} is {value!r}, the plan has {expected[name]!r}"
+        for name, value in values.items()
+        if name in expected and not _same(value, expected[name])
+    ]
 
 
 def _same(value: Any, planned: Any) -> bool:

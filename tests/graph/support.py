@@ -39,13 +39,9 @@ def numbers(
     }
 
 
-def chosen(
-    derived: DerivedBlock, axis: str, phase: Phase | None = None, tensor: str | None = None
-) -> list[Collective]:
+def chosen(derived: DerivedBlock, axis: str, phase: Phase | None = None, tensor: str | None = None) -> list[Collective]:
     return [
-        c
-        for c in derived.collectives
-        if axis in c.axes and phase in (None, c.phase) and tensor in (None, c.tensor)
+        c for c in derived.collectives if axis in c.axes and phase in (None, c.phase) and tensor in (None, c.tensor)
     ]
 
 

@@ -141,7 +141,6 @@ def test_the_host_launches_the_products_of_each_expert(ep: int, turns: int) -> N
     assert found == {False: {turns}, True: {1}}
 
 
-
 def test_the_host_runs_many_operators_around_the_experts_and_some_for_each_bias() -> None:
     model = sample_model("gpt-oss-120b")
     turns = {

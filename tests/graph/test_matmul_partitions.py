@@ -31,9 +31,7 @@ def matmul(inner: str, outer: str, scheme: Scheme = Scheme(False)) -> DerivedBlo
 
 
 def found(derived: DerivedBlock, tensor: str) -> list[tuple[str, tuple[str, ...], float, Phase]]:
-    return [
-        (str(c.kind), c.axes, c.elements.value(VALUES), c.phase) for c in derived.collectives if c.tensor == tensor
-    ]
+    return [(str(c.kind), c.axes, c.elements.value(VALUES), c.phase) for c in derived.collectives if c.tensor == tensor]
 
 
 def sizes(derived: DerivedBlock, phase: Phase) -> tuple[float, ...]:

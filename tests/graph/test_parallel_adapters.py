@@ -71,8 +71,9 @@ def test_beside_a_row_parallel_layer_the_whole_result_is_gathered() -> None:
     assert moved(model, "down_proj.delta_gathered", Phase.INPUT, PLAIN) == {}
 
 
-@pytest.mark.parametrize(("dropout", "copies"), [(0.0, {"input_norm": 1}), (0.1, {"q_proj.lora_dropped": 1,
-                                                                                 "k_proj.lora_dropped": 1})])
+@pytest.mark.parametrize(
+    ("dropout", "copies"), [(0.0, {"input_norm": 1}), (0.1, {"q_proj.lora_dropped": 1, "k_proj.lora_dropped": 1})]
+)
 def test_a_column_parallel_adapter_keeps_its_input_whole(dropout: float, copies: dict[str, int]) -> None:
     model = adapted("q_proj", "k_proj", lora_dropout=dropout)
     values = numbers(model, seq_length=S, tp=TP)

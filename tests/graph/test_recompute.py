@@ -52,8 +52,12 @@ def test_norms_that_linear_layers_take_in_cannot_be_recomputed_alone() -> None:
     TELayerNormColumnParallelLinear keeps the norm's result (gpt_layer_specs.py; transformer_layer.py asks for
     IdentityOp; Transformer Engine, layernorm_linear.py saves ln_out)."""
     norms = {"input_norm", "mlp_norm"}
-    for model, kind, own in ((DENSE, "dense", set()), (MOE, "moe", {"mlp_norm"}), (LATENT, "dense", {"input_norm"}),
-                             (LATENT, "moe", norms)):
+    for model, kind, own in (
+        (DENSE, "dense", set()),
+        (MOE, "moe", {"mlp_norm"}),
+        (LATENT, "dense", {"input_norm"}),
+        (LATENT, "moe", norms),
+    ):
         derived = block(model, kind, SEQUENCE)
         assert again(derived, "layernorm") == own
         assert lost(derived, "layernorm") & norms == own

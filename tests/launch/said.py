@@ -16,8 +16,10 @@ def read_yaml(source: str, **variables: str) -> Reading:
 
 def options(reading: Reading) -> list[str]:
     """One line for each option; a value that is not known is `?`."""
-    return [" ".join((setting.name, *("?" if word.unknown else word.text for word in setting.values)))
-            for setting in reading.settings]
+    return [
+        " ".join((setting.name, *("?" if word.unknown else word.text for word in setting.values)))
+        for setting in reading.settings
+    ]
 
 
 def unread(reading: Reading, *, matters: bool) -> list[str]:
@@ -28,5 +30,9 @@ def places_hold(reading: Reading) -> bool:
     """Whether every piece that has a place is what stands there."""
     texts = {text.file: text for text in reading.texts}
     words = [word for setting in reading.settings for word in setting.values]
-    return all(texts[piece.place.file].at(piece.place) == piece.text
-               for word in words for piece in word.pieces if piece.place is not None)
+    return all(
+        texts[piece.place.file].at(piece.place) == piece.text
+        for word in words
+        for piece in word.pieces
+        if piece.place is not None
+    )

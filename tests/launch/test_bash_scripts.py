@@ -263,21 +263,27 @@ def test_nothing_that_trains_is_an_error_with_what_was_seen() -> None:
         read("grep x y\nmkdir z\n")
 
 
-@pytest.mark.parametrize("script", [
-    "python -m pytest tests --x 1",
-    "uv run pytest -x tests/test_train.py --y 3",
-    "torchrun --nproc_per_node 8 -m pytest tests/test_train.py --y 3",
-    "python -m pip install -r requirements.txt --upgrade",
-])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python -m pytest tests --x 1",
+        "uv run pytest -x tests/test_train.py --y 3",
+        "torchrun --nproc_per_node 8 -m pytest tests/test_train.py --y 3",
+        "python -m pip install -r requirements.txt --upgrade",
+    ],
+)
 def test_a_tool_is_no_training_program(script: str) -> None:
     with pytest.raises(InputError, match="starts no training program"):
         read(script)
 
 
 def test_options_that_a_branch_may_add_cost_no_program() -> None:
-    for started in ("docker exec box bash -lc \"torchrun train.py --x 1 $A\"",
-                    "docker exec box bash -lc \"Z=1 \\\n swift sft --x 1 $A\"",
-                    "C=\"torchrun train.py --x 1 $A\"; eval $C", "C=(torchrun train.py --x 1 $A); \"${C[@]}\""):
+    for started in (
+        'docker exec box bash -lc "torchrun train.py --x 1 $A"',
+        'docker exec box bash -lc "Z=1 \\\n swift sft --x 1 $A"',
+        'C="torchrun train.py --x 1 $A"; eval $C',
+        'C=(torchrun train.py --x 1 $A); "${C[@]}"',
+    ):
         bash = read(f"A='--a 1'\npython monitor.py --out f &\nif [ $N = 1 ]; then A+=\" --y 2\"; fi\n{started}")
         assert bash.reading.program is not None
         assert bash.reading.program.text in ("train.py", "swift")
@@ -335,8 +341,11 @@ def idle(script: str, *extra: str, **variables: str) -> list[str]:
     text = Text("run.sh", f"{script}\npython train.py --tp $TP".encode())
     bash = read_bash(text, variables=variables, extra=extra)
     assert bash.reading.complete
-    return [f"{item.place.line} {item.what} {item.why}" for item in bash.reading.unread
-            if "given" in item.why or "argument" in item.why]
+    return [
+        f"{item.place.line} {item.what} {item.why}"
+        for item in bash.reading.unread
+        if "given" in item.why or "argument" in item.why
+    ]
 
 
 def test_what_is_given_for_nothing_is_said() -> None:
@@ -348,18 +357,40 @@ def test_what_is_given_for_nothing_is_said() -> None:
     assert idle("TP=$2", "a", "b") == [f"1 a {argument}"]
 
 
-@pytest.mark.parametrize("script", [
-    "TP=${TP:-3}", "if [ -z \"$TP\" ]; then TP=3; fi", "TP=$TP", "((TP > 2)) && TP=2", "TP=$(echo $TP)", "TP+=0",
-    "[[ -v TP ]] || TP=3", "eval TP=\\$TP", "f() { TP=$1; }; f $TP", "A=(\"${TP[@]}\"); TP=$A", "N=TP; TP=${!N}", "",
-])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=${TP:-3}",
+        'if [ -z "$TP" ]; then TP=3; fi',
+        "TP=$TP",
+        "((TP > 2)) && TP=2",
+        "TP=$(echo $TP)",
+        "TP+=0",
+        "[[ -v TP ]] || TP=3",
+        "eval TP=\\$TP",
+        "f() { TP=$1; }; f $TP",
+        'A=("${TP[@]}"); TP=$A',
+        "N=TP; TP=${!N}",
+        "",
+    ],
+)
 def test_what_the_script_reads_is_not_idle(script: str) -> None:
     assert idle(script, TP="4") == []
 
 
-@pytest.mark.parametrize("script", [
-    "TP=$1", 'A=("$@"); TP=${A[0]}', "TP=$*", "TP=${@:1}", "while [ $# -gt 0 ]; do TP=$1; shift; done",
-    "set -- $1; TP=$1", "f() { TP=$1; }; f \"$@\"", "for TP; do :; done",
-])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=$1",
+        'A=("$@"); TP=${A[0]}',
+        "TP=$*",
+        "TP=${@:1}",
+        "while [ $# -gt 0 ]; do TP=$1; shift; done",
+        "set -- $1; TP=$1",
+        'f() { TP=$1; }; f "$@"',
+        "for TP; do :; done",
+    ],
+)
 def test_what_the_script_takes_is_not_idle(script: str) -> None:
     assert idle(script, "4") == []
 

@@ -23,60 +23,66 @@ def degree(script: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("script", [
-    "TP=1; grep -q x file && TP=8",
-    "TP=1; cd /nothere || TP=8",
-    "TP=1; mkdir out || TP=8",
-    "TP=1; echo y | grep -q x && TP=8",
-    "TP=1; python -c 'import apex' && TP=8",
-    "TP=1; nvidia-smi && TP=8 || TP=4",
-    "TP=1; grep -q x file && grep -q y file && TP=8",
-    "TP=1; grep -q x file || grep -q y file || TP=8",
-    "TP=1; ! grep -q x file && TP=8",
-    "TP=1; ! cd /nothere || TP=8",
-    "TP=1; hash nvcc && TP=8",
-    "TP=1; which nvcc && TP=8",
-    "TP=1; cat file && TP=8",
-    "TP=1; source nothere.sh || TP=8",
-    "TP=1; eval 'grep -q x file' && TP=8",
-    "TP=1; (grep -q x file) && TP=8",
-    "TP=1; { cd out; grep -q x file; } && TP=8",
-    "TP=1; if expr $X : 'a'; then TP=8; fi",
-    "TP=1; if X=$(grep x file); then TP=8; fi",
-    "TP=1; X=$(nvidia-smi) || TP=8",
-    "TP=1; f() { hostname | grep -q zz; }; f && TP=8",
-    "TP=1; f() { [ -f file ] && return 1; return 0; }; f && TP=8",
-    "TP=1; f() { if [ -f file ]; then return 0; else return 1; fi; }; f && TP=8",
-    "TP=1; f() { grep -q x file; return $?; }; f && TP=8",
-    "TP=1; f() { grep -q x file; return; }; f && TP=8",
-    "for TP in 1 2; do grep -q x file && break; done",
-    "TP=$([ -f file ] && echo 8 || echo 4)",
-    "TP=$(if [ -f file ]; then echo 8; else echo 4; fi)",
-    "TP=$(grep -q x file && echo 8)",
-])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=1; grep -q x file && TP=8",
+        "TP=1; cd /nothere || TP=8",
+        "TP=1; mkdir out || TP=8",
+        "TP=1; echo y | grep -q x && TP=8",
+        "TP=1; python -c 'import apex' && TP=8",
+        "TP=1; nvidia-smi && TP=8 || TP=4",
+        "TP=1; grep -q x file && grep -q y file && TP=8",
+        "TP=1; grep -q x file || grep -q y file || TP=8",
+        "TP=1; ! grep -q x file && TP=8",
+        "TP=1; ! cd /nothere || TP=8",
+        "TP=1; hash nvcc && TP=8",
+        "TP=1; which nvcc && TP=8",
+        "TP=1; cat file && TP=8",
+        "TP=1; source nothere.sh || TP=8",
+        "TP=1; eval 'grep -q x file' && TP=8",
+        "TP=1; (grep -q x file) && TP=8",
+        "TP=1; { cd out; grep -q x file; } && TP=8",
+        "TP=1; if expr $X : 'a'; then TP=8; fi",
+        "TP=1; if X=$(grep x file); then TP=8; fi",
+        "TP=1; X=$(nvidia-smi) || TP=8",
+        "TP=1; f() { hostname | grep -q zz; }; f && TP=8",
+        "TP=1; f() { [ -f file ] && return 1; return 0; }; f && TP=8",
+        "TP=1; f() { if [ -f file ]; then return 0; else return 1; fi; }; f && TP=8",
+        "TP=1; f() { grep -q x file; return $?; }; f && TP=8",
+        "TP=1; f() { grep -q x file; return; }; f && TP=8",
+        "for TP in 1 2; do grep -q x file && break; done",
+        "TP=$([ -f file ] && echo 8 || echo 4)",
+        "TP=$(if [ -f file ]; then echo 8; else echo 4; fi)",
+        "TP=$(grep -q x file && echo 8)",
+    ],
+)
 def test_what_hangs_on_a_program_is_not_known(script: str) -> None:
     assert degree(script) is None
 
 
-@pytest.mark.parametrize("script", [
-    "TP=8; grep -q x file && OTHER=1",
-    "grep -q x file && TP=8 || TP=8",
-    "cd out || exit 1; TP=8",
-    "cd out && TP=8",
-    "TP=8; grep -q x file || { echo missing; exit 1; }",
-    "mkdir -p out && cd out && TP=8",
-    "TP=1; X=$(true) && TP=8",
-    "TP=8; X=$(false) && TP=1",
-    "f() { true; }; f && TP=8",
-    "f() { return 1; }; f || TP=8",
-    "TP=1; eval true && TP=8",
-    "TP=1; expr 2 - 1 && TP=8",
-    "TP=8; expr 1 - 1 && TP=1",
-    "TP=1; true && false || TP=8",
-    "TP=8; false && true && TP=1",
-    "TP=$(cd out && echo 8)",
-    "TP=$([ -f file ] && echo 8 || echo 8)",
-])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=8; grep -q x file && OTHER=1",
+        "grep -q x file && TP=8 || TP=8",
+        "cd out || exit 1; TP=8",
+        "cd out && TP=8",
+        "TP=8; grep -q x file || { echo missing; exit 1; }",
+        "mkdir -p out && cd out && TP=8",
+        "TP=1; X=$(true) && TP=8",
+        "TP=8; X=$(false) && TP=1",
+        "f() { true; }; f && TP=8",
+        "f() { return 1; }; f || TP=8",
+        "TP=1; eval true && TP=8",
+        "TP=1; expr 2 - 1 && TP=8",
+        "TP=8; expr 1 - 1 && TP=1",
+        "TP=1; true && false || TP=8",
+        "TP=8; false && true && TP=1",
+        "TP=$(cd out && echo 8)",
+        "TP=$([ -f file ] && echo 8 || echo 8)",
+    ],
+)
 def test_what_does_not_is_known(script: str) -> None:
     assert degree(script) == "8"
 
@@ -90,7 +96,8 @@ def test_what_stands_behind_a_program_is_what_the_script_does() -> None:
 def test_what_runs_after_a_failure_is_not_sure_to_run() -> None:
     bash = read("python prepare.py || torchrun train.py --x 1")
     assert [item.why.split(":")[0] for item in bash.reading.unread if item.matters] == [
-        "runs under a condition that is not known"]
+        "runs under a condition that is not known"
+    ]
 
 
 def test_a_program_that_is_looked_for_is_the_launcher() -> None:

@@ -48,11 +48,25 @@ def test_a_file_for_yaml_cfg() -> None:
     reading = read_yaml(YAML_CFG, TP="2")
     assert reading.format == "megatron yaml"
     assert options(reading) == [
-        "--num-layers 16", "--hidden-size 1024", "--num-attention-heads 8", "--ffn-hidden-size 4096",
-        "--disable-bias-linear", "--swiglu", "--apply-layernorm-1p", "--no-persist-layer-norm",
-        "--no-bias-swiglu-fusion", "--tensor-model-parallel-size 2", "--sequence-parallel", "--bf16",
-        "--micro-batch-size 2", "--global-batch-size 64", "--rampup-batch-size 16 16 5000",
-        "--untie-embeddings-and-output-weights", "--lr 2.0e-4", "--train-iters 100", "--profile-ranks 0",
+        "--num-layers 16",
+        "--hidden-size 1024",
+        "--num-attention-heads 8",
+        "--ffn-hidden-size 4096",
+        "--disable-bias-linear",
+        "--swiglu",
+        "--apply-layernorm-1p",
+        "--no-persist-layer-norm",
+        "--no-bias-swiglu-fusion",
+        "--tensor-model-parallel-size 2",
+        "--sequence-parallel",
+        "--bf16",
+        "--micro-batch-size 2",
+        "--global-batch-size 64",
+        "--rampup-batch-size 16 16 5000",
+        "--untie-embeddings-and-output-weights",
+        "--lr 2.0e-4",
+        "--train-iters 100",
+        "--profile-ranks 0",
     ]
     assert unread(reading, matters=False) == ["31 mystery_knob: 3: has no option of Megatron-LM that says it"]
     assert reading.complete
@@ -107,13 +121,24 @@ def test_model_args() -> None:
     reading = read_yaml(MODEL_ARGS)
     assert reading.format == "model args yaml"
     assert options(reading) == [
-        "--num-layers 12", "--lr 1.0e-05", "--use-flash-attn", "--tensor-model-parallel-size 4",
-        "--recompute-modules core_attn moe", "--moe-layer-freq ([0]*1+[1]*11)", "--data-path ?",
-        "--step-batch-size-schedule 0:16 2B:32", "--cp-comm-type p2p a2a", "--num-experts 8", "--bf16",
-        "--hidden-size 512", "--seq-length 2048",
+        "--num-layers 12",
+        "--lr 1.0e-05",
+        "--use-flash-attn",
+        "--tensor-model-parallel-size 4",
+        "--recompute-modules core_attn moe",
+        "--moe-layer-freq ([0]*1+[1]*11)",
+        "--data-path ?",
+        "--step-batch-size-schedule 0:16 2B:32",
+        "--cp-comm-type p2p a2a",
+        "--num-experts 8",
+        "--bf16",
+        "--hidden-size 512",
+        "--seq-length 2048",
     ]
     assert {name: word.text for name, word in reading.environment.items()} == {
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TP": "4"}
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "TP": "4",
+    }
     assert [line.split()[1] for line in unread(reading, matters=False)] == ["MODEL_ARGS_2:"]
     assert unread(reading, matters=True) == []
     tp = reading.settings[3].values[0]

@@ -76,17 +76,44 @@ model:
 def test_nemo_1() -> None:
     reading = read_yaml(NEMO_1)
     assert options(reading) == [
-        "--bf16", "--train-iters 900", "--micro-batch-size 2", "--global-batch-size 96",
-        "--tensor-model-parallel-size 4", "--pipeline-model-parallel-size 3",
-        "--num-virtual-stages-per-pipeline-rank 2", "--seq-length 4096", "--max-position-embeddings 4096",
-        "--num-layers 24", "--hidden-size 2048", "--ffn-hidden-size 5632", "--num-attention-heads 16",
-        "--group-query-attention", "--num-query-groups 4", "--normalization RMSNorm", "--norm-epsilon 1e-5",
-        "--disable-bias-linear", "--swiglu", "--position-embedding-type rope", "--rotary-percent 1.0",
-        "--untie-embeddings-and-output-weights", "--sequence-parallel", "--recompute-granularity full",
-        "--recompute-method block", "--recompute-num-layers 2", "--no-gradient-accumulation-fusion",
-        "--fp8-format hybrid", "--tokenizer-type HuggingFaceTokenizer", "--tokenizer-model some/otter",
-        "--optimizer adam", "--use-distributed-optimizer", "--lr 3e-4", "--adam-beta1 0.9", "--adam-beta2 0.95",
-        "--overlap-grad-reduce", "--lr-decay-style cosine", "--lr-warmup-iters 40",
+        "--bf16",
+        "--train-iters 900",
+        "--micro-batch-size 2",
+        "--global-batch-size 96",
+        "--tensor-model-parallel-size 4",
+        "--pipeline-model-parallel-size 3",
+        "--num-virtual-stages-per-pipeline-rank 2",
+        "--seq-length 4096",
+        "--max-position-embeddings 4096",
+        "--num-layers 24",
+        "--hidden-size 2048",
+        "--ffn-hidden-size 5632",
+        "--num-attention-heads 16",
+        "--group-query-attention",
+        "--num-query-groups 4",
+        "--normalization RMSNorm",
+        "--norm-epsilon 1e-5",
+        "--disable-bias-linear",
+        "--swiglu",
+        "--position-embedding-type rope",
+        "--rotary-percent 1.0",
+        "--untie-embeddings-and-output-weights",
+        "--sequence-parallel",
+        "--recompute-granularity full",
+        "--recompute-method block",
+        "--recompute-num-layers 2",
+        "--no-gradient-accumulation-fusion",
+        "--fp8-format hybrid",
+        "--tokenizer-type HuggingFaceTokenizer",
+        "--tokenizer-model some/otter",
+        "--optimizer adam",
+        "--use-distributed-optimizer",
+        "--lr 3e-4",
+        "--adam-beta1 0.9",
+        "--adam-beta2 0.95",
+        "--overlap-grad-reduce",
+        "--lr-decay-style cosine",
+        "--lr-warmup-iters 40",
     ]
     assert (reading.world.gpus, reading.world.nodes, reading.world.gpus_per_node) == (48, 6, 8)
     assert unread(reading, matters=True) == []
@@ -140,12 +167,26 @@ logger:
 def test_megatron_bridge() -> None:
     reading = read_yaml(BRIDGE)
     assert options(reading) == [
-        "--tensor-model-parallel-size 2", "--expert-model-parallel-size 8", "--num-experts 64", "--swiglu",
-        "--pipeline-model-parallel-layout Et|tt|tL", "--moe-layer-freq [0,1,1,1]",
-        "--recompute-modules core_attn moe_act", "--init-method-std 0.01", "--micro-batch-size 1",
-        "--global-batch-size 256", "--use-distributed-optimizer", "--grad-reduce-in-bf16", "--overlap-param-gather",
-        "--bf16", "--fp8-format hybrid", "--fp8-recipe tensorwise", "--first-last-layers-bf16",
-        "--num-layers-at-start-in-bf16 1", "--num-layers-at-end-in-bf16 1", "--fp8-param-gather",
+        "--tensor-model-parallel-size 2",
+        "--expert-model-parallel-size 8",
+        "--num-experts 64",
+        "--swiglu",
+        "--pipeline-model-parallel-layout Et|tt|tL",
+        "--moe-layer-freq [0,1,1,1]",
+        "--recompute-modules core_attn moe_act",
+        "--init-method-std 0.01",
+        "--micro-batch-size 1",
+        "--global-batch-size 256",
+        "--use-distributed-optimizer",
+        "--grad-reduce-in-bf16",
+        "--overlap-param-gather",
+        "--bf16",
+        "--fp8-format hybrid",
+        "--fp8-recipe tensorwise",
+        "--first-last-layers-bf16",
+        "--num-layers-at-start-in-bf16 1",
+        "--num-layers-at-end-in-bf16 1",
+        "--fp8-param-gather",
     ]
     assert reading.unread == ()
 
@@ -218,22 +259,36 @@ def loose(text: Text) -> Setting:
 
 def test_overrides_alone() -> None:
     assert overridden(
-        "", "model.tensor_model_parallel_size=8 ++train.global_batch_size=512 +model.recompute_modules=[mlp,moe] "
+        "",
+        "model.tensor_model_parallel_size=8 ++train.global_batch_size=512 +model.recompute_modules=[mlp,moe] "
         "trainer.strategy.pipeline_model_parallel_size=4 model.sequence_parallel=True optimizer.lr='1e-4' "
         "model.bias_dropout_fusion=false dataset.path=/x=y",
-    ) == ["--tensor-model-parallel-size 8", "--global-batch-size 512", "--recompute-modules mlp moe",
-          "--pipeline-model-parallel-size 4", "--sequence-parallel", "--lr 1e-4", "--no-bias-dropout-fusion"]
+    ) == [
+        "--tensor-model-parallel-size 8",
+        "--global-batch-size 512",
+        "--recompute-modules mlp moe",
+        "--pipeline-model-parallel-size 4",
+        "--sequence-parallel",
+        "--lr 1e-4",
+        "--no-bias-dropout-fusion",
+    ]
 
 
 def test_overrides_replace_take_away_and_are_referred_to() -> None:
     source = "model:\n  num_layers: 4\n  seq_length: 128\n  max_position_embeddings: ${.seq_length}\ntrain: {seed: 1}\n"
     assert overridden(source, "model.seq_length=256 ~model.num_layers model.hidden_size=64") == [
-        "--seq-length 256", "--max-position-embeddings 256", "--seed 1", "--hidden-size 64"]
+        "--seq-length 256",
+        "--max-position-embeddings 256",
+        "--seed 1",
+        "--hidden-size 64",
+    ]
 
 
 def test_the_level_of_the_nemo_launcher_is_passed_over() -> None:
     assert overridden("", "training.model.micro_batch_size=2 training.trainer.max_steps=9") == [
-        "--micro-batch-size 2", "--train-iters 9"]
+        "--micro-batch-size 2",
+        "--train-iters 9",
+    ]
 
 
 @pytest.mark.parametrize("word", ["--lr=3", "a=b", "lr=3", "path/to.x=1", "model", "model.x", "x.model.y=2", "=", ""])
@@ -245,17 +300,23 @@ def test_an_override_among_the_values_of_an_option_is_none_of_them() -> None:
     text = Text("<arguments>", b"--recipe otter model.num_layers=5 ~train.seed")
     found = list(parted([replace(loose(text), name="--recipe", spelled="--recipe")]))
     assert [(one.name, one.spelled, [word.text for word in one.values]) for one in found] == [
-        ("--recipe", "--recipe", ["--recipe", "otter"]), ("model.num_layers", "model.num_layers", ["5"]),
-        ("train.seed", "~train.seed", [])]
+        ("--recipe", "--recipe", ["--recipe", "otter"]),
+        ("model.num_layers", "model.num_layers", ["5"]),
+        ("train.seed", "~train.seed", []),
+    ]
     assert [text.at(one.place) for one in found] == ["--recipe otter", "model.num_layers=5", "~train.seed"]
 
 
 def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> None:
     text = Text("<arguments>", b"-tp 2 -mb 4 model.tensor_model_parallel_size=8")
-    words = [Word((Piece(text.at(place), place),), place) for place in (text.place(4, 5), text.place(10, 11),
-                                                                       text.place(12, len(text.data)))]
-    settings = (Setting("-tp", "-tp", (words[0],), text.place(0, 5)),
-                Setting("-mb", "-mb", tuple(words[1:]), text.place(6, len(text.data))))
+    words = [
+        Word((Piece(text.at(place), place),), place)
+        for place in (text.place(4, 5), text.place(10, 11), text.place(12, len(text.data)))
+    ]
+    settings = (
+        Setting("-tp", "-tp", (words[0],), text.place(0, 5)),
+        Setting("-mb", "-mb", tuple(words[1:]), text.place(6, len(text.data))),
+    )
     for runner in (True, False):
         reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)), text)
         both = ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]

@@ -82,8 +82,15 @@ def test_what_a_file_is_stands_in_it(tmp_path: Path, name: str) -> None:
     assert (reading.format, options(reading)) == ("overrides", ["--num-layers 3"])
 
 
-@pytest.mark.parametrize("option", ["--deepspeed_config ds.json", "--deepspeed ds.json", "--deepspeed-config=ds.json",
-                                    "--deepspeed --deepspeed_config ds.json"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--deepspeed_config ds.json",
+        "--deepspeed ds.json",
+        "--deepspeed-config=ds.json",
+        "--deepspeed --deepspeed_config ds.json",
+    ],
+)
 def test_the_json_that_a_script_names(tmp_path: Path, option: str) -> None:
     write(tmp_path, "ds.json", json.dumps(DS))
     reading = read(write(tmp_path, "run.sh", f"deepspeed --num_gpus 4 train.py {option} --bf16\n"))
@@ -134,7 +141,10 @@ def test_a_json_that_is_broken_matters(tmp_path: Path) -> None:
 
 
 def test_a_json_that_the_script_writes_stands_in_the_script(tmp_path: Path) -> None:
-    script = write(tmp_path, "run.sh", """\
+    script = write(
+        tmp_path,
+        "run.sh",
+        """\
 ZERO=2
 CONFIG=ds_auto.json
 cat <<EOT > $CONFIG
@@ -144,7 +154,8 @@ cat <<EOT > $CONFIG
 }
 EOT
 deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
-""")
+""",
+    )
     reading = read(script)
     tree = reading.deepspeed
     assert tree is not None
@@ -165,13 +176,23 @@ def test_yaml_cfg_goes_before_all_that_stands_beside_it(tmp_path: Path) -> None:
 
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:
     write(tmp_path, "nemo/conf/gpt.yaml", "model:\n  num_layers: 6\n  micro_batch_size: 2\ntrainer: {devices: 8}\n")
-    reading = read(write(tmp_path, "run.sh", """\
+    reading = read(
+        write(
+            tmp_path,
+            "run.sh",
+            """\
 python nemo/megatron_gpt_pretraining.py --config-path=conf --config-name gpt \\
     trainer.num_nodes=4 ++model.micro_batch_size=1
-"""))
+""",
+        )
+    )
     assert reading.format == "overrides"
-    assert sorted(options(reading)) == ["--config-name gpt", "--config-path conf", "--micro-batch-size 1",
-                                        "--num-layers 6"]
+    assert sorted(options(reading)) == [
+        "--config-name gpt",
+        "--config-path conf",
+        "--micro-batch-size 1",
+        "--num-layers 6",
+    ]
     assert reading.world.gpus == 32
     assert places_hold(reading)
 
@@ -329,9 +350,13 @@ def test_a_script_finds_the_files_beside_it_however_it_is_named(
 ) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
-    script = write(folder, "run.sh", 'source "$(dirname "$0")/a.sh"\n. ${BASH_SOURCE%/*}/b.sh\n'
-                   'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource $HERE/c.sh\n'
-                   "torchrun pretrain_gpt.py --num-layers $A --hidden-size $B --num-attention-heads $C\n")
+    script = write(
+        folder,
+        "run.sh",
+        'source "$(dirname "$0")/a.sh"\n. ${BASH_SOURCE%/*}/b.sh\n'
+        'HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)\nsource $HERE/c.sh\n'
+        "torchrun pretrain_gpt.py --num-layers $A --hidden-size $B --num-attention-heads $C\n",
+    )
     for name in "abc":
         write(folder, f"{name}.sh", f"{name.upper()}=8\n")
     monkeypatch.chdir(folder if named == "inside" else tmp_path)

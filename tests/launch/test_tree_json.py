@@ -20,8 +20,10 @@ from symconfig.launch.tree import parse_json
 NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(st.characters(codec="utf-8"), max_size=8),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=6), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=6), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -61,11 +63,11 @@ def test_a_number_with_an_exponent_is_a_float_and_one_without_is_not() -> None:
 
 
 def test_comments_and_a_comma_after_the_last_are_read() -> None:
-    source = '''// the job of March
+    source = """// the job of March
     {"zero_optimization": {"stage": 2, # "stage": 3
         /* both
            of these */ "buckets": [1, 2,],},
-    }'''
+    }"""
     read = tree(source)
     assert read.data == {"zero_optimization": {"stage": 2, "buckets": [1, 2]}}
     place = read.spans[("zero_optimization", "buckets")].value

@@ -64,7 +64,13 @@ def test_json_is_yaml(value: Any) -> None:
 
 def test_scalars_are_those_of_yaml_1_2() -> None:
     assert tree("a: 1e-5\nb: no\nc: 0x10\nd: 1_000\ne: ~\nf: '8'\n").data == {
-        "a": 1e-5, "b": "no", "c": 16, "d": "1_000", "e": None, "f": "8"}
+        "a": 1e-5,
+        "b": "no",
+        "c": 16,
+        "d": "1_000",
+        "e": None,
+        "f": "8",
+    }
 
 
 def test_spans_leave_comments_and_blank_lines_out() -> None:

@@ -16,8 +16,16 @@ from symconfig.plan import Plan
 from tests.sample_models import sample_cluster, sample_model
 from tests.sample_plans import sample_plan
 
-SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 128, "head_dim": 16}
+SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+    "head_dim": 16,
+}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
@@ -46,7 +54,9 @@ def answered(plan: Plan, args: dict[str, Any], rank: str = "0", **more: Any) -> 
     fields: dict[str, Any] = {
         "steps": (Step(*each, 1.1 * hope.optimizer_s, (), 1.0),) * 3,
         "memory": Memory(peak, peak + 2**29, peak + 2**30, int(gpu.memory_bytes.value)),
-        "states_bytes": int(hope.states_bytes), "args": args,
-        "software": {"gpu": "NVIDIA A100", "capability": [8, 0], "compute_units": gpu.compute_units, "torch": "2.13.0"}}
+        "states_bytes": int(hope.states_bytes),
+        "args": args,
+        "software": {"gpu": "NVIDIA A100", "capability": [8, 0], "compute_units": gpu.compute_units, "torch": "2.13.0"},
+    }
     taken = Taken(**(fields | more))
     return Measurement(plan, run, "0.19.2", hope, taken, passes(taken.steps, run.microbatches))

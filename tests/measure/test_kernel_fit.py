@@ -17,8 +17,13 @@ from symconfig.measure.kernel_times import Kernel, KernelTimes, Launch, Product,
 
 RIG = Rig(product="NVIDIA H200", driver="570.1", cuda="12.8", torch="2.8.0", date="2026-11-21")
 TRUE = {
-    "gemm_efficiency": 0.71, "gemm_efficiency_low": 0.58, "gemm_k_half": 250.0, "hbm_efficiency": 0.88,
-    "launch_s": 2.5e-6, "attention_efficiency": 0.61, "attention_backward_ratio": 0.68,
+    "gemm_efficiency": 0.71,
+    "gemm_efficiency_low": 0.58,
+    "gemm_k_half": 250.0,
+    "hbm_efficiency": 0.88,
+    "launch_s": 2.5e-6,
+    "attention_efficiency": 0.61,
+    "attention_backward_ratio": 0.68,
 }
 
 
@@ -33,13 +38,16 @@ def kernels() -> tuple[Asked, ...]:
 
 
 def explained(kernels: tuple[Asked, ...]) -> list[Asked]:
-    return [item for item in kernels if item.what.family not in ("host, one operator", "host to device",
-                                                                 "device to host")]
+    return [
+        item for item in kernels if item.what.family not in ("host, one operator", "host to device", "device to host")
+    ]
 
 
 def times_of(kernels: list[Asked], seconds: np.ndarray) -> KernelTimes:
-    rows = tuple(Row(what=item.what, seconds=float(value), spread=0.01, samples=7, model=item.model)
-                 for item, value in zip(kernels, seconds, strict=True))
+    rows = tuple(
+        Row(what=item.what, seconds=float(value), spread=0.01, samples=7, model=item.model)
+        for item, value in zip(kernels, seconds, strict=True)
+    )
     return KernelTimes(rig=RIG, cluster="h200", rows=rows)
 
 

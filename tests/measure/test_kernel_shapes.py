@@ -31,7 +31,7 @@ def test_every_model_of_the_zoo_has_products_of_its_own(
 
 
 def test_every_model_with_experts_has_grouped_products_attention_and_streams_of_its_kind(
-    models: list[ModelDescriptor]
+    models: list[ModelDescriptor],
 ) -> None:
     for model in models:
         families = Counter(item.what.family for item in asked([model], GPU))
@@ -77,8 +77,9 @@ def test_sizes_are_those_of_a_rank() -> None:
     assert Product(dtype="bf16", layout="forward", m=8192, n=11008, k=4096) in found
     assert Product(dtype="bf16", layout="input-gradient", m=8192, n=4096, k=11008) in found
     assert Product(dtype="bf16", layout="weight-gradient", m=4096, n=11008, k=8192) in found
-    assert Attention(backward=True, batch=2, heads=16, kv_heads=16, length=4096, channels=128,
-                     value_channels=128) in found
+    assert (
+        Attention(backward=True, batch=2, heads=16, kv_heads=16, length=4096, channels=128, value_channels=128) in found
+    )
     assert Stream(what="glu", rows=8192, columns=5504) in found
     assert Stream(what="rmsnorm", backward=True, rows=4096, columns=4096) in found  # sequence parallel
 

@@ -70,8 +70,13 @@ def test_products_have_the_layouts_and_sizes_that_they_say() -> None:
 def test_attention_and_streams_run_forward_and_backward(backward: bool) -> None:
     on = bench(torch, "cpu")
     attention = Attention(backward=backward, batch=2, heads=4, kv_heads=2, length=8, channels=6, value_channels=4)
-    for kernel in (attention, *(Stream.model_validate({"what": what, "backward": backward, "rows": 3, "columns": 10})
-                                for what in ("rmsnorm", "layernorm", "glu", "gelu"))):
+    for kernel in (
+        attention,
+        *(
+            Stream.model_validate({"what": what, "backward": backward, "rows": 3, "columns": 10})
+            for what in ("rmsnorm", "layernorm", "glu", "gelu")
+        ),
+    ):
         (make,) = ways(on, kernel)
         result: Any = make().call(0)
         if not backward:
@@ -121,7 +126,7 @@ def test_the_fastest_implementation_counts_and_is_named(monkeypatch: pytest.Monk
 
 
 def test_what_is_left_when_the_time_is_spent_is_said_and_every_family_has_had_a_turn(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from symconfig.measure.kernel_run import Way
 
@@ -136,15 +141,22 @@ def test_what_is_left_when_the_time_is_spent_is_said_and_every_family_has_had_a_
 
 def gpu(capability: tuple[int, int], hip: str | None = None, **more: Any) -> Bench:
     facts = SimpleNamespace(L2_cache_size=50 * 2**20)
-    cuda = SimpleNamespace(get_device_capability=lambda: capability, current_device=lambda: 0,
-                           get_device_properties=lambda index: facts, mem_get_info=lambda: (60 * 2**30, 80 * 2**30))
-    return bench(SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip), bfloat16="bf16", float16="fp16", **more),
-                 "cuda")
+    cuda = SimpleNamespace(
+        get_device_capability=lambda: capability,
+        current_device=lambda: 0,
+        get_device_properties=lambda index: facts,
+        mem_get_info=lambda: (60 * 2**30, 80 * 2**30),
+    )
+    return bench(
+        SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip), bfloat16="bf16", float16="fp16", **more), "cuda"
+    )
 
 
 def test_types_that_a_gpu_has_not_are_known_by_its_capability() -> None:
-    products = {dtype: Product.model_validate({"dtype": dtype, "layout": "forward", "m": 16, "n": 16, "k": 16})
-                for dtype in ("bf16", "fp16", "fp8")}
+    products = {
+        dtype: Product.model_validate({"dtype": dtype, "layout": "forward", "m": 16, "n": 16, "k": 16})
+        for dtype in ("bf16", "fp16", "fp8")
+    }
     volta, ampere, hopper = gpu((7, 0)), gpu((8, 0), _scaled_mm=None), gpu((9, 0), _scaled_mm=None)
     assert "needs compute capability 8.0, this GPU has 7.0" in str(unsupported(volta, products["bf16"]))
     assert unsupported(volta, products["fp16"]) is None
@@ -173,8 +185,10 @@ def test_buffers_rotate_over_twice_the_cache_and_leave_memory() -> None:
 
 def test_alternatives_on_a_gpu_are_those_that_frameworks_run() -> None:
     on = gpu((9, 0))
-    plain_heads, narrow = (Attention(backward=False, batch=1, heads=8, kv_heads=8, length=64, channels=channels,
-                                     value_channels=128) for channels in (128, 192))
+    plain_heads, narrow = (
+        Attention(backward=False, batch=1, heads=8, kv_heads=8, length=64, channels=channels, value_channels=128)
+        for channels in (128, 192)
+    )
     assert len(ways(on, plain_heads)) == 2  # cuDNN, flash
     assert len(ways(on, narrow)) == 4  # and both with padded values
     assert len(ways(on, Stream(what="glu", rows=8, columns=8))) == 2
@@ -286,8 +300,12 @@ class Event:
 
 def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     stubs = {
-        "Event": Event, "_sleep": lambda cycles: None, "synchronize": lambda: None, "empty_cache": lambda: None,
-        "mem_get_info": lambda: (2**30, 2**31), "get_device_name": lambda: "NVIDIA H200",
+        "Event": Event,
+        "_sleep": lambda cycles: None,
+        "synchronize": lambda: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda: (2**30, 2**31),
+        "get_device_name": lambda: "NVIDIA H200",
         "get_device_capability": lambda: (8, 0),
     }
     for name, stub in stubs.items():
@@ -295,16 +313,25 @@ def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_driver", lambda: "570.1")
     monkeypatch.setattr(module, "_WARM_UP_SIZE", 8)
     on = Pretended(torch, "cpu", 2**20)
-    wanted = small([
-        Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
-        Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
-        Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
-        Stream(what="glu", rows=8, columns=8), Launch(where="device"), Launch(where="host"),
-    ])
+    wanted = small(
+        [
+            Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
+            Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
+            Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
+            Stream(what="glu", rows=8, columns=8),
+            Launch(where="device"),
+            Launch(where="host"),
+        ]
+    )
     times = module._measured(on, 20.0, quiet, wanted)
     assert (times.cluster, times.rig.product, times.rig.driver) == ("h200", "NVIDIA H200", "570.1")
     assert {row.what.family for row in times.rows} == {
-        "product, bf16", "attention, backward", "activation, forward", "launch", "host, one operator"}
+        "product, bf16",
+        "attention, backward",
+        "activation, forward",
+        "launch",
+        "host, one operator",
+    }
     assert {row.how for row in times.rows} == {None, "flash", "glu"}  # a CPU has no cuDNN, nor Triton here
     assert [item.what.family for item in times.skipped] == ["product, fp8"]
     assert any("memory is in use" in note for note in times.notes)

@@ -51,8 +51,10 @@ def test_a_profile_serves_a_cluster_that_plans(kernels: Run, run: Run, tmp_path:
     mine.write_text(yaml.safe_dump({**stated, "kernels": "./profile.yaml"}, sort_keys=False), encoding="utf-8")
     assert load_cluster(str(mine)).kernels == validate(load_yaml_strict(profile), KernelsFile).constants
     job = ("--model", "llama2-7b", "--gpus", 8, "--global-batch-size", 64, "--pin", "tp=2", "--json")
-    steps = {name: run("plan", *job, "--cluster", name).json()["best"]["predicted"]["step_s"]
-             for name in (str(mine), "a100-80gb")}
+    steps = {
+        name: run("plan", *job, "--cluster", name).json()["best"]["predicted"]["step_s"]
+        for name in (str(mine), "a100-80gb")
+    }
     assert steps[str(mine)] > steps["a100-80gb"]
 
 
@@ -79,8 +81,10 @@ def test_a_cpu_without_a_cluster_shows_rates_only(kernels: Run) -> None:
 
 
 def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> None:
-    assert "These are times of CPU, 1 thread, held against the peaks of h200: NVIDIA H200." in kernels(
-        "--times", TIMES, "--cluster", "h200").out
+    assert (
+        "These are times of CPU, 1 thread, held against the peaks of h200: NVIDIA H200."
+        in kernels("--times", TIMES, "--cluster", "h200").out
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,8 +96,10 @@ def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> 
         (("--out", "/nowhere/at/all.yaml"), "--out: there is no such folder (got /nowhere/at)"),
         (("--raw", "times.txt"), "--raw: this file is YAML (got times.txt, need a name that ends in .yaml)"),
         (("--cluster", "h2000"), "--cluster: unknown cluster (got h2000"),
-        (("--times", TIMES, "--budget", "9", "--device", "cpu"),
-         "--budget: says how to measure, and --times takes what a file holds"),
+        (
+            ("--times", TIMES, "--budget", "9", "--device", "cpu"),
+            "--budget: says how to measure, and --times takes what a file holds",
+        ),
         (("--times", "absent.yaml"), "absent.yaml: there is no such file"),
         (("--rank", "3"), "--rank: says something of a plan's rank, and --kernels measures none"),
         (("folder",), "DIR: kernels are measured without a plan (got folder)"),

@@ -91,8 +91,10 @@ def test_a_process_that_dies_is_told_with_its_last_lines(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = tmp_path / "worker.py"
-    worker.write_text("import sys\nprint('{\"doing\": \"building the rank\"}')\nprint('no room', file=sys.stderr)\n"
-                      "sys.stdin.read()\nsys.exit(3)\n")
+    worker.write_text(
+        "import sys\nprint('{\"doing\": \"building the rank\"}')\nprint('no room', file=sys.stderr)\n"
+        "sys.stdin.read()\nsys.exit(3)\n"
+    )
     monkeypatch.setattr(session, "WORKER", worker)
     monkeypatch.setattr(room, "take", session.take)
     ended = run("measure", folder)
@@ -104,18 +106,22 @@ def test_a_misspelt_flag_is_told_with_the_file_and_megatrons_own_words(
     run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = tmp_path / "worker.py"
-    worker.write_text("import json, sys\nprint('error: unrecognized arguments: --seq-lenght', file=sys.stderr)\n"
-                      "sys.stdin.read()\nphase = {'name': 'parse_args', 'ok': False, 'seconds': 0.0,\n"
-                      "         'error': 'exits with status 2'}\nprint(json.dumps({'result': {'phases': [phase]}}))\n")
+    worker.write_text(
+        "import json, sys\nprint('error: unrecognized arguments: --seq-lenght', file=sys.stderr)\n"
+        "sys.stdin.read()\nphase = {'name': 'parse_args', 'ok': False, 'seconds': 0.0,\n"
+        "         'error': 'exits with status 2'}\nprint(json.dumps({'result': {'phases': [phase]}}))\n"
+    )
     monkeypatch.setattr(session, "WORKER", worker)
     monkeypatch.setattr(room, "take", session.take)
     path = folder / "megatron_args.txt"
     path.write_text(path.read_text().replace("--seq-length 64", "--seq-lenght 64"))
     ended = run("measure", folder)
     assert ended.code == 1
-    assert ("megatron_args.txt: Megatron 0.19.2 refuses: parse_args: exits with status 2; error: unrecognized "
-            "arguments: --seq-lenght. megatron_args.txt is not what the plan renders: --seq-lenght 64 (rendered: no "
-            "--seq-lenght), no --seq-length (rendered: --seq-length 64).") in ended.err
+    assert (
+        "megatron_args.txt: Megatron 0.19.2 refuses: parse_args: exits with status 2; error: unrecognized "
+        "arguments: --seq-lenght. megatron_args.txt is not what the plan renders: --seq-lenght 64 (rendered: no "
+        "--seq-lenght), no --seq-length (rendered: --seq-length 64)."
+    ) in ended.err
 
 
 def test_without_its_launcher_nothing_is_run(run: Run, folder: Path) -> None:

@@ -97,8 +97,10 @@ def test_the_plans_own_layers_are_expected_to_hold_what_the_plan_says(recompute:
 
 
 def test_recomputing_more_layers_takes_longer_backward_only() -> None:
-    plain, block, full = (expected(_with_recompute(*how), 0, "transformer_engine", "flash")
-                          for how in (("none", None), ("full", "block"), ("full", "uniform")))
+    plain, block, full = (
+        expected(_with_recompute(*how), 0, "transformer_engine", "flash")
+        for how in (("none", None), ("full", "block"), ("full", "uniform"))
+    )
     assert plain.forward_s == block.forward_s == full.forward_s
     assert plain.backward_s < block.backward_s < full.backward_s
 

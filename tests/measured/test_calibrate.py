@@ -95,10 +95,16 @@ def test_constants_come_back_and_models_that_were_left_out_are_predicted(measure
 
 def test_from_scratch_does_not_depend_on_what_the_cluster_says(measured: Path) -> None:
     cluster = load_cluster("a100-80gb")
-    wrong = cluster.model_copy(update={"kernels": cluster.kernels.model_copy(
-        update={"gemm_efficiency": cluster.kernels.gemm_efficiency.model_copy(update={"value": 0.3})})})
-    values = [constants(calibrations(runs([measured], start), "", from_scratch=True)[0].kernels)
-              for start in (cluster, wrong)]
+    wrong = cluster.model_copy(
+        update={
+            "kernels": cluster.kernels.model_copy(
+                update={"gemm_efficiency": cluster.kernels.gemm_efficiency.model_copy(update={"value": 0.3})}
+            )
+        }
+    )
+    values = [
+        constants(calibrations(runs([measured], start), "", from_scratch=True)[0].kernels) for start in (cluster, wrong)
+    ]
     assert values[0] == values[1]
 
 

@@ -61,15 +61,37 @@ def test_a_log_without_its_cluster_or_model_asks_for_them(run: Run, tmp_path: Pa
 
 def test_a_deepspeed_log_with_what_it_does_not_say(run: Run, tmp_path: Path) -> None:
     log = write(tmp_path, deepspeed_log(), "deepspeed.log")
-    outcome = run("calibrate", log, "--cluster", "a100-80gb", "--model", "llama2-7b", "--gpus", "8", "--seq-length",
-                  "2048", "--recompute", "full")
+    outcome = run(
+        "calibrate",
+        log,
+        "--cluster",
+        "a100-80gb",
+        "--model",
+        "llama2-7b",
+        "--gpus",
+        "8",
+        "--seq-length",
+        "2048",
+        "--recompute",
+        "full",
+    )
     assert outcome.code == 0, outcome.err
     assert "deepspeed.log" in outcome.out
 
 
 def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
-    outcome = run("calibrate", tmp_path / "none.log", "--cluster", "a100-80gb", "--model", "llama2-7c", "--gpus", "0",
-                  "--recompute", "some")
+    outcome = run(
+        "calibrate",
+        tmp_path / "none.log",
+        "--cluster",
+        "a100-80gb",
+        "--model",
+        "llama2-7c",
+        "--gpus",
+        "0",
+        "--recompute",
+        "some",
+    )
     assert outcome.code == 2
     for said in ("none.log", "llama2-7b", "--gpus", "--recompute"):
         assert said in outcome.err

@@ -16,8 +16,16 @@ from symconfig.recover.zoo import meaning
 from tests.measured.log_samples import deepspeed_log, megatron_log, plan_log, write
 from tests.sample_plans import sample_plan
 
-MODELS = ("llama2-13b", "llama3.1-70b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b",
-          "gpt3-175b")
+MODELS = (
+    "llama2-13b",
+    "llama3.1-70b",
+    "qwen2.5-7b",
+    "qwen3-30b-a3b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gpt-oss-120b",
+    "gpt3-175b",
+)
 
 
 def log_of(folder: Path, text: str) -> TrainingLog:

@@ -39,9 +39,22 @@ OPTIONS: tuple[dict[str, object], ...] = (
 
 
 FIELDS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size", "gated_mlp",
-    "tie_word_embeddings", "norm", "position", "qkv_bias", "attention_out_bias", "moe_layers", "latent",
-    "num_nextn_predict_layers", "attention_dropout", "hidden_dropout",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "gated_mlp",
+    "tie_word_embeddings",
+    "norm",
+    "position",
+    "qkv_bias",
+    "attention_out_bias",
+    "moe_layers",
+    "latent",
+    "num_nextn_predict_layers",
+    "attention_dropout",
+    "hidden_dropout",
 )
 
 
@@ -53,12 +66,27 @@ def configuration(plan: Plan) -> Configuration:
     gathers = o.overlap.param_gather and o.zero_stage > 0
     framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
     return Configuration(
-        p.tp, p.pp, p.dp, best.batch.micro, best.batch.global_, best.batch.seq_length, p.vpp, p.cp, p.ep, p.etp,
-        o.precision, o.sequence_parallel and p.tp > 1, o.cp_comm or "p2p",
+        p.tp,
+        p.pp,
+        p.dp,
+        best.batch.micro,
+        best.batch.global_,
+        best.batch.seq_length,
+        p.vpp,
+        p.cp,
+        p.ep,
+        p.etp,
+        o.precision,
+        o.sequence_parallel and p.tp > 1,
+        o.cp_comm or "p2p",
         frozenset({LAYER}) if full else frozenset(o.recompute.modules),
-        o.recompute.num_layers if o.recompute.method == "block" else 0, o.zero_stage, framework,
-        (int(o.account_for_embedding), int(o.account_for_loss)), layout=o.pipeline_layout or "",
-        first_layers=o.first_stage_layers, last_layers=o.last_stage_layers,
+        o.recompute.num_layers if o.recompute.method == "block" else 0,
+        o.zero_stage,
+        framework,
+        (int(o.account_for_embedding), int(o.account_for_loss)),
+        layout=o.pipeline_layout or "",
+        first_layers=o.first_stage_layers,
+        last_layers=o.last_stage_layers,
     )
 
 

@@ -63,10 +63,21 @@ def test_values_of_arguments_have_their_types(tmp_path: Path) -> None:
     assert arguments["delay_wgrad_compute_for_a_name_that_is_longer_than_dots"] is True
 
 
-@pytest.mark.parametrize("prefix", [
-    "0: ", "  3: ", "[rank3]:", "[default0]:", "[1,3]<stdout>:", "node-7: ", "node-7: 12: ", "\x1b[32m[INFO]\x1b[0m ",
-    "2024-05-01T12:00:00.123456Z ", "(trainer pid=1234, ip=10.0.0.1) ",
-])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "0: ",
+        "  3: ",
+        "[rank3]:",
+        "[default0]:",
+        "[1,3]<stdout>:",
+        "node-7: ",
+        "node-7: 12: ",
+        "\x1b[32m[INFO]\x1b[0m ",
+        "2024-05-01T12:00:00.123456Z ",
+        "(trainer pid=1234, ip=10.0.0.1) ",
+    ],
+)
 def test_prefixes_of_launchers_change_nothing(tmp_path: Path, prefix: str) -> None:
     plain = read(tmp_path, megatron_log())
     log = read(tmp_path, "".join(prefix + line for line in megatron_log().splitlines(keepends=True)))
@@ -89,18 +100,22 @@ def test_progress_bars_with_carriage_returns(tmp_path: Path) -> None:
     assert log.arguments["num_layers"] == 32
 
 
-@pytest.mark.parametrize("line", [
-    " iteration        {i}/     500 | elapsed time per iteration (ms): 1234.5 | learning rate 1.500E-04 |\n",
-    " [2026-01-01 00:00:00.123456] iteration {i}/ 500 | consumed samples: 64 | skipped samples: 0 | elapsed time per "
-    "iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 400.0 | energy per GPU (J/iter/GPU): 1.0 |\n",
-    " iteration {i}/infinity | consumed samples: 64 | elapsed time per iteration (ms): 1234.5 | loss scale: 1.0 |\n",
-    " iteration {i}/ 50 | consumed samples: 64 | elapsed time per iteration (ms): 1234.5/1300.0 | hip mem: |\n",
-    "Step Time : 1.2345s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n iteration {i}/ 500 | consumed samples: 64 |\n",
-    "Step Time : 1.23s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n [2026-01-01 00:00:00] iteration {i}/ 500 | elapsed "
-    "time per iteration (ms): 1234.5 | learning rate: 1.0E-5 |\n",
-    "Training epoch 0, iteration {i}/99 | lr: 1.5e-05 | global_batch_size: 64 | global_step: {i} | "
-    "reduced_train_loss: 11.03 | train_step_timing in s: 1.2345 | consumed_samples: 128\n",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        " iteration        {i}/     500 | elapsed time per iteration (ms): 1234.5 | learning rate 1.500E-04 |\n",
+        " [2026-01-01 00:00:00.123456] iteration {i}/ 500 | consumed samples: 64 | skipped samples: 0 | elapsed time "
+        "per iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 400.0 | energy per GPU (J/iter/GPU): 1.0 |\n",
+        " iteration {i}/infinity | consumed samples: 64 | elapsed time per iteration (ms): 1234.5 | loss scale: 1.0 |"
+        "\n",
+        " iteration {i}/ 50 | consumed samples: 64 | elapsed time per iteration (ms): 1234.5/1300.0 | hip mem: |\n",
+        "Step Time : 1.2345s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n iteration {i}/ 500 | consumed samples: 64 |\n",
+        "Step Time : 1.23s GPU utilization: 400.0MODEL_TFLOP/s/GPU\n [2026-01-01 00:00:00] iteration {i}/ 500 | "
+        "elapsed time per iteration (ms): 1234.5 | learning rate: 1.0E-5 |\n",
+        "Training epoch 0, iteration {i}/99 | lr: 1.5e-05 | global_batch_size: 64 | global_step: {i} | "
+        "reduced_train_loss: 11.03 | train_step_timing in s: 1.2345 | consumed_samples: 128\n",
+    ],
+)
 def test_step_lines_of_many_versions(tmp_path: Path, line: str) -> None:
     log = read(tmp_path, "".join(line.replace("{i}", str(number)) for number in range(1, 6)))
     assert log.framework == "megatron"
@@ -176,8 +191,10 @@ def test_deepspeed_without_a_batch_size_asks_for_it(tmp_path: Path) -> None:
 
 
 def test_deepspeed_pipeline_lines_go_before_samples_per_second(tmp_path: Path) -> None:
-    lines = [f"steps: {step} loss: 6.1234 iter time (s): 1.250 samples/sec: 51.200\n" + throughput(step, 30.0)
-             for step in (10, 20, 30)]
+    lines = [
+        f"steps: {step} loss: 6.1234 iter time (s): 1.250 samples/sec: 51.200\n" + throughput(step, 30.0)
+        for step in (10, 20, 30)
+    ]
     log = read(tmp_path, "".join(lines))
     assert seconds(log) == 1.25
     assert [step.covers for step in log.steps] == [10, 10, 10]
@@ -207,7 +224,9 @@ def test_trainers_batch_size_sharpens_its_summary(tmp_path: Path) -> None:
     )
     assert seconds(log) == 10.24
     assert log.config == {
-        "train_batch_size": 1024, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 64
+        "train_batch_size": 1024,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 64,
     }
 
 
@@ -238,8 +257,10 @@ def test_symconfigs_own_deepspeed_script(tmp_path: Path) -> None:
 
 def test_oldest_deepspeed_has_a_running_mean(tmp_path: Path) -> None:
     memory_gb = "MemAllocated=1.0GB, MaxMemAllocated=2.0GB"
-    lines = "".join(f"[INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}, {memory_gb}\n"
-                    for step, rate in ((10, 30.0), (20, 32.0)))
+    lines = "".join(
+        f"[INFO] [timer.py:157:stop] 0/{step}, SamplesPerSec={rate}, {memory_gb}\n"
+        for step, rate in ((10, 30.0), (20, 32.0))
+    )
     log = read(tmp_path, lines, batch=64)
     assert seconds(log) == 2.0
     assert log.memory[0].max_allocated == 2 * GIB
@@ -263,13 +284,16 @@ def test_see_memory_usage_alone_is_a_log(tmp_path: Path) -> None:
     assert log.said("no steps")
 
 
-@pytest.mark.parametrize(("content", "what"), [
-    (b"", "is empty"),
-    (b"hello\nworld\n", "not a training log"),
-    (bytes(range(256)) * 40, "binary"),
-    (b"\x1f\x8b\x08\x00garbage", "gzip"),
-    (b"Traceback (most recent call last)\nRuntimeError: CUDA out of memory\n", "not a training log"),
-])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty"),
+        (b"hello\nworld\n", "not a training log"),
+        (bytes(range(256)) * 40, "binary"),
+        (b"\x1f\x8b\x08\x00garbage", "gzip"),
+        (b"Traceback (most recent call last)\nRuntimeError: CUDA out of memory\n", "not a training log"),
+    ],
+)
 def test_what_is_no_training_log_is_said(tmp_path: Path, content: bytes, what: str) -> None:
     with pytest.raises(InputError, match=what) as error:
         read(tmp_path, content)

@@ -115,7 +115,7 @@ def test_a_restart_without_a_trace_is_seen_by_its_numbers(tmp_path: Path) -> Non
 
 def test_out_of_memory_says_when_and_on_which_rank(tmp_path: Path) -> None:
     died = (
-        "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"pretrain_gpt.py\", line 1, in <module>\n"
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "pretrain_gpt.py", line 1, in <module>\n'
         "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity\n"
     )
     log = read(tmp_path, megatron_log(7) + died)
@@ -128,16 +128,24 @@ def test_out_of_memory_says_when_and_on_which_rank(tmp_path: Path) -> None:
     assert {"out of memory", "no steps"} <= kinds(start)
 
 
-@pytest.mark.parametrize(("line", "what"), [
-    ("[rank2]: Traceback (most recent call last):\n  File \"a.py\"\nValueError: bad data in shard 7\n", "in shard 7"),
-    ("[E ProcessGroupNCCL.cpp:607] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n",
-     "collective"),
-    ("slurmstepd: error: *** JOB 123 ON node1 CANCELLED AT 2024-05-01T12:00:00 DUE TO TIME LIMIT ***\n", "time limit"),
-    ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0\n", "host ran out of memory"),
-    ("W0501 12:00:00 torch/distributed/elastic/agent] Received 15 death signal, shutting down\n", "told to stop"),
-    ("srun: error: node2: task 9: Segmentation fault (core dumped)\n", "killed or crashed"),
-    ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "process of the run failed"),
-])
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('[rank2]: Traceback (most recent call last):\n  File "a.py"\nValueError: bad data in shard 7\n', "in shard 7"),
+        (
+            "[E ProcessGroupNCCL.cpp:607] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n",
+            "collective",
+        ),
+        (
+            "slurmstepd: error: *** JOB 123 ON node1 CANCELLED AT 2024-05-01T12:00:00 DUE TO TIME LIMIT ***\n",
+            "time limit",
+        ),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0\n", "host ran out of memory"),
+        ("W0501 12:00:00 torch/distributed/elastic/agent] Received 15 death signal, shutting down\n", "told to stop"),
+        ("srun: error: node2: task 9: Segmentation fault (core dumped)\n", "killed or crashed"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n", "process of the run failed"),
+    ],
+)
 def test_a_run_that_died_says_how(tmp_path: Path, line: str, what: str) -> None:
     log = read(tmp_path, megatron_log(7) + line)
     (remark,) = log.said("died")
@@ -147,7 +155,7 @@ def test_a_run_that_died_says_how(tmp_path: Path, line: str, what: str) -> None:
 
 
 def test_a_thousand_ranks_that_die_alike_give_one_remark(tmp_path: Path) -> None:
-    trace = "Traceback (most recent call last):\n  File \"a.py\"\nRuntimeError: NCCL error\n"
+    trace = 'Traceback (most recent call last):\n  File "a.py"\nRuntimeError: NCCL error\n'
     log = read(tmp_path, megatron_log(7) + trace * 1000)
     (remark,) = log.said("died")
     assert "1000 times" in remark.text
@@ -179,15 +187,31 @@ def test_nothing_in_a_log_is_run_and_huge_numbers_do_no_harm(tmp_path: Path) -> 
         HEAD.replace("32\n", "__import__('os').abort()\n", 1)
         + f" iteration {'9' * 30}/ 9 | elapsed time per iteration (ms): 1.0 |\n"
         + f" iteration 3/ 9 | elapsed time per iteration (ms): {'9' * 400} |\n"
-        + "[config.py:987:print_user_config]   json = {" + "[" * 5000 + "\n" + "}" * 9 + "\n"
+        + "[config.py:987:print_user_config]   json = {"
+        + "[" * 5000
+        + "\n"
+        + "}" * 9
+        + "\n"
     )
     assert read(tmp_path, evil + iteration(4, 1000)).steps[0].iteration == 4
 
 
 NAMES = (
-    "num_layers", "hidden_size", "num_query_groups", "kv_channels", "seq_length", "micro_batch_size", "bf16",
-    "tensor_model_parallel_size", "moe_layer_freq", "num_experts", "recompute_modules", "recompute_granularity",
-    "multi_latent_attention", "cp_comm_type", "position_embedding_type",
+    "num_layers",
+    "hidden_size",
+    "num_query_groups",
+    "kv_channels",
+    "seq_length",
+    "micro_batch_size",
+    "bf16",
+    "tensor_model_parallel_size",
+    "moe_layer_freq",
+    "num_experts",
+    "recompute_modules",
+    "recompute_granularity",
+    "multi_latent_attention",
+    "cp_comm_type",
+    "position_embedding_type",
 )
 VALUES = ("0", "-1", "1", "None", "True", "[]", "[0, 1]", "nan", "1e9", "x", "", "9" * 17, "full")
 SAMPLE = megatron_log(6) + deepspeed_log(30) + "Traceback (most recent call last):\nOSError: x\n" + see_memory(3.0)

@@ -26,9 +26,16 @@ def settings(words: Sequence[str], file: str = "launch.sh") -> tuple[Setting, ..
     return tuple(found)
 
 
-def reading(config: dict[str, Any] | str, words: Sequence[str] = (), gpus: int | None = None,
-            model_config: str | None = None) -> Reading:
+def reading(
+    config: dict[str, Any] | str, words: Sequence[str] = (), gpus: int | None = None, model_config: str | None = None
+) -> Reading:
     text = config if isinstance(config, str) else json.dumps(config, indent=2)
     tree = parse_json(Text("ds_config.json", text.encode()))
-    return Reading("bash" if words else "deepspeed", (Text("launch.sh", b""),) if words else (tree.text,),
-                   settings(words), deepspeed=tree, world=World(gpus), model_config=model_config)
+    return Reading(
+        "bash" if words else "deepspeed",
+        (Text("launch.sh", b""),) if words else (tree.text,),
+        settings(words),
+        deepspeed=tree,
+        world=World(gpus),
+        model_config=model_config,
+    )

@@ -31,8 +31,10 @@ def names_of(words: str | Sequence[str], version: str = NEWEST) -> Namespace:
         else:
             found[-1][1].append(Word((Piece(item, place),), place))
     ends = [start - 1 for _, _, start in found[1:]] + [at - 1]
-    settings = [Setting(name, name, tuple(values), text.place(start, end))
-                for (name, values, start), end in zip(found, ends, strict=True)]
+    settings = [
+        Setting(name, name, tuple(values), text.place(start, end))
+        for (name, values, start), end in zip(found, ends, strict=True)
+    ]
     return Namespace(settings, flags(resolve(version)))
 
 

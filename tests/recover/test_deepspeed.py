@@ -60,8 +60,11 @@ def recovered(made: Plan, files: Files, tmp_path: Path, file: str = "ds_config.j
     config.write_text(files["model/config.json"], encoding="utf-8")
     named = default_model(made)
     words.append(f"--model={named}" if named else "--model-config=model")
-    return run(reading(files[file], words, made.best.parallel.world_size, None if named else str(config)),
-               made.cluster, Asked())
+    return run(
+        reading(files[file], words, made.best.parallel.world_size, None if named else str(config)),
+        made.cluster,
+        Asked(),
+    )
 
 
 def same(found: Run, made: Plan) -> None:
@@ -90,10 +93,13 @@ def test_degrees_are_recovered(name: str, tmp_path: Path) -> None:
     same(recovered(made, render(made, "deepspeed"), tmp_path), made)
 
 
-@pytest.mark.parametrize(("model", "gpus", "seq_length"), [
-    ("llama2-70b-lora", 8, 8192), ("qwen2.5-7b", 8, 4096), ("qwen3-30b-a3b", 16, 2048), ("gpt-oss-120b", 64, 2048)])
-def test_a_searched_plan_is_recovered_with_its_prediction(model: str, gpus: int, seq_length: int, tmp_path: Path
-                                                          ) -> None:
+@pytest.mark.parametrize(
+    ("model", "gpus", "seq_length"),
+    [("llama2-70b-lora", 8, 8192), ("qwen2.5-7b", 8, 4096), ("qwen3-30b-a3b", 16, 2048), ("gpt-oss-120b", 64, 2048)],
+)
+def test_a_searched_plan_is_recovered_with_its_prediction(
+    model: str, gpus: int, seq_length: int, tmp_path: Path
+) -> None:
     made = api.plan(model, "h100", gpus, 64, seq_length, backend="deepspeed", top=1).plan
     found = recovered(made, render(made, "deepspeed"), tmp_path)
     same(found, made)
@@ -105,17 +111,31 @@ def test_a_searched_plan_is_recovered_with_its_prediction(model: str, gpus: int,
 def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
     made = plan("llama2-13b", zero_stage=3, grad_bytes=2, micro=2)
     files = render(made, "deepspeed")
-    words = ["--deepspeed", "ds_config_hf.json", "--model_name_or_path", "meta-llama/Llama-2-13b-hf",
-             "--per_device_train_batch_size", "2", "--gradient_accumulation_steps",
-             str(made.best.batch.num_microbatches), "--bf16", "True", "--model_max_length",
-             str(made.best.batch.seq_length)]
+    words = [
+        "--deepspeed",
+        "ds_config_hf.json",
+        "--model_name_or_path",
+        "meta-llama/Llama-2-13b-hf",
+        "--per_device_train_batch_size",
+        "2",
+        "--gradient_accumulation_steps",
+        str(made.best.batch.num_microbatches),
+        "--bf16",
+        "True",
+        "--model_max_length",
+        str(made.best.batch.seq_length),
+    ]
     same(run(reading(files["ds_config_hf.json"], words, 16), H100, Asked()), made)
 
 
 # As in the wild
 
-SIMPLE = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
-          "zero_optimization": {"stage": 2}}
+SIMPLE = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
 SEVEN = Asked(model=load_model("llama2-7b"), seq_length=2048)
 
 
@@ -129,13 +149,16 @@ def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: As
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("sizes", "batch"), [
-    ({"train_batch_size": 64}, (8, 1)),
-    ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, (4, 2)),
-    ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, (2, 4)),
-    ({"train_micro_batch_size_per_gpu": 2}, (2, 1)),
-    ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, (2, 3)),
-])
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [
+        ({"train_batch_size": 64}, (8, 1)),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, (4, 2)),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, (2, 4)),
+        ({"train_micro_batch_size_per_gpu": 2}, (2, 1)),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, (2, 3)),
+    ],
+)
 def test_two_sizes_of_the_batch_give_the_third(sizes: dict[str, int], batch: tuple[int, int]) -> None:
     found = of({**sizes, "bf16": {"enabled": True}}).configuration
     assert (found.micro, found.global_batch // (found.micro * found.dp)) == batch
@@ -145,10 +168,14 @@ def test_deepspeed_resolves_the_same() -> None:
     pytest.importorskip("deepspeed")
     from symconfig.verify.deepspeed import run as real
 
-    cases = [{"train_batch_size": 64}, {"train_batch_size": 64, "gradient_accumulation_steps": 2},
-             {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, {"train_micro_batch_size_per_gpu": 2},
-             {"train_batch_size": 64, "sequence_parallel_size": 2, "train_micro_batch_size_per_gpu": 4},
-             {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 4}, "train_micro_batch_size_per_gpu": 4}]
+    cases = [
+        {"train_batch_size": 64},
+        {"train_batch_size": 64, "gradient_accumulation_steps": 2},
+        {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2},
+        {"train_micro_batch_size_per_gpu": 2},
+        {"train_batch_size": 64, "sequence_parallel_size": 2, "train_micro_batch_size_per_gpu": 4},
+        {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 4}, "train_micro_batch_size_per_gpu": 4},
+    ]
     for config, answer in zip(cases, real([{"config": case, "world_size": 8} for case in cases], 120), strict=True):
         found, resolved = of({**config, "bf16": {"enabled": True}}).configuration, answer["resolved"]
         assert found.micro == resolved["train_micro_batch_size_per_gpu"]
@@ -161,22 +188,26 @@ def test_three_sizes_give_the_gpus() -> None:
     assert "GPUs" in {item.what for item in found.assumed}
 
 
-@pytest.mark.parametrize(("config", "said"), [
-    ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}, "is not micro-batch 5"),
-    ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, "need 64"),
-    ({"train_batch_size": "64"}, "is no size of a batch"),
-    ({"train_batch_size": True}, "is no size of a batch"),
-    ({}, "has neither train_batch_size"),
-    ({"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}, "do not divide"),
-    ({"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -1}, "is no degree"),
-])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}, "is not micro-batch 5"),
+        ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, "need 64"),
+        ({"train_batch_size": "64"}, "is no size of a batch"),
+        ({"train_batch_size": True}, "is no size of a batch"),
+        ({}, "has neither train_batch_size"),
+        ({"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}, "do not divide"),
+        ({"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -1}, "is no degree"),
+    ],
+)
 def test_what_does_not_come_out_is_told_and_not_guessed(config: dict[str, Any], said: str) -> None:
     assert said in refused({**config, "bf16": {"enabled": True}})
 
 
 def test_all_that_is_missing_is_told_at_once_with_what_to_say() -> None:
-    text = refused({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, gpus=None,
-                   asked=Asked())
+    text = refused(
+        {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, gpus=None, asked=Asked()
+    )
     for hint in ("--model", "--seq-length", "--per_device_train_batch_size"):
         assert hint in text
     assert "--gpus" in refused(SIMPLE, gpus=None)
@@ -201,22 +232,37 @@ def test_training_in_32_bits_is_not_predicted_as_if_it_were_in_16() -> None:
     assert "precision" in {item.what for item in of(auto).assumed}
 
 
-@pytest.mark.parametrize("words", [
-    ("--cutoff_len", "1024"), ("--max_seq_length=1024",), ("--model_max_length", "1024"), ("--block-size=1024",)])
+@pytest.mark.parametrize(
+    "words",
+    [("--cutoff_len", "1024"), ("--max_seq_length=1024",), ("--model_max_length", "1024"), ("--block-size=1024",)],
+)
 def test_the_sequence_has_many_names(words: tuple[str, ...]) -> None:
     assert of(SIMPLE, *words, asked=replace(SEVEN, seq_length=None)).configuration.seq_length == 1024
 
 
-@pytest.mark.parametrize(("words", "granularity"), [
-    (("--gradient_checkpointing", "True"), "full"), (("--gradient_checkpointing",), "full"),
-    (("--gradient_checkpointing=False",), "none"), (("--lr=1",), "none"), (("--recompute-layers=-1",), "full")])
+@pytest.mark.parametrize(
+    ("words", "granularity"),
+    [
+        (("--gradient_checkpointing", "True"), "full"),
+        (("--gradient_checkpointing",), "full"),
+        (("--gradient_checkpointing=False",), "none"),
+        (("--lr=1",), "none"),
+        (("--recompute-layers=-1",), "full"),
+    ],
+)
 def test_recompute_is_an_argument(words: tuple[str, ...], granularity: str) -> None:
     assert of(SIMPLE, *words).options.recompute.granularity == granularity
 
 
-@pytest.mark.parametrize(("given", "zoo"), [
-    ("meta-llama/Llama-2-70b-hf", "llama2-70b"), ("/data/models/Llama-3.1-8B", "llama3.1-8b"),
-    ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"), ("Qwen/Qwen2.5-7B", "qwen2.5-7b")])
+@pytest.mark.parametrize(
+    ("given", "zoo"),
+    [
+        ("meta-llama/Llama-2-70b-hf", "llama2-70b"),
+        ("/data/models/Llama-3.1-8B", "llama3.1-8b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+    ],
+)
 def test_a_model_goes_by_its_name(given: str, zoo: str) -> None:
     found = of(SIMPLE, "--model_name_or_path", given, asked=Asked(seq_length=4096)).described
     assert (found.model, found.zoo) == (load_model(zoo), zoo)
@@ -231,10 +277,14 @@ def test_a_model_that_is_not_known_is_not_guessed() -> None:
 LORA = ("--lora_rank", "16", "--lora_alpha", "32", "--lora_dropout", "0.1")
 
 
-@pytest.mark.parametrize("words", [
-    (*LORA, "--lora_target", "q_proj,k_proj,v_proj,o_proj"),
-    (*LORA, "--finetuning_type", "lora", "--lora_target", "o_proj,q_proj,k_proj,v_proj"),
-    (*LORA, "--use_lora", "True", "--lora_modules", "q_proj", "k_proj", "v_proj", "o_proj")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*LORA, "--lora_target", "q_proj,k_proj,v_proj,o_proj"),
+        (*LORA, "--finetuning_type", "lora", "--lora_target", "o_proj,q_proj,k_proj,v_proj"),
+        (*LORA, "--use_lora", "True", "--lora_modules", "q_proj", "k_proj", "v_proj", "o_proj"),
+    ],
+)
 def test_an_adapter_is_an_argument_and_the_zoo_has_its_name(words: tuple[str, ...]) -> None:
     found = of(SIMPLE, *words, asked=Asked(model=load_model("llama2-70b"), seq_length=4096)).described
     assert (found.model, found.zoo) == (load_model("llama2-70b-lora"), "llama2-70b-lora")
@@ -261,20 +311,34 @@ def test_the_zoo_s_name_is_for_its_adapter_alone() -> None:
 
 
 def test_every_argument_that_is_wrong_is_told_with_its_place() -> None:
-    text = refused({"train_batch_size": 64}, "--bf16=maybe", "--cutoff_len=x", "--deepspeed=ds.json",
-                   asked=replace(SEVEN, seq_length=None))
+    text = refused(
+        {"train_batch_size": 64},
+        "--bf16=maybe",
+        "--cutoff_len=x",
+        "--deepspeed=ds.json",
+        asked=replace(SEVEN, seq_length=None),
+    )
     assert "launch.sh:2:1: --cutoff_len" in text
 
 
-@pytest.mark.parametrize(("section", "stage", "share", "weights"), [
-    ({"stage": 2, "offload_optimizer": {"device": "cpu"}}, 2, 1.0, False),
-    ({"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.5}, "offload_param": {"device": "cpu"}},
-     3, 0.5, True),
-    ({"stage": 2, "offload_param": {"device": "cpu"}}, 2, 0.0, False),
-    ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, 0, 0.0, False),
-    ({"stage": 2, "cpu_offload": True}, 2, 1.0, False),
-    ({"stage": 3, "offload_optimizer": {"device": "none"}}, 3, 0.0, False),
-    ({"stage": "3"}, 3, 0.0, False), ({}, 0, 0.0, False)])
+@pytest.mark.parametrize(
+    ("section", "stage", "share", "weights"),
+    [
+        ({"stage": 2, "offload_optimizer": {"device": "cpu"}}, 2, 1.0, False),
+        (
+            {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.5}, "offload_param": {"device": "cpu"}},
+            3,
+            0.5,
+            True,
+        ),
+        ({"stage": 2, "offload_param": {"device": "cpu"}}, 2, 0.0, False),
+        ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, 0, 0.0, False),
+        ({"stage": 2, "cpu_offload": True}, 2, 1.0, False),
+        ({"stage": 3, "offload_optimizer": {"device": "none"}}, 3, 0.0, False),
+        ({"stage": "3"}, 3, 0.0, False),
+        ({}, 0, 0.0, False),
+    ],
+)
 def test_what_zero_offloads(section: dict[str, Any], stage: int, share: float, weights: bool) -> None:
     zero = zero_of({"zero_optimization": section})
     assert (zero.stage, zero.offload) == (stage, Offload(share, weights))
@@ -282,15 +346,27 @@ def test_what_zero_offloads(section: dict[str, Any], stage: int, share: float, w
 
 def test_what_is_switched_off_costs_time() -> None:
     times = {}
-    for name, zero in {"as it should be": {"stage": 2, "overlap_comm": True}, "in silence": {"stage": 2},
-                       "to all": {"stage": 2, "overlap_comm": True, "reduce_scatter": False}}.items():
+    for name, zero in {
+        "as it should be": {"stage": 2, "overlap_comm": True},
+        "in silence": {"stage": 2},
+        "to all": {"stage": 2, "overlap_comm": True, "reduce_scatter": False},
+    }.items():
         found = of({**SIMPLE, "zero_optimization": zero}, gpus=16)
         times[name] = predict(found.described.model, H100, found.configuration).predicted.step_s
     assert times["as it should be"] < min(times["in silence"], times["to all"])
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"zero_optimization": true}', '{"zero_optimization": [1]}',
-                                  '{"tensor_parallel": 3, "bf16": true, "data_types": 1, "optimizer": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "3",
+        "{}",
+        '{"zero_optimization": true}',
+        '{"zero_optimization": [1]}',
+        '{"tensor_parallel": 3, "bf16": true, "data_types": 1, "optimizer": "x"}',
+    ],
+)
 def test_a_strange_file_is_refused_in_sentences(text: str) -> None:
     with pytest.raises(InputError):
         run(reading(text, ("--deepspeed=x",), 8), H100, SEVEN)

@@ -30,15 +30,44 @@ def paths(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 PATHS = sorted(paths(known()))
 VALUES = st.one_of(
-    st.sampled_from(["auto", "cpu", "nvme", "none", "", "1e-5", "true", "fp32", "AdamW", "∞", "-1"]), st.booleans(),
-    st.none(), st.integers(-2, 9), st.sampled_from([2**70, 5 * 10**8, 10**30]), st.floats(-1e9, 1e9), st.just([1, "x"]),
-    st.builds(list), st.builds(dict), st.builds(dict, enabled=st.just(True), device=st.just("cpu"), stage=st.just(3)))
-ARGUMENTS = st.lists(st.tuples(
-    st.sampled_from(["per_device_train_batch_size", "bf16", "fp16", "lora-r", "lora_target", "use_lora", "load_in_4bit",
-                     "zero-stage", "model", "model_max_length", "gradient_checkpointing", "deepspeed_config",
-                     "recompute-layers", "learning_rate", "attn_implementation", "quantization_bit", "num-experts"]),
-    st.sampled_from(["", "1", "0", "-1", "True", "no", "x", "all", "q_proj", "9" * 30, "1e-5", "eager"])),
-    max_size=5)
+    st.sampled_from(["auto", "cpu", "nvme", "none", "", "1e-5", "true", "fp32", "AdamW", "∞", "-1"]),
+    st.booleans(),
+    st.none(),
+    st.integers(-2, 9),
+    st.sampled_from([2**70, 5 * 10**8, 10**30]),
+    st.floats(-1e9, 1e9),
+    st.just([1, "x"]),
+    st.builds(list),
+    st.builds(dict),
+    st.builds(dict, enabled=st.just(True), device=st.just("cpu"), stage=st.just(3)),
+)
+ARGUMENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "per_device_train_batch_size",
+                "bf16",
+                "fp16",
+                "lora-r",
+                "lora_target",
+                "use_lora",
+                "load_in_4bit",
+                "zero-stage",
+                "model",
+                "model_max_length",
+                "gradient_checkpointing",
+                "deepspeed_config",
+                "recompute-layers",
+                "learning_rate",
+                "attn_implementation",
+                "quantization_bit",
+                "num-experts",
+            ]
+        ),
+        st.sampled_from(["", "1", "0", "-1", "True", "no", "x", "all", "q_proj", "9" * 30, "1e-5", "eager"]),
+    ),
+    max_size=5,
+)
 
 
 @st.composite
@@ -57,8 +86,9 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=300, deadline=None)
 @given(configs(), ARGUMENTS, st.sampled_from([None, 1, 6, 8, 16]))
-def test_anything_is_read_or_refused_in_sentences(config: dict[str, Any], words: list[tuple[str, str]],
-                                                  gpus: int | None) -> None:
+def test_anything_is_read_or_refused_in_sentences(
+    config: dict[str, Any], words: list[tuple[str, str]], gpus: int | None
+) -> None:
     found = reading(json.dumps(config), [f"--{name}={value}" for name, value in words], gpus)
     for item in findings(DeepSpeedFacts.of_reading(found, gpus, ASKED.model)):
         assert item.problem.line == 1

@@ -18,16 +18,40 @@ from tests.recover.deepspeed_support import reading
 
 A100 = load_cluster("a100-80gb")
 LLAMA_70B = (
-    "--num-layers=80", "--hidden-size=8192", "--ffn-hidden-size=28672", "--num-attention-heads=64",
-    "--num-key-value-heads=8", "--seq-length=4096", "--max-position-embeddings=4096",
-    "--normalization=rmsnorm", "--layernorm-epsilon=1e-5", "--swiglu", "--disable-bias-linear",
-    "--use-rotary-position-embeddings", "--untie-embeddings-and-output-weights", "--attention-dropout=0",
-    "--hidden-dropout=0", "--vocab-size=32000", "--use-flash-attn-v2")
-LAUNCH = ("--deepspeed", "--deepspeed_config=ds.json", "--zero-stage=1", "--tensor-model-parallel-size=8",
-          "--pipeline-model-parallel-size=4", "--no-query-key-layer-scaling", "--data-impl=mmap")
-CONFIG: dict[str, Any] = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
-                          "data_types": {"grad_accum_dtype": "fp32"},
-                          "zero_optimization": {"stage": 1, "overlap_comm": True}}
+    "--num-layers=80",
+    "--hidden-size=8192",
+    "--ffn-hidden-size=28672",
+    "--num-attention-heads=64",
+    "--num-key-value-heads=8",
+    "--seq-length=4096",
+    "--max-position-embeddings=4096",
+    "--normalization=rmsnorm",
+    "--layernorm-epsilon=1e-5",
+    "--swiglu",
+    "--disable-bias-linear",
+    "--use-rotary-position-embeddings",
+    "--untie-embeddings-and-output-weights",
+    "--attention-dropout=0",
+    "--hidden-dropout=0",
+    "--vocab-size=32000",
+    "--use-flash-attn-v2",
+)
+LAUNCH = (
+    "--deepspeed",
+    "--deepspeed_config=ds.json",
+    "--zero-stage=1",
+    "--tensor-model-parallel-size=8",
+    "--pipeline-model-parallel-size=4",
+    "--no-query-key-layer-scaling",
+    "--data-impl=mmap",
+)
+CONFIG: dict[str, Any] = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 1,
+    "bf16": {"enabled": True},
+    "data_types": {"grad_accum_dtype": "fp32"},
+    "zero_optimization": {"stage": 1, "overlap_comm": True},
+}
 
 
 def of(config: dict[str, Any] = CONFIG, *words: str, gpus: int | None = 64) -> Run:
@@ -53,8 +77,12 @@ def test_sizes_of_the_options_and_of_the_json_must_agree() -> None:
 
 
 def test_recompute_and_ulysses() -> None:
-    found = of({**CONFIG, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}},
-               "--ds-sequence-parallel-size=2", "--pipeline-model-parallel-size=1", "--checkpoint-activations")
+    found = of(
+        {**CONFIG, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}},
+        "--ds-sequence-parallel-size=2",
+        "--pipeline-model-parallel-size=1",
+        "--checkpoint-activations",
+    )
     assert (found.configuration.cp, found.options.cp_comm, found.configuration.dp) == (2, "a2a", 4)
     assert found.options.recompute.granularity == "full"
     assert (found.configuration.offload.optimizer, found.options.zero_stage) == (1.0, 3)
@@ -74,6 +102,7 @@ def test_a_single_expert_is_none() -> None:
 
 def test_rules_count_the_ranks_of_its_grid() -> None:
     """64 GPUs over tp 8 and pp 4 are two data ranks: 32 microbatches of one sequence each."""
+
     def told(config: dict[str, Any]) -> set[str]:
         facts = DeepSpeedFacts.of_reading(reading(config, (*LLAMA_70B, *LAUNCH), 64), 64, None)
         return {finding.rule for finding in findings(facts) if finding.severity != "note"}
@@ -81,4 +110,6 @@ def test_rules_count_the_ranks_of_its_grid() -> None:
     assert told({**CONFIG, "gradient_accumulation_steps": 32}) == set()
     assert told({**CONFIG, "gradient_accumulation_steps": 1}) == {"deepspeed-batch-product"}
     assert told({**CONFIG, "zero_optimization": {"stage": 2, "overlap_comm": True}}) == {
-        "deepspeed-pipeline-with-zero", "deepspeed-stage-mismatch"}
+        "deepspeed-pipeline-with-zero",
+        "deepspeed-stage-mismatch",
+    }

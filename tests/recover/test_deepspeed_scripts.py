@@ -61,12 +61,17 @@ def told(found: Reading, gpus: int) -> set[str]:
 AUTO = {
     "bf16": {"enabled": "auto"},
     "zero_optimization": {"stage": 2, "overlap_comm": True, "allgather_bucket_size": 2e8, "reduce_bucket_size": "auto"},
-    "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto"}
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+}
 
 
 def test_a_trainer_in_the_style_of_model_repositories(tmp_path: Path) -> None:
-    found = script(tmp_path, '''
+    found = script(
+        tmp_path,
+        """
 GPUS=8
 MODEL="Qwen/Qwen2.5-7B"
 DISTRIBUTED="--nproc_per_node $GPUS --nnodes ${NNODES:-2} --node_rank ${RANK:-0}"
@@ -82,7 +87,9 @@ torchrun $DISTRIBUTED finetune.py \\
     --gradient_checkpointing True \\
     --use_lora \\
     --deepspeed zero2.json
-''', zero2=AUTO)
+""",
+        zero2=AUTO,
+    )
     made = run(found, H100, Asked())
     c, adapter = made.configuration, made.described.model.adapter
     assert (c.gpus, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
@@ -92,7 +99,9 @@ torchrun $DISTRIBUTED finetune.py \\
 
 
 def test_the_deepspeed_launcher_with_a_json_that_the_script_writes(tmp_path: Path) -> None:
-    found = script(tmp_path, '''
+    found = script(
+        tmp_path,
+        """
 ZERO=3
 cat > ds.json <<EOF
 {
@@ -104,21 +113,30 @@ cat > ds.json <<EOF
 }
 EOF
 deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --model meta-llama/Llama-2-7b-hf --seq_length 2048
-''')
+""",
+    )
     made = run(found, H100, Asked())
     c = made.configuration
     assert (c.gpus, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
     assert told(found, 8) == {"deepspeed-misspelt-key"}
 
 
-@pytest.mark.parametrize(("launcher", "gpus"), [
-    ("torchrun --nproc_per_node 8", 8), ("torchrun --nnodes $NODES --nproc_per_node 8", None),
-    ("deepspeed --num_gpus 8", 8), ("deepspeed --num_gpus 8 --num_nodes 2", 16),
-    ("deepspeed --num_gpus 8 --num_nodes $NODES", None), ("deepspeed --hostfile hosts --num_gpus 8", None)])
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("torchrun --nproc_per_node 8", 8),
+        ("torchrun --nnodes $NODES --nproc_per_node 8", None),
+        ("deepspeed --num_gpus 8", 8),
+        ("deepspeed --num_gpus 8 --num_nodes 2", 16),
+        ("deepspeed --num_gpus 8 --num_nodes $NODES", None),
+        ("deepspeed --hostfile hosts --num_gpus 8", None),
+    ],
+)
 def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int | None, tmp_path: Path) -> None:
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
-    found = script(tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n",
-                   ds=config)
+    found = script(
+        tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n", ds=config
+    )
     if gpus is not None:
         assert run(found, H100, Asked()).configuration.gpus == gpus
         return
@@ -128,7 +146,9 @@ def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int
 
 
 def test_megatron_deepspeed_in_the_style_of_its_examples(tmp_path: Path) -> None:
-    found = script(tmp_path, '''
+    found = script(
+        tmp_path,
+        """
 TP=8
 PP=4
 cat <<EOT > conf.json
@@ -144,7 +164,8 @@ torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
     --micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --max-position-embeddings 4096 \\
     --normalization rmsnorm --swiglu --disable-bias-linear --use-rotary-position-embeddings \\
     --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 --bf16 $ds_args
-''')
+""",
+    )
     made = run(found, H100, Asked())
     c = made.configuration
     assert made.described.zoo == "llama2-70b"

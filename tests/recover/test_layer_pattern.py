@@ -11,19 +11,50 @@ from symconfig.recover.moe import leading_and_every, moe_layers
 from symconfig.render.megatron_args import pattern
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("2", 2), ("(2)", 2), (3, 3), ("[1]*3", (1, 1, 1)), ("3*[1]", (1, 1, 1)), ("([0]*2+[1,1]*2)", (0, 0, 1, 1, 1, 1)),
-    ("[0, 1, 1]", (0, 1, 1)), ("(0,1,)", (0, 1)), ("([1]+([0]*2))*2", (1, 0, 0, 1, 0, 0)), ((1, 0), (1, 0)),
-    ("[1+1]*2", (2, 2)),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2", 2),
+        ("(2)", 2),
+        (3, 3),
+        ("[1]*3", (1, 1, 1)),
+        ("3*[1]", (1, 1, 1)),
+        ("([0]*2+[1,1]*2)", (0, 0, 1, 1, 1, 1)),
+        ("[0, 1, 1]", (0, 1, 1)),
+        ("(0,1,)", (0, 1)),
+        ("([1]+([0]*2))*2", (1, 0, 0, 1, 0, 0)),
+        ((1, 0), (1, 0)),
+        ("[1+1]*2", (2, 2)),
+    ],
+)
 def test_an_expression_has_the_value_that_python_gives_it(text: str, value: object) -> None:
     assert layer_pattern(text) == value
 
 
-@pytest.mark.parametrize("text", [
-    "", "[", "[1", "1]", "[1]*[2]", "[1]+2", "[[1]]", "[1]*1000000000", "__import__('os')", "[1]*3 [2]", "-1", "1.5",
-    "(" * 5000, "[1]**2", "[1],", True, None, "[0]*999999999+[1]*999999999", "9" * 30,
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "[1",
+        "1]",
+        "[1]*[2]",
+        "[1]+2",
+        "[[1]]",
+        "[1]*1000000000",
+        "__import__('os')",
+        "[1]*3 [2]",
+        "-1",
+        "1.5",
+        "(" * 5000,
+        "[1]**2",
+        "[1],",
+        True,
+        None,
+        "[0]*999999999+[1]*999999999",
+        "9" * 30,
+    ],
+)
 def test_what_is_no_such_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         layer_pattern(text)

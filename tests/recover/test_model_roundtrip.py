@@ -25,7 +25,7 @@ TOO_NEW = {"gpt-oss-120b": "core_v0.19.0", "deepseek-v3": "core_v0.12.1"}
 def test_every_model_of_the_zoo_is_read_back_whole_by_every_version(name: str) -> None:
     model = load_model(name)
     order = versions()
-    for version in order[order.index(TOO_NEW.get(name, order[0])):]:
+    for version in order[order.index(TOO_NEW.get(name, order[0])) :]:
         words = rendered(model, version)
         assert words is not None, version
         found = described(names_of(words, version), seq_length=2048)
@@ -43,8 +43,10 @@ def test_a_changed_field_changes_what_is_read() -> None:
     words = rendered(model)
     assert words is not None
     for option, value, field in (
-        ("--num-layers", "60", "num_hidden_layers"), ("--moe-router-topk-scaling-factor", "2.4", "experts"),
-        ("--rotary-base", "20000", "rope_theta"), ("--kv-lora-rank", "256", "latent"),
+        ("--num-layers", "60", "num_hidden_layers"),
+        ("--moe-router-topk-scaling-factor", "2.4", "experts"),
+        ("--rotary-base", "20000", "rope_theta"),
+        ("--kv-lora-rank", "256", "latent"),
         ("--mscale", "0.7", "rope_scaling"),
     ):
         changed = [*words, option, value]
@@ -74,16 +76,29 @@ def models(draw: st.DrawFn) -> ModelDescriptor:
     layers = draw(st.integers(1, 12))
     biased = draw(st.booleans())
     fields: dict[str, Any] = {
-        "schema": "symconfig.model/1", "name": "any", "source": "drawn", "model_type": "llama",
-        "hidden_size": draw(st.sampled_from((64, 512, 4096))), "intermediate_size": draw(st.integers(1, 9000)),
-        "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": draw(st.sampled_from((1, 2, 4, heads))), "head_dim": draw(st.sampled_from((32, 64, 96))),
-        "vocab_size": draw(st.integers(2, 300_000)), "max_position_embeddings": draw(st.sampled_from((2048, 4096))),
-        "tie_word_embeddings": draw(st.booleans()), "norm": draw(st.sampled_from(("rmsnorm", "layernorm"))),
-        "norm_eps": draw(st.floats(1e-9, 1e-3)), "norm_zero_centered": draw(st.booleans()),
-        "mlp_bias": biased, "attention_out_bias": biased, "qkv_bias": biased or draw(st.booleans()),
-        "attention_dropout": draw(st.floats(0, 1)), "hidden_dropout": draw(st.floats(0, 1)),
-        "initializer_range": draw(st.floats(1e-4, 1)), "attention_sinks": draw(st.booleans()),
+        "schema": "symconfig.model/1",
+        "name": "any",
+        "source": "drawn",
+        "model_type": "llama",
+        "hidden_size": draw(st.sampled_from((64, 512, 4096))),
+        "intermediate_size": draw(st.integers(1, 9000)),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from((1, 2, 4, heads))),
+        "head_dim": draw(st.sampled_from((32, 64, 96))),
+        "vocab_size": draw(st.integers(2, 300_000)),
+        "max_position_embeddings": draw(st.sampled_from((2048, 4096))),
+        "tie_word_embeddings": draw(st.booleans()),
+        "norm": draw(st.sampled_from(("rmsnorm", "layernorm"))),
+        "norm_eps": draw(st.floats(1e-9, 1e-3)),
+        "norm_zero_centered": draw(st.booleans()),
+        "mlp_bias": biased,
+        "attention_out_bias": biased,
+        "qkv_bias": biased or draw(st.booleans()),
+        "attention_dropout": draw(st.floats(0, 1)),
+        "hidden_dropout": draw(st.floats(0, 1)),
+        "initializer_range": draw(st.floats(1e-4, 1)),
+        "attention_sinks": draw(st.booleans()),
     }
     fields["qk_norm"] = fields["norm"] == "rmsnorm" and draw(st.booleans())
     fields |= draw(_positions())
@@ -106,12 +121,19 @@ def _positions(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from(("none", "learned", "rope", "linear", "llama3", "yarn")))
     if kind in ("none", "learned"):
         return {"position": kind}
-    fields: dict[str, Any] = {"position": "rope", "rope_theta": float(draw(st.integers(1, 10**7))),
-                              "partial_rotary_factor": draw(st.sampled_from((0.25, 0.5, 1.0)))}
+    fields: dict[str, Any] = {
+        "position": "rope",
+        "rope_theta": float(draw(st.integers(1, 10**7))),
+        "partial_rotary_factor": draw(st.sampled_from((0.25, 0.5, 1.0))),
+    }
     scale: dict[str, Any] = {"rope_type": kind, "factor": float(draw(st.integers(2, 64)))}
     if kind == "llama3":
-        scale |= {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                  "original_max_position_embeddings": 8192}
+        scale |= {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
     if kind == "yarn":
         scale["original_max_position_embeddings"] = draw(st.integers(1, 9000))
         for name in ("beta_fast", "beta_slow", "mscale"):
@@ -125,13 +147,18 @@ def _experts(draw: st.DrawFn, layers: int, biased: bool) -> dict[str, Any]:
     top_k = draw(st.integers(1, 8))
     sigmoid = draw(st.booleans())
     fields: dict[str, Any] = {
-        "num_experts": 8 * draw(st.integers(1, 32)), "num_experts_per_tok": top_k,
+        "num_experts": 8 * draw(st.integers(1, 32)),
+        "num_experts_per_tok": top_k,
         "moe_intermediate_size": draw(st.integers(1, 4096)),
-        "shared_expert_intermediate_size": draw(st.sampled_from((0, 512))), "shared_expert_gate": draw(st.booleans()),
-        "first_k_dense_replace": draw(st.integers(0, layers - 1)), "scoring_func": "sigmoid" if sigmoid else "softmax",
+        "shared_expert_intermediate_size": draw(st.sampled_from((0, 512))),
+        "shared_expert_gate": draw(st.booleans()),
+        "first_k_dense_replace": draw(st.integers(0, layers - 1)),
+        "scoring_func": "sigmoid" if sigmoid else "softmax",
         "norm_topk_prob": top_k > 1 and (sigmoid or draw(st.booleans())),
         "routed_scaling_factor": draw(st.sampled_from((1.0, 2.5))),
-        "e_score_correction_bias": sigmoid and draw(st.booleans()), "router_bias": biased, "expert_bias": biased,
+        "e_score_correction_bias": sigmoid and draw(st.booleans()),
+        "router_bias": biased,
+        "expert_bias": biased,
         "router_aux_loss_coef": draw(st.sampled_from((0.0, 0.001))),
     }
     # Of the layers behind the dense ones, one at least has experts.

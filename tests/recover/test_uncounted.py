@@ -18,8 +18,12 @@ SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in Path(symconfig.
 
 def kinds() -> dict[str, frozenset[str]]:
     found = uncounted.destinations()
-    return {"read": found.read, "refused": frozenset(found.refused), "without": frozenset(found.without),
-            **found.indifferent}
+    return {
+        "read": found.read,
+        "refused": frozenset(found.refused),
+        "without": frozenset(found.without),
+        **found.indifferent,
+    }
 
 
 @pytest.mark.parametrize("version", versions())
@@ -42,15 +46,18 @@ def test_what_counts_is_named_where_it_is_read() -> None:
     assert not (uncounted.destinations().refused.keys() | uncounted.destinations().without.keys()) & named
 
 
-@pytest.mark.parametrize(("line", "said"), [
-    ("--fp32-residual-connection", ["--fp32-residual-connection"]),
-    ("--no-masked-softmax-fusion", ["--no-masked-softmax-fusion"]),
-    ("--no-fp8-wgrad --num-workers 8", ["--no-fp8-wgrad"]),
-    ("--moe-paged-stash --moe-shared-expert-overlap", ["--moe-paged-stash", "--moe-shared-expert-overlap"]),
-    ("--freeze-LM --lora-rank 8 --lora-rank 4", ["--freeze-LM, --lora-rank"]),
-    # as by default, which changes nothing
-    ("--mlp-chunks-for-training 1 --empty-unused-memory-level 0 --train-iters 10 --save /x", []),
-])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--fp32-residual-connection", ["--fp32-residual-connection"]),
+        ("--no-masked-softmax-fusion", ["--no-masked-softmax-fusion"]),
+        ("--no-fp8-wgrad --num-workers 8", ["--no-fp8-wgrad"]),
+        ("--moe-paged-stash --moe-shared-expert-overlap", ["--moe-paged-stash", "--moe-shared-expert-overlap"]),
+        ("--freeze-LM --lora-rank 8 --lora-rank 4", ["--freeze-LM, --lora-rank"]),
+        # as by default, which changes nothing
+        ("--mlp-chunks-for-training 1 --empty-unused-memory-level 0 --train-iters 10 --save /x", []),
+    ],
+)
 def test_the_prediction_says_what_it_is_made_without(line: str, said: list[str]) -> None:
     found = list(uncounted.left_out(names_of(line)))
     assert [item.value for item in found] == said
@@ -63,11 +70,14 @@ def test_an_option_of_another_version_is_judged_by_that_one() -> None:
     assert [dest for dest, _ in uncounted.refused(old)] == ["freeze_all_layers"]
 
 
-@pytest.mark.parametrize(("line", "dests"), [
-    ("--freeze-all-layers", ["freeze_all_layers"]),
-    ("--tensor-parallel-num-weight-shards 2", ["tensor_parallel_num_weight_shards"]),
-    ("--use-checkpoint-args --hybrid-context-parallel", ["hybrid_context_parallel", "use_checkpoint_args"]),
-    ("--cpu-offloading-num-layers 0 --recompute-activations", []),
-])
+@pytest.mark.parametrize(
+    ("line", "dests"),
+    [
+        ("--freeze-all-layers", ["freeze_all_layers"]),
+        ("--tensor-parallel-num-weight-shards 2", ["tensor_parallel_num_weight_shards"]),
+        ("--use-checkpoint-args --hybrid-context-parallel", ["hybrid_context_parallel", "use_checkpoint_args"]),
+        ("--cpu-offloading-num-layers 0 --recompute-activations", []),
+    ],
+)
 def test_what_is_refused_is_so_by_name(line: str, dests: list[str]) -> None:
     assert sorted(dest for dest, _ in uncounted.refused(names_of(line))) == dests

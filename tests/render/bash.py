@@ -21,8 +21,14 @@ _RECORDER = '#!/usr/bin/env bash\nprintf "%s\\0" "$@" >"$RECORD"\nenv -0 >"$RECO
 def bash(script: Path, *args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[bytes]:
     """Run `script` in an environment that holds nothing but PATH, HOME and `env`."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return subprocess.run(["bash", str(script), *args], cwd=cwd, env={**kept, "LC_ALL": "C.UTF-8", **env},
-                          capture_output=True, timeout=60, check=False)
+    return subprocess.run(
+        ["bash", str(script), *args],
+        cwd=cwd,
+        env={**kept, "LC_ALL": "C.UTF-8", **env},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def words(output: bytes) -> list[str]:
@@ -49,8 +55,13 @@ def really_run(files: Files, folder: Path, *args: str, **env: str) -> tuple[list
     megatron = folder / "megatron"
     megatron.mkdir(exist_ok=True)
     (megatron / "pretrain_gpt.py").touch()
-    settings = {"MEGATRON_PATH": str(megatron), "RECORD": str(folder / "record"), "MASTER_ADDR": "node0", **env,
-                "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    settings = {
+        "MEGATRON_PATH": str(megatron),
+        "RECORD": str(folder / "record"),
+        "MASTER_ADDR": "node0",
+        **env,
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+    }
     done = bash(folder / "out" / "launch.sh", *args, cwd=folder, **settings)
     assert done.returncode == 0, done.stderr.decode()
     pairs = (folder / "record.env").read_bytes().decode().split("\0")[:-1]
@@ -60,7 +71,7 @@ def really_run(files: Files, folder: Path, *args: str, **env: str) -> tuple[list
 def after_script(command: Sequence[str]) -> list[str]:
     """The part of a torchrun command that pretrain_gpt.py gets."""
     index = next(i for i, word in enumerate(command) if word.endswith("pretrain_gpt.py"))
-    return list(command[index + 1:])
+    return list(command[index + 1 :])
 
 
 def shellcheck(path: Path) -> str:

@@ -66,8 +66,12 @@ def test_degrees_batch_and_states_are_the_plans() -> None:
     plan = sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1], optimizer_offload=0.25)
     config = bridge_config.sections(plan)
     model = config["model"]
-    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"], model["context_parallel_size"],
-            model["virtual_pipeline_model_parallel_size"]) == (8, 4, 2, 5)
+    assert (
+        model["tensor_model_parallel_size"],
+        model["pipeline_model_parallel_size"],
+        model["context_parallel_size"],
+        model["virtual_pipeline_model_parallel_size"],
+    ) == (8, 4, 2, 5)
     assert config["train"]["global_batch_size"] == plan.best.batch.global_
     assert config["ddp"]["use_distributed_optimizer"] is config["optimizer"]["use_distributed_optimizer"] is True
     assert config["optimizer"]["optimizer_offload_fraction"] == 0.25
@@ -93,8 +97,11 @@ def test_yarn_is_gpt_oss_own() -> None:
 @pytest.mark.parametrize(
     ("targets", "kind", "modules"),
     [
-        (WHOLE, "CanonicalLoRA", ("linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate",
-                                  "linear_fc1_up", "linear_fc2")),
+        (
+            WHOLE,
+            "CanonicalLoRA",
+            ("linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up", "linear_fc2"),
+        ),
         (["qkv_proj", "o_proj"], "LoRA", ("linear_qkv", "linear_proj")),
         (["gate_up_proj", "down_proj"], "LoRA", ("linear_fc1", "linear_fc2")),
         (["o_proj"], "LoRA", ("linear_proj",)),
@@ -115,8 +122,10 @@ def test_adapters_get_bridges_names(targets: list[str], kind: str, modules: tupl
         (with_adapter("o_proj", method="qlora"), ["adapter in 4 bits"]),
         (with_adapter("o_proj", "down_proj", name="qwen3-30b-a3b"), ["adapter of experts"]),
         (with_adapter("o_proj", name="deepseek-v3"), ["adapter of latent attention"]),
-        (with_adapter("q_proj", "down_proj", name="deepseek-v3", method="qlora"),
-         ["adapter in 4 bits", "adapter of latent attention", "adapter of experts", "adapter of some parts"]),
+        (
+            with_adapter("q_proj", "down_proj", name="deepseek-v3", method="qlora"),
+            ["adapter in 4 bits", "adapter of latent attention", "adapter of experts", "adapter of some parts"],
+        ),
     ],
 )
 def test_adapters_that_bridge_cannot_train_are_refused_by_all_reasons(model: Any, names: list[str]) -> None:
@@ -127,11 +136,26 @@ def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> Non
     plan = sample_plan(with_adapter(*WHOLE, lora_dropout=0.1), version=BRIDGES[-1])
     files = render(plan, "bridge")
     assert own_target(plan) == "bridge"
-    call = next(node for node in ast.walk(ast.parse(files["train.py"]))
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "CanonicalLoRA")
+    call = next(
+        node
+        for node in ast.walk(ast.parse(files["train.py"]))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "CanonicalLoRA"
+    )
     given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
-    assert given == {"target_modules": ["linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate",
-                                        "linear_fc1_up", "linear_fc2"], "dim": 16, "alpha": 32, "dropout": 0.1}
+    assert given == {
+        "target_modules": [
+            "linear_q",
+            "linear_k",
+            "linear_v",
+            "linear_proj",
+            "linear_fc1_gate",
+            "linear_fc1_up",
+            "linear_fc2",
+        ],
+        "dim": 16,
+        "alpha": 32,
+        "dropout": 0.1,
+    }
     assert "peft" not in yaml.safe_load(files["overrides.yaml"])
     assert "finetune(config, forward_step)" in files["train.py"]
 
@@ -188,28 +212,58 @@ def test_a_folder_is_fine_tuned_on_and_a_prefix_is_a_data_set(tmp_path: Path, mo
 @pytest.mark.parametrize("name", ["it's/x", 'a "b" $c', "back\\", "-dash", "a=b,c"])
 def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = render(sample_plan(with_adapter(*WHOLE), version=BRIDGES[-1]), "bridge")
-    words = bash_dry_run(files, tmp_path, "launch.sh", "train.train_iters=3", PRETRAINED_CHECKPOINT=name,
-                         DATA_PATH="data", TOKENIZER_MODEL=name)
+    words = bash_dry_run(
+        files,
+        tmp_path,
+        "launch.sh",
+        "train.train_iters=3",
+        PRETRAINED_CHECKPOINT=name,
+        DATA_PATH="data",
+        TOKENIZER_MODEL=name,
+    )
     train = program(tmp_path, monkeypatch)
-    arguments = train.arguments_of(words[words.index(str(tmp_path / "train.py")) + 1:])
+    arguments = train.arguments_of(words[words.index(str(tmp_path / "train.py")) + 1 :])
     config = train.configuration(arguments)
     assert (config.checkpoint.pretrained_checkpoint, config.tokenizer.tokenizer_model) == (name, name)
     assert (arguments.overrides, arguments.data_path) == (["train.train_iters=3"], ["data"])
 
 
 def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -> None:
-    tuned, plain = (render(sample_plan(model, version=BRIDGES[-1]), "bridge")["REPORT.md"]
-                    for model in (with_adapter(*WHOLE), "llama2-13b"))
+    tuned, plain = (
+        render(sample_plan(model, version=BRIDGES[-1]), "bridge")["REPORT.md"]
+        for model in (with_adapter(*WHOLE), "llama2-13b")
+    )
     assert "neither packed nor padded to seq_length" in tuned
     assert "training.jsonl" not in plain
 
 
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
-    said = bridge_config.overrides({"a": {"layout": "Et*3|(tt|)*2L", "name": "it's", "flag": True, "none": None,
-                                      "list": ["core_attn", 1], "small": 1e-05, "word": "adam", "number": "3",
-                                      "windows": "c:\\x\\"}})
-    assert said == ["a.layout='Et*3|(tt|)*2L'", "a.name='it\\'s'", "a.flag=true", "a.none=null",
-                    "a.list=[core_attn,1]", "a.small=1e-05", "a.word=adam", "a.number='3'", "a.windows='c:\\x\\\\'"]
+    said = bridge_config.overrides(
+        {
+            "a": {
+                "layout": "Et*3|(tt|)*2L",
+                "name": "it's",
+                "flag": True,
+                "none": None,
+                "list": ["core_attn", 1],
+                "small": 1e-05,
+                "word": "adam",
+                "number": "3",
+                "windows": "c:\\x\\",
+            }
+        }
+    )
+    assert said == [
+        "a.layout='Et*3|(tt|)*2L'",
+        "a.name='it\\'s'",
+        "a.flag=true",
+        "a.none=null",
+        "a.list=[core_attn,1]",
+        "a.small=1e-05",
+        "a.word=adam",
+        "a.number='3'",
+        "a.windows='c:\\x\\\\'",
+    ]
 
 
 def test_a_release_that_bridge_does_not_go_with_is_named() -> None:

@@ -22,13 +22,22 @@ GOLDEN = Path(__file__).parent / "golden_deepspeed"
 CASES: dict[str, dict[str, Any]] = {
     "llama2-13b.zero1": {"model": "llama2-13b", "grad_bytes": 4},
     "llama2-13b.zero3.offload": {
-        "model": "llama2-13b", "zero_stage": 3, "optimizer_offload": 0.5, "param_offload": True},
+        "model": "llama2-13b",
+        "zero_stage": 3,
+        "optimizer_offload": 0.5,
+        "param_offload": True,
+    },
     "llama2-13b.autotp": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 2, "sequence_parallel": False},
     "llama2-13b.ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 2, "cp_comm": "a2a"},
     "llama2-13b-lora.zero2": {"model": "llama2-13b-lora", "zero_stage": 2, "optimizer_offload": 1.0},
     "qwen3-30b-a3b.autoep": {"model": "qwen3-30b-a3b", "ep": 8, "zero_stage": 2},
     "llama2-13b.fp16": {
-        "model": "llama2-13b", "cluster": "v100-16gb", "precision": "fp16", "grad_bytes": 2, "zero_stage": 3},
+        "model": "llama2-13b",
+        "cluster": "v100-16gb",
+        "precision": "fp16",
+        "grad_bytes": 2,
+        "zero_stage": 3,
+    },
 }
 
 
@@ -65,38 +74,44 @@ def test_sizes_and_counts_are_whole_numbers_in_the_text(name: str) -> None:
     assert all(isinstance(value, int) for value in sizes)
 
 
-@pytest.mark.parametrize(("degrees", "ranks"), [
-    ({"dp": 16}, 16),
-    ({"dp": 4, "tp": 4, "sequence_parallel": False}, 16),  # AutoTP ranks are counted as data ranks
-    ({"dp": 4, "cp": 4, "cp_comm": "a2a"}, 4),  # Ulysses ranks are not
-])
+@pytest.mark.parametrize(
+    ("degrees", "ranks"),
+    [
+        ({"dp": 16}, 16),
+        ({"dp": 4, "tp": 4, "sequence_parallel": False}, 16),  # AutoTP ranks are counted as data ranks
+        ({"dp": 4, "cp": 4, "cp_comm": "a2a"}, 4),  # Ulysses ranks are not
+    ],
+)
 def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any], ranks: int) -> None:
     config = _plan(zero_stage=2, micro=2, global_batch=2 * 4 * degrees["dp"], **degrees).deepspeed_config()
     assert config["gradient_accumulation_steps"] == 4
     assert config["train_batch_size"] == 2 * 4 * ranks
 
 
-@pytest.mark.parametrize(("fields", "named"), [
-    ({"pp": 2, "dp": 8}, "pp:"),
-    ({"vpp": 2}, "vpp:"),
-    ({"model": "qwen3-30b-a3b", "ep": 4, "etp": 2}, "etp:"),
-    ({"model": "gpt-oss-120b", "ep": 8}, "gpt_oss"),
-    ({"model": "mixtral-8x7b", "tp": 2, "dp": 8, "sequence_parallel": False}, "mixtral"),
-    ({"model": "qwen2.5-7b", "tp": 8, "dp": 2, "sequence_parallel": False}, "4 do not divide over 8"),
-    ({"tp": 2, "cp": 2, "dp": 4, "cp_comm": "a2a", "sequence_parallel": False}, "do not combine"),
-    ({"cp": 2, "dp": 8, "cp_comm": "p2p"}, "p2p"),
-    ({"cp": 2, "dp": 8, "cp_comm": "a2a", "zero_stage": 1, "grad_bytes": 4}, "zero:"),
-    ({"model": "llama2-13b-lora", "tp": 2, "dp": 8, "sequence_parallel": False}, "adapter"),
-    ({"precision": "fp8"}, "fp8"),
-    ({"tp": 2, "dp": 8, "sequence_parallel": True}, "sp:"),
-    ({"recompute": Recompute("selective", ("core_attn",))}, "recompute:"),
-    ({"activation_offload": True}, "activation_offload:"),
-    ({"model": "mixtral-8x7b", "ep": 8, "dp": 16, "overlap_moe_a2a": True}, "moe_overlap:"),
-    ({"param_offload": True, "zero_stage": 1}, "stage 1"),
-    ({"optimizer_offload": 0.5, "zero_stage": 1}, "optimizer_offload:"),
-    ({"zero_stage": 0, "grad_bytes": 4}, "without ZeRO"),
-    ({"model": "deepseek-v3"}, "multi-token"),
-])
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"pp": 2, "dp": 8}, "pp:"),
+        ({"vpp": 2}, "vpp:"),
+        ({"model": "qwen3-30b-a3b", "ep": 4, "etp": 2}, "etp:"),
+        ({"model": "gpt-oss-120b", "ep": 8}, "gpt_oss"),
+        ({"model": "mixtral-8x7b", "tp": 2, "dp": 8, "sequence_parallel": False}, "mixtral"),
+        ({"model": "qwen2.5-7b", "tp": 8, "dp": 2, "sequence_parallel": False}, "4 do not divide over 8"),
+        ({"tp": 2, "cp": 2, "dp": 4, "cp_comm": "a2a", "sequence_parallel": False}, "do not combine"),
+        ({"cp": 2, "dp": 8, "cp_comm": "p2p"}, "p2p"),
+        ({"cp": 2, "dp": 8, "cp_comm": "a2a", "zero_stage": 1, "grad_bytes": 4}, "zero:"),
+        ({"model": "llama2-13b-lora", "tp": 2, "dp": 8, "sequence_parallel": False}, "adapter"),
+        ({"precision": "fp8"}, "fp8"),
+        ({"tp": 2, "dp": 8, "sequence_parallel": True}, "sp:"),
+        ({"recompute": Recompute("selective", ("core_attn",))}, "recompute:"),
+        ({"activation_offload": True}, "activation_offload:"),
+        ({"model": "mixtral-8x7b", "ep": 8, "dp": 16, "overlap_moe_a2a": True}, "moe_overlap:"),
+        ({"param_offload": True, "zero_stage": 1}, "stage 1"),
+        ({"optimizer_offload": 0.5, "zero_stage": 1}, "optimizer_offload:"),
+        ({"zero_stage": 0, "grad_bytes": 4}, "without ZeRO"),
+        ({"model": "deepseek-v3"}, "multi-token"),
+    ],
+)
 def test_what_deepspeed_cannot_run_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(InfeasibleError) as caught:
         render(_plan(**{"model": "llama2-13b", **fields}), "deepspeed")
@@ -116,15 +131,22 @@ def test_overlap_of_the_plan_is_overlap_comm() -> None:
 
 def test_a_share_of_the_optimizer_is_a_share_of_many_tiles() -> None:
     """13.0e9 parameters over 16 ranks, a share of whose tiles goes to the host: one tile could only stay or go."""
-    whole, part = (deepspeed.zero(_plan(zero_stage=3, optimizer_offload=share))["sub_group_size"]
-                   for share in (1.0, 0.5))
+    whole, part = (
+        deepspeed.zero(_plan(zero_stage=3, optimizer_offload=share))["sub_group_size"] for share in (1.0, 0.5)
+    )
     assert whole == 1_000_000_000
     assert 32 < 13.0e9 / 16 / part < 128
 
 
-@pytest.mark.parametrize(("recompute", "layers"), [
-    (Recompute("none"), 0), (Recompute("full", method="uniform", num_layers=1), -1),
-    (Recompute("full", method="block", num_layers=7), 7), (Recompute("full", method="block", num_layers=40), -1)])
+@pytest.mark.parametrize(
+    ("recompute", "layers"),
+    [
+        (Recompute("none"), 0),
+        (Recompute("full", method="uniform", num_layers=1), -1),
+        (Recompute("full", method="block", num_layers=7), 7),
+        (Recompute("full", method="block", num_layers=40), -1),
+    ],
+)
 def test_recompute_becomes_a_number_of_layers(recompute: Recompute, layers: int) -> None:
     assert recompute_layers(_plan(recompute=recompute)) == layers
 

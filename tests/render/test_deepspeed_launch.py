@@ -24,24 +24,34 @@ def _plan(model: str = "llama2-13b-lora", **fields: Any) -> Plan:
 
 def _after_script(words: list[str]) -> list[str]:
     index = next(i for i, word in enumerate(words) if word.endswith("/train.py"))
-    return words[index + 1:]
+    return words[index + 1 :]
 
 
 @settings(max_examples=25, deadline=None)
 @given(TEXT, TEXT, TEXT, TEXT, TEXT)
 @example("$(touch PWNED)", '"; touch PWNED; echo "', "-x\n", "`touch PWNED`", "a b")
 def test_hostile_strings_arrive_as_the_very_arguments(
-        name: str, weights: str, save: str, data: str, tokenizer: str) -> None:
+    name: str, weights: str, save: str, data: str, tokenizer: str
+) -> None:
     training = {"save": save, "load": save, "data_path": (data, save, "c"), "tokenizer_model": tokenizer}
     plan = _plan(name=name, huggingface_id=weights, training=training, zero_stage=2)
     files = render(plan, "deepspeed")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         arrived, _ = really_run(files, folder, "--extra", save)
-        expected = [f"--deepspeed-config={folder / 'out'}/ds_config.json", f"--model={weights}",
-                    f"--tokenizer={tokenizer}", f"--data={data}", f"--data={save}", "--data=c",
-                    f"--save={save}", f"--load={save}",
-                    *(word for words in arguments(plan).values() for word in words), "--extra", save]
+        expected = [
+            f"--deepspeed-config={folder / 'out'}/ds_config.json",
+            f"--model={weights}",
+            f"--tokenizer={tokenizer}",
+            f"--data={data}",
+            f"--data={save}",
+            "--data=c",
+            f"--save={save}",
+            f"--load={save}",
+            *(word for words in arguments(plan).values() for word in words),
+            "--extra",
+            save,
+        ]
         assert _after_script(arrived) == expected
         assert _after_script(dry_run(files, folder / "out", "launch.sh", "--extra", save)) == expected
         assert dry_run(files, folder / "out", "sbatch.sh", data)[-1] == data
@@ -71,9 +81,14 @@ def test_a_hostile_name_adds_no_line_to_comments_or_report(name: str) -> None:
     assert hostile["launch.sh"].splitlines()[:2][0] == "#!/usr/bin/env bash"
 
 
-@pytest.mark.parametrize(("model", "fields"), [
-    ("llama2-13b", {}), ("llama2-13b-lora", {"optimizer_offload": 1.0, "zero_stage": 2}),
-    ("qwen3-30b-a3b", {"ep": 8, "training": {"data_path": ("a,b", "c d"), "save": "s'"}})])
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("llama2-13b", {}),
+        ("llama2-13b-lora", {"optimizer_offload": 1.0, "zero_stage": 2}),
+        ("qwen3-30b-a3b", {"ep": 8, "training": {"data_path": ("a,b", "c d"), "save": "s'"}}),
+    ],
+)
 def test_scripts_are_clean_for_shellcheck(model: str, fields: dict[str, Any], tmp_path: Path) -> None:
     dry_run(render(_plan(model, **fields), "deepspeed"), tmp_path, "launch.sh")
     for script in ("launch.sh", "sbatch.sh"):
@@ -88,12 +103,15 @@ def test_offload_gets_the_host_s_cores(tmp_path: Path) -> None:
     assert env["OMP_NUM_THREADS"] == "7"
 
 
-@pytest.mark.parametrize(("env", "said"), [
-    ({}, "MASTER_ADDR"),
-    ({"NNODES": "3"}, "this plan is for 16 GPUs"),
-    ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
-    ({"GPUS_PER_NODE": "08"}, "whole numbers"),
-])
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "MASTER_ADDR"),
+        ({"NNODES": "3"}, "this plan is for 16 GPUs"),
+        ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
+        ({"GPUS_PER_NODE": "08"}, "whole numbers"),
+    ],
+)
 def test_a_start_that_cannot_work_says_so(tmp_path: Path, env: dict[str, str], said: str) -> None:
     dry_run(render(_plan(), "deepspeed"), tmp_path, "launch.sh")
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, **env)

@@ -106,15 +106,20 @@ def test_what_cannot_be_read_names_file_and_line(sequences: ModuleType, tmp_path
     assert sequences.read([path], 2, None, False) == [([1, 2], [2, sequences.IGNORE])]  # no token is left out
 
 
-@pytest.mark.parametrize(("document", "said"), [
-    ({"foo": "x"}, "needs one of text, or messages, or prompt with response, or input_ids"),
-    ({"prompt": "x"}, "needs one of text"),
-    ([1, 2], "needs one of text"),
-    ({"input_ids": ["a"]}, "must be lists of whole numbers"),
-    ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids have 1 labels"),
-    ({"input_ids": [3, 100]}, "tokens 3 to 100 are not within the model's vocabulary of 100")])
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"foo": "x"}, "needs one of text, or messages, or prompt with response, or input_ids"),
+        ({"prompt": "x"}, "needs one of text"),
+        ([1, 2], "needs one of text"),
+        ({"input_ids": ["a"]}, "must be lists of whole numbers"),
+        ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids have 1 labels"),
+        ({"input_ids": [3, 100]}, "tokens 3 to 100 are not within the model's vocabulary of 100"),
+    ],
+)
 def test_a_document_that_cannot_be_trained_on_is_named(
-        document: Any, said: str, sequences: ModuleType, tmp_path: Path) -> None:
+    document: Any, said: str, sequences: ModuleType, tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit, match=f"data.jsonl:2: ValueError: .*{said}"):
         sequences.read([_file(tmp_path, {"input_ids": [1, 2]}, document)], 2, None, False, 100)
 
@@ -143,14 +148,29 @@ def _lr(step: int, **fields: Any) -> float:
     body: list[ast.stmt] = [node for node in tree.body if getattr(node, "name", None) == "lr_factor"]
     space: dict[str, Any] = {"math": math, "argparse": argparse}
     exec(compile(ast.Module(body=body, type_ignores=[]), "train.py", "exec"), space)
-    given = {"lr": 2.0, "min_lr": 0.5, "lr_warmup_iters": 10, "lr_decay_iters": None, "train_iters": 110,
-             "lr_wsd_decay_iters": None, "lr_decay_style": "cosine", **fields}
+    given = {
+        "lr": 2.0,
+        "min_lr": 0.5,
+        "lr_warmup_iters": 10,
+        "lr_decay_iters": None,
+        "train_iters": 110,
+        "lr_wsd_decay_iters": None,
+        "lr_decay_style": "cosine",
+        **fields,
+    }
     return 2.0 * float(space["lr_factor"](argparse.Namespace(**given), step))
 
 
-@pytest.mark.parametrize(("style", "middle", "end"), [
-    ("constant", 2.0, 2.0), ("linear", 1.25, 0.5), ("cosine", 1.25, 0.5), ("WSD", 2.0, 0.5),
-    ("inverse-square-root", 2.0 * math.sqrt(10 / 60), 2.0 * math.sqrt(10 / 110))])
+@pytest.mark.parametrize(
+    ("style", "middle", "end"),
+    [
+        ("constant", 2.0, 2.0),
+        ("linear", 1.25, 0.5),
+        ("cosine", 1.25, 0.5),
+        ("WSD", 2.0, 0.5),
+        ("inverse-square-root", 2.0 * math.sqrt(10 / 60), 2.0 * math.sqrt(10 / 110)),
+    ],
+)
 def test_the_learning_rate_rises_then_follows_its_style(style: str, middle: float, end: float) -> None:
     assert [_lr(step, lr_decay_style=style) for step in (0, 4, 9, 10)] == pytest.approx([0.0, 0.8, 1.8, 2.0])
     assert _lr(60, lr_decay_style=style) == pytest.approx(middle)
@@ -168,21 +188,43 @@ def test_qwen_7b_s_weights_load_into_the_qwen2_class(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     transformers = pytest.importorskip("transformers")
     hidden, wide, vocab = 32, 48, 64
-    sizes = {"transformer.wte.weight": (vocab, hidden), "transformer.ln_f.weight": (hidden,),
-             "lm_head.weight": (vocab, hidden)}
+    sizes = {
+        "transformer.wte.weight": (vocab, hidden),
+        "transformer.ln_f.weight": (hidden,),
+        "lm_head.weight": (vocab, hidden),
+    }
     for layer in ("transformer.h.0", "transformer.h.1"):
-        sizes |= {f"{layer}.ln_1.weight": (hidden,), f"{layer}.ln_2.weight": (hidden,),
-                  f"{layer}.attn.c_attn.weight": (3 * hidden, hidden), f"{layer}.attn.c_attn.bias": (3 * hidden,),
-                  f"{layer}.attn.c_proj.weight": (hidden, hidden), f"{layer}.mlp.w1.weight": (wide, hidden),
-                  f"{layer}.mlp.w2.weight": (wide, hidden), f"{layer}.mlp.c_proj.weight": (hidden, wide)}
+        sizes |= {
+            f"{layer}.ln_1.weight": (hidden,),
+            f"{layer}.ln_2.weight": (hidden,),
+            f"{layer}.attn.c_attn.weight": (3 * hidden, hidden),
+            f"{layer}.attn.c_attn.bias": (3 * hidden,),
+            f"{layer}.attn.c_proj.weight": (hidden, hidden),
+            f"{layer}.mlp.w1.weight": (wide, hidden),
+            f"{layer}.mlp.w2.weight": (wide, hidden),
+            f"{layer}.mlp.c_proj.weight": (hidden, wide),
+        }
     weights = {name: torch.randn(size) for name, size in sizes.items()}
     (tmp_path / "qwen").mkdir()
     safetensors.save_file(weights, tmp_path / "qwen" / "model-00001-of-00001.safetensors")
-    model = sample_model("qwen2.5-7b", model_type="qwen", hidden_size=hidden, intermediate_size=wide, vocab_size=vocab,
-                         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=8)
+    model = sample_model(
+        "qwen2.5-7b",
+        model_type="qwen",
+        hidden_size=hidden,
+        intermediate_size=wide,
+        vocab_size=vocab,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=8,
+    )
     write(render(sample_plan(model, backend="deepspeed"), "deepspeed"), tmp_path / "out")
-    subprocess.run([sys.executable, "convert_qwen.py", str(tmp_path / "qwen"), str(tmp_path / "new")],
-                   cwd=tmp_path / "out", check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "convert_qwen.py", str(tmp_path / "qwen"), str(tmp_path / "new")],
+        cwd=tmp_path / "out",
+        check=True,
+        timeout=300,
+    )
     loaded, said = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new", output_loading_info=True)
     assert type(loaded).__name__ == "Qwen2ForCausalLM"
     assert not said["missing_keys"]

@@ -86,7 +86,8 @@ def _saved(folder: Path, file: str = "model.safetensors") -> int:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_rendered_folder_trains_and_ranks_hold_the_bytes_that_were_predicted(
-        case: str, tmp_path: Path, launcher: Launcher) -> None:
+    case: str, tmp_path: Path, launcher: Launcher
+) -> None:
     losses, _ = train(tmp_path, launcher.quick, **CASES[case])
     assert falls(losses)
 
@@ -108,20 +109,31 @@ def test_a_model_that_is_not_there_is_said_in_a_sentence(tmp_path: Path, launche
 
 def test_zero_3_trains_with_recompute_and_what_it_saves_trains_on(tmp_path: Path, launcher: Launcher) -> None:
     saved = tmp_path / "saved"
-    losses, _ = train(tmp_path / "out", launcher.quick, f"--save={saved}", dp=2, zero_stage=3,
-                      recompute=Recompute("full", method="uniform", num_layers=1))
+    losses, _ = train(
+        tmp_path / "out",
+        launcher.quick,
+        f"--save={saved}",
+        dp=2,
+        zero_stage=3,
+        recompute=Recompute("full", method="uniform", num_layers=1),
+    )
     assert falls(losses)
     assert _saved(saved) == 115302
-    more, _ = train(tmp_path / "again", {**launcher.quick, "MODEL": str(saved / "final")}, "--train-iters=1", dp=2,
-                    zero_stage=2)
+    more, _ = train(
+        tmp_path / "again", {**launcher.quick, "MODEL": str(saved / "final")}, "--train-iters=1", dp=2, zero_stage=2
+    )
     assert more[0] < losses[-1]
 
 
 def test_splitting_the_work_over_ranks_does_not_change_the_loss(tmp_path: Path, launcher: Launcher) -> None:
     """One rank, AutoTP over two, Ulysses over two: the same batch, the same weights, the same three losses."""
     cases: dict[str, dict[str, Any]] = {"one": {}, "tp": {"tp": 2}, "cp": CP}
-    found = {name: train(tmp_path / name, launcher.quick, f"--save={tmp_path / name / 'saved'}", dp=1, zero_stage=2,
-                         **fields)[0] for name, fields in cases.items()}
+    found = {
+        name: train(
+            tmp_path / name, launcher.quick, f"--save={tmp_path / name / 'saved'}", dp=1, zero_stage=2, **fields
+        )[0]
+        for name, fields in cases.items()
+    }
     assert falls(found["one"])
     assert found["tp"] == pytest.approx(found["one"], rel=TOLERANCE)
     assert found["cp"] == pytest.approx(found["one"], rel=TOLERANCE)
@@ -139,11 +151,16 @@ def test_experts_over_ranks_do_not_change_the_loss(tmp_path: Path, launcher: Lau
 
 def test_an_adapter_trains_on_a_file_is_saved_and_resumed(tmp_path: Path, launcher: Launcher) -> None:
     data, saved = tmp_path / "data.jsonl", tmp_path / "saved"
-    data.write_text("".join(json.dumps({"input_ids": [(7 * i + 3 * j) % 249 for j in range(20)]}) + "\n"
-                            for i in range(40)))
+    data.write_text(
+        "".join(json.dumps({"input_ids": [(7 * i + 3 * j) % 249 for j in range(20)]}) + "\n" for i in range(40))
+    )
     arguments = (f"--data={data}", f"--save={saved}")
-    fields: dict[str, Any] = {"model": tiny("qwen lora"), "dp": 2, "zero_stage": 3,
-                              "recompute": Recompute("full", method="block", num_layers=1)}
+    fields: dict[str, Any] = {
+        "model": tiny("qwen lora"),
+        "dp": 2,
+        "zero_stage": 3,
+        "recompute": Recompute("full", method="block", num_layers=1),
+    }
     losses, said = train(tmp_path / "out", launcher.quick, *arguments, **fields)
     assert falls(losses)
     assert "1,560 trained parameters" in said  # 2 layers x 3 x (66 + 96 + 66 + 32)
@@ -161,17 +178,36 @@ def test_a_run_goes_on_with_another_batch_where_it_was(tmp_path: Path, launcher:
     saved = f"{tmp_path / 'saved'}"
     lasting: dict[str, Any] = {"lr": 1e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "lr_decay_style": "linear"}
     fields: dict[str, Any] = {"dp": 1, "zero_stage": 1}
-    before, _ = train(tmp_path / "four", launcher.quick, f"--save={saved}", global_batch=4,
-                      training={**lasting, "train_iters": 4, "lr_decay_iters": 8}, **fields)
-    more, said = train(tmp_path / "eight", launcher.quick, f"--load={saved}", global_batch=8,
-                       training={**lasting, "train_iters": 4}, **fields)
+    before, _ = train(
+        tmp_path / "four",
+        launcher.quick,
+        f"--save={saved}",
+        global_batch=4,
+        training={**lasting, "train_iters": 4, "lr_decay_iters": 8},
+        **fields,
+    )
+    more, said = train(
+        tmp_path / "eight",
+        launcher.quick,
+        f"--load={saved}",
+        global_batch=8,
+        training={**lasting, "train_iters": 4},
+        **fields,
+    )
     assert "resumed after 16 sequences, at step 2 of 8 sequences each" in said
     assert "step 3 loss" in said
     assert "lr 5.000e-04" in said
     assert "lr 2.500e-04" in said
     assert len(more) == 2
     assert max(more) < before[0]
-    again, said = train(tmp_path / "longer", launcher.quick, f"--load={saved}", "--consumed-sequences=24",
-                        global_batch=8, training={**lasting, "train_iters": 4}, **fields)
+    again, said = train(
+        tmp_path / "longer",
+        launcher.quick,
+        f"--load={saved}",
+        "--consumed-sequences=24",
+        global_batch=8,
+        training={**lasting, "train_iters": 4},
+        **fields,
+    )
     assert "at step 3 of 8" in said
     assert len(again) == 1

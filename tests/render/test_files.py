@@ -117,8 +117,9 @@ def test_no_file_outside_the_folder(path: str) -> None:
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_sh_survives_any_text(text: str) -> None:
-    done = subprocess.run(["bash", "-c", f"words=({sh(text)}); printf '%s\\0' \"${{words[@]}}\""],
-                          capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", f"words=({sh(text)}); printf '%s\\0' \"${{words[@]}}\""], capture_output=True, check=True
+    )
     assert done.stdout.decode() == text + "\0"
 
 
@@ -131,16 +132,32 @@ def test_line_is_one_printable_line_and_slug_is_tame(text: str) -> None:
 
 def test_plain_words_stay_bare_and_commas_are_quoted() -> None:
     assert [sh(word) for word in ("--lr", "3e-05", "a/b", "", "127,0", "(tt|)*3", "~")] == [
-        "--lr", "3e-05", "a/b", "''", "'127,0'", "'(tt|)*3'", "'~'"]
+        "--lr",
+        "3e-05",
+        "a/b",
+        "''",
+        "'127,0'",
+        "'(tt|)*3'",
+        "'~'",
+    ]
 
 
-@pytest.mark.parametrize("text", [
-    "{{ ''.__class__.__mro__ }}", "{{ nothing }}", "{{ model.nothing }}",
-    # Pydantic's own ways to read a file, or a pickle; what a plan can write.
-    "{{ model.parse_file('/etc/passwd') }}", "{{ model.parse_raw('x', proto='pickle', allow_pickle=True) }}",
-    "{{ plan.to_json() }}", "{{ plan.load('plan.json') }}", "{% set a = [] %}{{ a.append(1) }}",
-    "{{ summary.number.__globals__ }}", "{{ model.model_copy() }}",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ nothing }}",
+        "{{ model.nothing }}",
+        # Pydantic's own ways to read a file, or a pickle; what a plan can write.
+        "{{ model.parse_file('/etc/passwd') }}",
+        "{{ model.parse_raw('x', proto='pickle', allow_pickle=True) }}",
+        "{{ plan.to_json() }}",
+        "{{ plan.load('plan.json') }}",
+        "{% set a = [] %}{{ a.append(1) }}",
+        "{{ summary.number.__globals__ }}",
+        "{{ model.model_copy() }}",
+    ],
+)
 def test_templates_run_in_the_sandbox_and_undefined_names_are_errors(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.j2").write_text(text)
     with pytest.raises(InputError, match=r"bad.j2:1: cannot be filled"):
@@ -153,8 +170,12 @@ def test_a_template_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
         environment(tmp_path).filled("bad.j2", {})
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
-                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
 def test_what_the_yaml_filter_writes_reads_back(value: object) -> None:
     text = as_yaml({"a": {"b": value}}, indent=2)
     assert yaml.safe_load(f"top:\n  {text}\n") == {"top": {"a": {"b": value}}}
@@ -197,7 +218,8 @@ def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     (tmp_path / "toy_target.py").write_text(
         "from symconfig.render.files import File\nNAME, DOES = 'toy', 'a toy'\ndef variables(plan):\n    return {}\n"
-        "def texts(plan):\n    yield File('toy.txt', plan.model.name)\n")
+        "def texts(plan):\n    yield File('toy.txt', plan.model.name)\n"
+    )
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     targets.cache_clear()
     try:

@@ -10,21 +10,33 @@ from symconfig.render.flags import DATA, build, first_with, flags, resolve, vers
 
 def test_the_table_is_small_and_covers_the_versions() -> None:
     assert DATA.stat().st_size < 300_000
-    assert versions()[1:] == ("core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.15.0", "core_v0.16.1",
-                              "core_v0.17.1", "core_v0.18.2", "core_v0.19.0", "dev-2026-08")
+    assert versions()[1:] == (
+        "core_v0.12.1",
+        "core_v0.13.0",
+        "core_v0.14.0",
+        "core_v0.15.0",
+        "core_v0.16.1",
+        "core_v0.17.1",
+        "core_v0.18.2",
+        "core_v0.19.0",
+        "dev-2026-08",
+    )
 
 
-@pytest.mark.parametrize(("flag", "first", "last"), [
-    ("--use-custom-fsdp", "core_v0.12.1", "core_v0.13.0"),
-    ("--use-megatron-fsdp", "core_v0.14.0", "dev-2026-08"),
-    ("--recompute-modules", "core_v0.12.1", "dev-2026-08"),
-    ("--fp8-recipe", "core_v0.12.1", "dev-2026-08"),
-    ("--mtp-num-layers", "core_v0.12.1", "dev-2026-08"),
-    ("--pipeline-model-parallel-layout", "core_v0.13.0", "dev-2026-08"),
-    ("--overlap-moe-expert-parallel-comm", "core_v0.14.0", "dev-2026-08"),
-    ("--fine-grained-activation-offloading", "core_v0.16.1", "dev-2026-08"),
-    ("--tensor-model-parallel-size", "core_v0.11.0", "dev-2026-08"),
-])
+@pytest.mark.parametrize(
+    ("flag", "first", "last"),
+    [
+        ("--use-custom-fsdp", "core_v0.12.1", "core_v0.13.0"),
+        ("--use-megatron-fsdp", "core_v0.14.0", "dev-2026-08"),
+        ("--recompute-modules", "core_v0.12.1", "dev-2026-08"),
+        ("--fp8-recipe", "core_v0.12.1", "dev-2026-08"),
+        ("--mtp-num-layers", "core_v0.12.1", "dev-2026-08"),
+        ("--pipeline-model-parallel-layout", "core_v0.13.0", "dev-2026-08"),
+        ("--overlap-moe-expert-parallel-comm", "core_v0.14.0", "dev-2026-08"),
+        ("--fine-grained-activation-offloading", "core_v0.16.1", "dev-2026-08"),
+        ("--tensor-model-parallel-size", "core_v0.11.0", "dev-2026-08"),
+    ],
+)
 def test_options_come_and_go(flag: str, first: str, last: str) -> None:
     have = [version for version in versions() if flags(version).known(flag)]
     assert (have[0], have[-1]) == (first, last)
@@ -38,10 +50,18 @@ def test_choices_and_types_are_those_of_the_version() -> None:
     assert flags("core_v0.19.0").flags["--fp8-format"].dest == "fp8"
 
 
-@pytest.mark.parametrize(("given", "found"), [
-    ("core_v0.19", "core_v0.19.0"), ("core_v0.19.2", "core_v0.19.0"), ("0.16", "core_v0.16.1"), ("dev", "dev-2026-08"),
-    ("main", "dev-2026-08"), ("core_r0.13.0", "core_v0.13.0"), ("dev-2026-08", "dev-2026-08"),
-])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("core_v0.19", "core_v0.19.0"),
+        ("core_v0.19.2", "core_v0.19.0"),
+        ("0.16", "core_v0.16.1"),
+        ("dev", "dev-2026-08"),
+        ("main", "dev-2026-08"),
+        ("core_r0.13.0", "core_v0.13.0"),
+        ("dev-2026-08", "dev-2026-08"),
+    ],
+)
 def test_spellings_of_a_version(given: str, found: str) -> None:
     assert resolve(given) == found
 
@@ -52,29 +72,32 @@ def test_an_unknown_version_is_refused_with_the_known_ones(given: str) -> None:
         resolve(given)
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (["--tensor-model-paralel-size", "2"], "Try: --tensor-model-parallel-size"),
-    (["--use-custom-fsdp"], "core_v0.12.1 to core_v0.13.0"),
-    (["--bf16", "yes"], "need no value"),
-    (["--bf16=yes"], "need no value"),
-    (["--num-layers"], "need one value"),
-    (["--num-layers", "2", "3"], "need one value"),
-    (["--num-layers", "2.5"], "need type int"),
-    (["--lr", "fast"], "need type float"),
-    (["--normalization", "rms"], "one of LayerNorm, RMSNorm"),
-    (["--window-size", "128"], None),
-    (["--window-size", "a,b"], "tuple_type"),
-    (["--moe-layer-freq", "__import__('os')"], "moe_freq_type"),
-    (["stray", "--bf16"], "belongs to no option"),
-    (["--save", "-x"], "need one value"),
-    (["--save=-x"], None),
-    (["--lr", "-1e-5"], None),
-    (["--recompute-modules"], "at least one value"),
-    (["--data-path", "a", "b", "--bf16"], None),
-    (["--attention-backend", "flash"], None),
-    (["--attention-backend", "flashy"], "one of flash"),
-    (["--exit-signal", "SIGUSR2"], None),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--tensor-model-paralel-size", "2"], "Try: --tensor-model-parallel-size"),
+        (["--use-custom-fsdp"], "core_v0.12.1 to core_v0.13.0"),
+        (["--bf16", "yes"], "need no value"),
+        (["--bf16=yes"], "need no value"),
+        (["--num-layers"], "need one value"),
+        (["--num-layers", "2", "3"], "need one value"),
+        (["--num-layers", "2.5"], "need type int"),
+        (["--lr", "fast"], "need type float"),
+        (["--normalization", "rms"], "one of LayerNorm, RMSNorm"),
+        (["--window-size", "128"], None),
+        (["--window-size", "a,b"], "tuple_type"),
+        (["--moe-layer-freq", "__import__('os')"], "moe_freq_type"),
+        (["stray", "--bf16"], "belongs to no option"),
+        (["--save", "-x"], "need one value"),
+        (["--save=-x"], None),
+        (["--lr", "-1e-5"], None),
+        (["--recompute-modules"], "at least one value"),
+        (["--data-path", "a", "b", "--bf16"], None),
+        (["--attention-backend", "flash"], None),
+        (["--attention-backend", "flashy"], "one of flash"),
+        (["--exit-signal", "SIGUSR2"], None),
+    ],
+)
 def test_check_says_what_the_parser_would_refuse(args: list[str], said: str | None) -> None:
     problems = flags("core_v0.19.0").check(args)
     assert bool(problems) == (said is not None)
@@ -87,8 +110,13 @@ def test_every_problem_is_told_at_once() -> None:
 
 def test_build_shares_specs_between_versions_and_keeps_what_differs() -> None:
     entry = {"default": "1", "dest": "x", "kind": "_StoreAction", "type": "int"}
-    text = build({"v1": {"--x": entry}, "v2": {"--x": {**entry, "default": "2"}, "--y": {**entry, "dest": "x"}},
-                  "v3": {"--x": entry}})
+    text = build(
+        {
+            "v1": {"--x": entry},
+            "v2": {"--x": {**entry, "default": "2"}, "--y": {**entry, "dest": "x"}},
+            "v3": {"--x": entry},
+        }
+    )
     data = json.loads(text)
     assert data["specs"] == [["store", "int", None, []]]
     assert data["flags"] == {"--x": [[0b101, 0, "1"], [0b010, 0, "2"]], "--y": [[0b010, 0, "1", "x"]]}

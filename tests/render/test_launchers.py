@@ -96,37 +96,45 @@ def test_hostile_names_and_values_stay_what_they_are(name: str, value: str) -> N
 @settings(max_examples=40, deadline=None)
 @example("\ntouch PWNED\n", 1)
 @example({"a": {"b": " x\ny"}}, 3)
-@given(st.recursive(st.one_of(TEXT, st.integers(), st.booleans()), lambda inner: st.dictionaries(TEXT, inner)),
-       st.integers(0, 8))
+@given(
+    st.recursive(st.one_of(TEXT, st.integers(), st.booleans()), lambda inner: st.dictionaries(TEXT, inner)),
+    st.integers(0, 8),
+)
 def test_the_yaml_filter_gives_back_what_it_was_given(value: object, indent: int) -> None:
     text = " " * indent + as_yaml(value, indent) + "\n"
     assert yaml.safe_load(text) == value or text.isspace()
 
 
-@pytest.mark.parametrize(("asked", "found"), [
-    ("slurm", {}),
-    ("slurm:partition=a,b,time=1:00:00", {"partition": "a,b", "time": "1:00:00"}),
-    ("ray:env.A=1=2,3,env.B=", {"env.A": "1=2,3", "env.B": ""}),
-])
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("slurm", {}),
+        ("slurm:partition=a,b,time=1:00:00", {"partition": "a,b", "time": "1:00:00"}),
+        ("ray:env.A=1=2,3,env.B=", {"env.A": "1=2,3", "env.B": ""}),
+    ],
+)
 def test_settings_are_told_apart(asked: str, found: dict[str, str]) -> None:
     assert split(asked)[1] == found
 
 
-@pytest.mark.parametrize(("asked", "said"), [
-    (["slurmy"], "is not a launcher (got 'slurmy', need deepspeed or pytorchjob or"),
-    (["slurm", "slurm:time=1"], "is asked for twice"),
-    (["slurm:big"], "is no setting (got 'big', need name=value)"),
-    (["slurm:time=1,time=2"], "is set twice"),
-    (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need container-image, partition,"),
-    (["slurm:partition=a b"], "slurm:partition: wrong value (got 'a b'"),
-    (["slurm:partition=a\n#SBATCH --wrap"], "slurm:partition: wrong value"),
-    (["pytorchjob:namespace=Team"], "pytorchjob:namespace: wrong value (got 'Team', need at most 53 of a-z"),
-    (["pytorchjob:shm=much"], "a size such as 64Gi"),
-    (["slurm:nodes=7-9"], "slurm:nodes: is not a setting of this launcher"),
-    (["slurm:time=abc"], "slurm:time: wrong value (got 'abc', need a time as sbatch has it"),
-    (["ray:env.2=1"], "is no name of a variable"),
-    (["ray:env.A=1\n2"], "one printable line"),
-])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["slurmy"], "is not a launcher (got 'slurmy', need deepspeed or pytorchjob or"),
+        (["slurm", "slurm:time=1"], "is asked for twice"),
+        (["slurm:big"], "is no setting (got 'big', need name=value)"),
+        (["slurm:time=1,time=2"], "is set twice"),
+        (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need container-image, partition,"),
+        (["slurm:partition=a b"], "slurm:partition: wrong value (got 'a b'"),
+        (["slurm:partition=a\n#SBATCH --wrap"], "slurm:partition: wrong value"),
+        (["pytorchjob:namespace=Team"], "pytorchjob:namespace: wrong value (got 'Team', need at most 53 of a-z"),
+        (["pytorchjob:shm=much"], "a size such as 64Gi"),
+        (["slurm:nodes=7-9"], "slurm:nodes: is not a setting of this launcher"),
+        (["slurm:time=abc"], "slurm:time: wrong value (got 'abc', need a time as sbatch has it"),
+        (["ray:env.2=1"], "is no name of a variable"),
+        (["ray:env.A=1\n2"], "one printable line"),
+    ],
+)
 def test_wrong_settings_are_told_with_what_there_is(asked: list[str], said: str) -> None:
     with pytest.raises(InputError) as caught:
         render(_plan(), "megatron", asked)
@@ -153,15 +161,23 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_settings_reach_the_files() -> None:
-    asked = ["slurm:partition=big,container-image=nvcr.io/a:1", "skypilot:infra=k8s,image=docker:x,spot=true",
-             "pytorchjob:name=mine,namespace=team,image=a/b:1,queue=q,claim=disk,mount=/mnt/d,shm=9Gi,resource=x/y,"
-             "rdma=rdma/hca,restarts=3"]
+    asked = [
+        "slurm:partition=big,container-image=nvcr.io/a:1",
+        "skypilot:infra=k8s,image=docker:x,spot=true",
+        "pytorchjob:name=mine,namespace=team,image=a/b:1,queue=q,claim=disk,mount=/mnt/d,shm=9Gi,resource=x/y,"
+        "rdma=rdma/hca,restarts=3",
+    ]
     files = render(_plan(), "megatron", asked)
     assert "#SBATCH --partition=big\n" in files["sbatch.sh"]
     assert "--container-image=nvcr.io/a:1 bash" in files["sbatch.sh"]
     sky = yaml.safe_load(files["sky.yaml"])
-    assert sky["resources"] == {"accelerators": "A100-80GB:8", "network_tier": "best", "infra": "k8s",
-                                "image_id": "docker:x", "use_spot": True}
+    assert sky["resources"] == {
+        "accelerators": "A100-80GB:8",
+        "network_tier": "best",
+        "infra": "k8s",
+        "image_id": "docker:x",
+        "use_spot": True,
+    }
     found = _documents(files["pytorchjob.yaml"])
     job = found["PyTorchJob"]
     assert {each["metadata"]["namespace"] for each in found.values()} == {"team"}
@@ -235,8 +251,10 @@ def test_one_node_needs_no_workers_and_no_ssh(tmp_path: Path) -> None:
     assert "network_tier" not in files["sky.yaml"]
 
 
-@pytest.mark.parametrize(("cluster", "resource"), [("a100-80gb", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu"),
-                                                   ("ascend-910b", "huawei.com/Ascend910")])
+@pytest.mark.parametrize(
+    ("cluster", "resource"),
+    [("a100-80gb", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu"), ("ascend-910b", "huawei.com/Ascend910")],
+)
 def test_gpus_are_asked_for_by_the_vendors_name(cluster: str, resource: str) -> None:
     from symconfig.descriptor.load import load_cluster
 
@@ -250,8 +268,10 @@ def test_skypilot_names_what_it_knows() -> None:
     from symconfig.descriptor.load import load_cluster
     from symconfig.resources import data_dir
 
-    zoo = {path.stem: named(load_cluster(path.stem).gpu.product)
-           for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")}
+    zoo = {
+        path.stem: named(load_cluster(path.stem).gpu.product)
+        for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
+    }
     assert {name for name, known in zoo.items() if known is None} == {"ascend-910b", "ascend-910c", "h800"}
     assert (zoo["a100-40gb"], zoo["a100-80gb-pcie"], zoo["gb200-nvl72"]) == ("A100", "A100-80GB", "GB200")
     plan = sample_plan("llama2-13b", load_cluster("ascend-910b"))
@@ -306,11 +326,33 @@ def test_one_process_gets_the_very_arguments_of_torchrun(tmp_path: Path) -> None
 def test_rendezvous_gives_torchrun_the_place_to_meet(tmp_path: Path) -> None:
     files = render(_plan(), "megatron", ["torchrun:restarts=2"])
     shown = dry_run(files, tmp_path, "rendezvous.sh", "n7", "--x", "a b", RUN_ID="mine")
-    assert shown == ["torchrun", "--nnodes", "8", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                     "n7:29500", "--rdzv-id", "mine", "--max-restarts", "2", "--no-python", "bash",
-                     f"{tmp_path}/launch.sh", "--x", "a b"]
-    for host, endpoint in {"n7:1": "n7:1", "fd00::7": "[fd00::7]:29500", "::1": "[::1]:29500",
-                           "[fd00::7]": "[fd00::7]:29500", "[fd00::7]:1": "[fd00::7]:1"}.items():
+    assert shown == [
+        "torchrun",
+        "--nnodes",
+        "8",
+        "--nproc-per-node",
+        "8",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "n7:29500",
+        "--rdzv-id",
+        "mine",
+        "--max-restarts",
+        "2",
+        "--no-python",
+        "bash",
+        f"{tmp_path}/launch.sh",
+        "--x",
+        "a b",
+    ]
+    for host, endpoint in {
+        "n7:1": "n7:1",
+        "fd00::7": "[fd00::7]:29500",
+        "::1": "[::1]:29500",
+        "[fd00::7]": "[fd00::7]:29500",
+        "[fd00::7]:1": "[fd00::7]:1",
+    }.items():
         assert endpoint in dry_run(files, tmp_path, "rendezvous.sh", host)
     for wrong in ((), ("--x",)):
         done = bash(tmp_path / "rendezvous.sh", *wrong, cwd=tmp_path)
@@ -332,8 +374,9 @@ def test_deepspeed_script_refuses_what_its_launcher_would_break(tmp_path: Path) 
     assert (done.returncode, b"names 1" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("name", "found"), [("Qwen2.5-7B", "qwen2-5-7b"), ("7b", "job-7b"), ("ü", "job"),
-                                             ("a" * 80, "a" * 40)])
+@pytest.mark.parametrize(
+    ("name", "found"), [("Qwen2.5-7B", "qwen2-5-7b"), ("7b", "job-7b"), ("ü", "job"), ("a" * 80, "a" * 40)]
+)
 def test_names_are_what_a_service_may_have(name: str, found: str) -> None:
     assert label(name) == found
 

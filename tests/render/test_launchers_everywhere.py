@@ -21,8 +21,11 @@ BY_RANK = ("torchrun", "deepspeed")
 
 
 def _plans() -> tuple[Plan, ...]:
-    return (sample_plan("llama2-13b", tp=2, pp=1, dp=8), sample_plan("llama2-13b", backend="deepspeed"),
-            sample_plan("llama2-13b-lora", backend="deepspeed"))
+    return (
+        sample_plan("llama2-13b", tp=2, pp=1, dp=8),
+        sample_plan("llama2-13b", backend="deepspeed"),
+        sample_plan("llama2-13b-lora", backend="deepspeed"),
+    )
 
 
 def _rendered(target: str) -> tuple[Plan, Files]:
@@ -79,8 +82,16 @@ def test_deepspeeds_own_launcher_takes_the_hostfile_and_the_words(tmp_path: Path
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "deepspeed").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "deepspeed").chmod(0o755)
-    assert bash(tmp_path / "deepspeed.sh", cwd=tmp_path, SAVE="/to here", DATA="x.jsonl",
-                PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}").returncode == 0
+    assert (
+        bash(
+            tmp_path / "deepspeed.sh",
+            cwd=tmp_path,
+            SAVE="/to here",
+            DATA="x.jsonl",
+            PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        ).returncode
+        == 0
+    )
     arguments = runner.parse_args(words[1:])
     pool = runner.parse_inclusion_exclusion(runner.fetch_hostfile(arguments.hostfile), "", "")
     active = runner.apply_num_nodes_and_gpus(pool, arguments.num_nodes, arguments.num_gpus)

@@ -54,8 +54,10 @@ def test_the_jobs_data_is_listed_for_it() -> None:
 
 def test_everything_that_it_has_no_words_for_is_refused_at_once() -> None:
     with pytest.raises(InfeasibleError) as caught:
-        render(plan("qwen-7b", tp=2, dp=4, zero_stage=2, sequence_parallel=False,
-                    training={"lr_decay_iters": 9}), "llamafactory")
+        render(
+            plan("qwen-7b", tp=2, dp=4, zero_stage=2, sequence_parallel=False, training={"lr_decay_iters": 9}),
+            "llamafactory",
+        )
     assert {problem.field for problem in caught.value.problems} == {"tp", "model_type", "training.lr_decay_iters"}
 
 
@@ -84,7 +86,10 @@ def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path:
 
 def test_megatrons_weights_of_data_are_refused() -> None:
     blend = {"data_path": ("0.3", "/d/a.jsonl", "0.7", "/d/b.jsonl"), "tokenizer_model": "t"}
-    for target, of in (("llamafactory", plan(training=blend)), ("deepspeed", plan(training=blend)),
-                       ("ms-swift", sample_plan("llama2-13b", training=blend))):
+    for target, of in (
+        ("llamafactory", plan(training=blend)),
+        ("deepspeed", plan(training=blend)),
+        ("ms-swift", sample_plan("llama2-13b", training=blend)),
+    ):
         with pytest.raises(InfeasibleError, match=r"training\.data_path: .*weights"):
             render(of, target)

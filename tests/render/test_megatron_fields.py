@@ -24,12 +24,27 @@ assert V3 is not None
 # field -> (sample model, new values of top-level fields, name in the refusal or None when it is rendered)
 Case = tuple[str, dict[str, Any], str | None]
 DENSE, SPARSE, LATENT = "llama2-13b", "mixtral-8x7b", "deepseek-v3"
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192}
-YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
-        "beta_slow": 1.0}
-LONG = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 4096,
-        "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+LONG = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 4096,
+    "short_factor": [1.0] * 64,
+    "long_factor": [2.0] * 64,
+}
 ROPE_70B, YARN_13B = "llama3.1-70b", "gpt-oss-120b"
 
 
@@ -91,7 +106,10 @@ CASES: dict[str, Case] = {
     "experts.moe_intermediate_size": (SPARSE, _experts(moe_intermediate_size=4096), None),
     "experts.shared_expert_intermediate_size": (SPARSE, _experts(shared_expert_intermediate_size=4096), None),
     "experts.shared_expert_gate": (
-        SPARSE, _experts(shared_expert_intermediate_size=4096, shared_expert_gate=True), None),
+        SPARSE,
+        _experts(shared_expert_intermediate_size=4096, shared_expert_gate=True),
+        None,
+    ),
     "experts.first_k_dense_replace": (LATENT, _v3(first_k_dense_replace=1), None),
     "experts.moe_layer_freq": (LATENT, _v3(first_k_dense_replace=0, moe_layer_freq=2), None),
     "experts.scoring_func": (SPARSE, _experts(scoring_func="sigmoid"), None),
@@ -100,30 +118,46 @@ CASES: dict[str, Case] = {
     "experts.n_group": (LATENT, _v3(n_group=16), None),
     "experts.topk_group": (LATENT, _v3(topk_group=2), "experts.topk_group"),
     "experts.routed_scaling_factor": (SPARSE, _experts(routed_scaling_factor=2.5), None),
-    "experts.e_score_correction_bias": (SPARSE, _experts(e_score_correction_bias=True),
-                                        "experts.e_score_correction_bias"),
+    "experts.e_score_correction_bias": (
+        SPARSE,
+        _experts(e_score_correction_bias=True),
+        "experts.e_score_correction_bias",
+    ),
     "experts.router_bias": (SPARSE, _experts(router_bias=True), "experts.router_bias"),
     "experts.expert_bias": (SPARSE, _experts(expert_bias=True), "experts.expert_bias"),
     "experts.router_aux_loss_coef": (SPARSE, _experts(router_aux_loss_coef=0.0), None),
-    "rope_scaling.rope_type": (DENSE, {"rope_scaling": LONG},
-                               "rope_scaling.rope_type"),
+    "rope_scaling.rope_type": (DENSE, {"rope_scaling": LONG}, "rope_scaling.rope_type"),
     "rope_scaling.factor": (ROPE_70B, {"rope_scaling": {**LLAMA3, "factor": 32.0}}, "rope_scaling.factor"),
     "rope_scaling.original_max_position_embeddings": (
-        ROPE_70B, {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 4096}},
-        "rope_scaling.original_max_position_embeddings"),
-    "rope_scaling.low_freq_factor": (ROPE_70B, {"rope_scaling": {**LLAMA3, "low_freq_factor": 2.0}},
-                                     "rope_scaling.low_freq_factor"),
-    "rope_scaling.high_freq_factor": (ROPE_70B, {"rope_scaling": {**LLAMA3, "high_freq_factor": 8.0}},
-                                      "rope_scaling.high_freq_factor"),
+        ROPE_70B,
+        {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 4096}},
+        "rope_scaling.original_max_position_embeddings",
+    ),
+    "rope_scaling.low_freq_factor": (
+        ROPE_70B,
+        {"rope_scaling": {**LLAMA3, "low_freq_factor": 2.0}},
+        "rope_scaling.low_freq_factor",
+    ),
+    "rope_scaling.high_freq_factor": (
+        ROPE_70B,
+        {"rope_scaling": {**LLAMA3, "high_freq_factor": 8.0}},
+        "rope_scaling.high_freq_factor",
+    ),
     "rope_scaling.beta_fast": (YARN_13B, {"rope_scaling": {**YARN, "beta_fast": 16.0}}, None),
     "rope_scaling.beta_slow": (YARN_13B, {"rope_scaling": {**YARN, "beta_slow": 2.0}}, None),
     "rope_scaling.mscale": (YARN_13B, {"rope_scaling": {**YARN, "mscale": 0.7}}, None),
     "rope_scaling.mscale_all_dim": (YARN_13B, {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}, None),
     "rope_scaling.truncate": (YARN_13B, {"rope_scaling": YARN}, None),
-    "rope_scaling.short_factor": (DENSE, {"rope_scaling": {**LONG, "short_factor": [2.0] * 64}},
-                                  "rope_scaling.rope_type"),
-    "rope_scaling.long_factor": (DENSE, {"rope_scaling": {**LONG, "long_factor": [4.0] * 64}},
-                                 "rope_scaling.rope_type"),
+    "rope_scaling.short_factor": (
+        DENSE,
+        {"rope_scaling": {**LONG, "short_factor": [2.0] * 64}},
+        "rope_scaling.rope_type",
+    ),
+    "rope_scaling.long_factor": (
+        DENSE,
+        {"rope_scaling": {**LONG, "long_factor": [4.0] * 64}},
+        "rope_scaling.rope_type",
+    ),
     "latent.q_lora_rank": (LATENT, {"latent": {"q_lora_rank": None}}, None),
     "latent.kv_lora_rank": (LATENT, {"latent": {"kv_lora_rank": 256}}, None),
     "latent.qk_nope_head_dim": (LATENT, {"latent": {"qk_nope_head_dim": 64}}, None),
@@ -167,21 +201,24 @@ def _value(args: list[str], flag: str) -> str:
     return args[args.index(flag) + 1]
 
 
-@pytest.mark.parametrize(("model", "version", "flag", "value"), [
-    ("llama2-13b", NEWEST, "--vocab-size", "32000"),
-    ("llama2-13b", "core_v0.17.1", "--vocab-size", "31999"),  # the NullTokenizer there adds a token
-    ("llama2-13b", NEWEST, "--padded-vocab-size", "32256"),
-    ("gpt3-175b", NEWEST, "--padded-vocab-size", "51200"),  # Megatron-LM's own 50257 at tp 8
-    ("gpt-oss-120b", NEWEST, "--window-size", "127,0"),  # 128 tokens with the query's own
-    ("gpt-oss-120b", NEWEST, "--window-attn-skip-freq", "([1,0]*18)"),
-    ("gpt-oss-120b", NEWEST, "--yarn-original-max-position-embeddings", "4096"),
-    ("deepseek-v3", NEWEST, "--moe-layer-freq", "([0]*3+[1]*58)"),
-    ("deepseek-v3", NEWEST, "--max-position-embeddings", "163840"),
-    ("deepseek-v3", NEWEST, "--moe-router-load-balancing-type", "seq_aux_loss"),
-    ("qwen3-30b-a3b", NEWEST, "--num-query-groups", "4"),
-    ("qwen3-30b-a3b", NEWEST, "--expert-tensor-parallel-size", "1"),
-    ("llama3.1-70b", NEWEST, "--rotary-base", "500000"),
-])
+@pytest.mark.parametrize(
+    ("model", "version", "flag", "value"),
+    [
+        ("llama2-13b", NEWEST, "--vocab-size", "32000"),
+        ("llama2-13b", "core_v0.17.1", "--vocab-size", "31999"),  # the NullTokenizer there adds a token
+        ("llama2-13b", NEWEST, "--padded-vocab-size", "32256"),
+        ("gpt3-175b", NEWEST, "--padded-vocab-size", "51200"),  # Megatron-LM's own 50257 at tp 8
+        ("gpt-oss-120b", NEWEST, "--window-size", "127,0"),  # 128 tokens with the query's own
+        ("gpt-oss-120b", NEWEST, "--window-attn-skip-freq", "([1,0]*18)"),
+        ("gpt-oss-120b", NEWEST, "--yarn-original-max-position-embeddings", "4096"),
+        ("deepseek-v3", NEWEST, "--moe-layer-freq", "([0]*3+[1]*58)"),
+        ("deepseek-v3", NEWEST, "--max-position-embeddings", "163840"),
+        ("deepseek-v3", NEWEST, "--moe-router-load-balancing-type", "seq_aux_loss"),
+        ("qwen3-30b-a3b", NEWEST, "--num-query-groups", "4"),
+        ("qwen3-30b-a3b", NEWEST, "--expert-tensor-parallel-size", "1"),
+        ("llama3.1-70b", NEWEST, "--rotary-base", "500000"),
+    ],
+)
 def test_values_that_are_easy_to_get_wrong(model: str, version: str, flag: str, value: str) -> None:
     assert _value(megatron.arguments(sample_plan(model, "h100", version=version)), flag) == value
 
@@ -211,8 +248,9 @@ def test_until_013_yarn_of_mla_takes_its_length_from_the_position_embeddings() -
     args = megatron.arguments(sample_plan("deepseek-v3", "h100", version="core_v0.12.1", pipeline_layout=None))
     assert _value(args, "--max-position-embeddings") == "4096"
     with pytest.raises(InfeasibleError, match=r"core_v0\.14\.0"):
-        megatron.arguments(sample_plan("deepseek-v3", "h100", version="core_v0.12.1", pipeline_layout=None,
-                                       seq_length=8192))
+        megatron.arguments(
+            sample_plan("deepseek-v3", "h100", version="core_v0.12.1", pipeline_layout=None, seq_length=8192)
+        )
 
 
 def test_a_window_longer_than_the_sequence_needs_no_option() -> None:
@@ -226,4 +264,9 @@ def test_all_refusals_come_at_once() -> None:
     with pytest.raises(InfeasibleError) as caught:
         megatron.arguments(sample_plan("gpt-oss-120b", "h100", version="core_v0.12.1"))
     assert {problem.field for problem in caught.value.problems} == {
-        "rope_scaling.rope_type", "hidden_act", "experts.expert_bias", "sliding_window", "attention_sinks"}
+        "rope_scaling.rope_type",
+        "hidden_act",
+        "experts.expert_bias",
+        "sliding_window",
+        "attention_sinks",
+    }

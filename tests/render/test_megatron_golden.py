@@ -20,15 +20,27 @@ ARGUMENTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llama2-13b.h100.fsdp.core_v0.13.0": ("llama2-13b", "h100", "core_v0.13.0", FSDP),
     "llama2-13b.h100.fsdp.core_v0.19.0": ("llama2-13b", "h100", "core_v0.19.0", FSDP),
     "llama2-13b.b200.nvfp4.dev": ("llama2-13b", "b200", "dev", {"precision": "nvfp4"}),
-    "llama3.1-70b.a100.core_v0.16.1": ("llama3.1-70b", "a100-80gb", "core_v0.16.1", {
-        "recompute": Recompute("full", (), "block", 2)}),
+    "llama3.1-70b.a100.core_v0.16.1": (
+        "llama3.1-70b",
+        "a100-80gb",
+        "core_v0.16.1",
+        {"recompute": Recompute("full", (), "block", 2)},
+    ),
     "qwen2.5-7b.h100.fp8.core_v0.15.0": ("qwen2.5-7b", "h100", "core_v0.15.0", {"precision": "fp8"}),
     "qwen3-30b-a3b.h100.core_v0.18.2": ("qwen3-30b-a3b", "h100", "core_v0.18.2", {"activation_offload": True}),
-    "qwen3-30b-a3b.h100.overlapped.core_v0.14.0": ("qwen3-30b-a3b", "h100", "core_v0.14.0", {
-        "pp": 4, "vpp": 2, "overlap_moe_a2a": True}),
+    "qwen3-30b-a3b.h100.overlapped.core_v0.14.0": (
+        "qwen3-30b-a3b",
+        "h100",
+        "core_v0.14.0",
+        {"pp": 4, "vpp": 2, "overlap_moe_a2a": True},
+    ),
     "mixtral-8x7b.a100.core_v0.14.0": ("mixtral-8x7b", "a100-80gb", "core_v0.14.0", {"optimizer_offload": 0.5}),
-    "deepseek-v3.h100.core_v0.19.0": ("deepseek-v3", "h100", "core_v0.19.0", {
-        "recompute": Recompute("selective", ("mla_up_proj", "mlp", "moe_act"))}),
+    "deepseek-v3.h100.core_v0.19.0": (
+        "deepseek-v3",
+        "h100",
+        "core_v0.19.0",
+        {"recompute": Recompute("selective", ("mla_up_proj", "mlp", "moe_act"))},
+    ),
     "gpt-oss-120b.h100.core_v0.19.0": ("gpt-oss-120b", "h100", "core_v0.19.0", {}),
     "gpt3-175b.a100.core_v0.17.1": ("gpt3-175b", "a100-80gb", "core_v0.17.1", {}),
 }

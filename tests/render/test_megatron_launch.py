@@ -18,13 +18,40 @@ from tests.render.bash import after_script, bash, dry_run, really_run, shellchec
 from tests.sample_plans import sample_model, sample_plan
 
 HOSTILE = (
-    "$(touch PWNED)", '"; touch PWNED; echo "', "`touch PWNED`", "a'b", "-rf", "--help", "a\nb", "\ntouch PWNED\n",
-    "$HOME", "~", "*", "a b", "ü€\U0001f600", "\\", "!!", "#x", "{a,b}", "x,y", "\t", "'$(touch PWNED)'", "%s",
-    "\x1b[31m", "{{ 7*7 }}", "[0]=x", "a=b", "&", "\r\n", "\u2028touch PWNED",
+    "$(touch PWNED)",
+    '"; touch PWNED; echo "',
+    "`touch PWNED`",
+    "a'b",
+    "-rf",
+    "--help",
+    "a\nb",
+    "\ntouch PWNED\n",
+    "$HOME",
+    "~",
+    "*",
+    "a b",
+    "ü€\U0001f600",
+    "\\",
+    "!!",
+    "#x",
+    "{a,b}",
+    "x,y",
+    "\t",
+    "'$(touch PWNED)'",
+    "%s",
+    "\x1b[31m",
+    "{{ 7*7 }}",
+    "[0]=x",
+    "a=b",
+    "&",
+    "\r\n",
+    "\u2028touch PWNED",
 )
 # Anything but NUL and lone surrogates, which no argument can hold, and often one of the above.
-TEXT = st.one_of(st.sampled_from(HOSTILE),
-                 st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40))
+TEXT = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40),
+)
 
 
 def _hostile_plan(name: str, save: str, data: str, tokenizer: str, **overrides: Any) -> Plan:
@@ -73,7 +100,8 @@ def test_a_hostile_default_tokenizer_and_split_stay_words(text: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         arrived, _ = really_run(files, Path(scratch), DATA_PATH="/data/x")
         assert [f"--split={text}", f"--tokenizer-type={text}", f"--tokenizer-model={text}"] == arrived[
-            arrived.index(f"--split={text}"):][:3]
+            arrived.index(f"--split={text}") :
+        ][:3]
         assert not list(Path(scratch).rglob("PWNED"))
 
 
@@ -88,7 +116,8 @@ def test_a_hostile_name_adds_no_line_to_comments_or_report(name: str) -> None:
 @pytest.mark.parametrize("model", ["llama2-13b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gpt3-175b"])
 @pytest.mark.parametrize("overrides", [{}, {"training": {"data_path": ("a,b", "c d"), "tokenizer_model": "t'"}}])
 def test_scripts_are_clean_for_shellcheck_and_show_what_the_text_file_says(
-        model: str, overrides: dict[str, Any], tmp_path: Path) -> None:
+    model: str, overrides: dict[str, Any], tmp_path: Path
+) -> None:
     plan = sample_plan(model, "h100", **overrides)
     files = render(plan, "megatron")
     shown = dry_run(files, tmp_path, "launch.sh")
@@ -100,10 +129,21 @@ def test_scripts_are_clean_for_shellcheck_and_show_what_the_text_file_says(
 
 def test_torchrun_gets_the_nodes_and_the_environment(tmp_path: Path) -> None:
     files = render(sample_plan("llama2-13b"), "megatron")
-    arrived, env = really_run(files, tmp_path, SLURM_NODEID="3", CUDA_DEVICE_MAX_CONNECTIONS="7",
-                              PYTORCH_CUDA_ALLOC_CONF="mine")
-    assert arrived[:10] == ["--nnodes", "8", "--nproc-per-node", "8", "--node-rank", "3", "--master-addr", "node0",
-                            "--master-port", "29500"]
+    arrived, env = really_run(
+        files, tmp_path, SLURM_NODEID="3", CUDA_DEVICE_MAX_CONNECTIONS="7", PYTORCH_CUDA_ALLOC_CONF="mine"
+    )
+    assert arrived[:10] == [
+        "--nnodes",
+        "8",
+        "--nproc-per-node",
+        "8",
+        "--node-rank",
+        "3",
+        "--master-addr",
+        "node0",
+        "--master-port",
+        "29500",
+    ]
     assert env["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"  # the run would fail with another value
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
 
@@ -113,13 +153,16 @@ def test_last_words_win(tmp_path: Path) -> None:
     assert dry_run(files, tmp_path, "launch.sh", "--train-iters", "5")[-2:] == ["--train-iters", "5"]
 
 
-@pytest.mark.parametrize(("env", "said"), [
-    ({}, "MASTER_ADDR"),
-    ({"MASTER_ADDR": "n0"}, "MEGATRON_PATH"),
-    ({"NNODES": "2"}, "this plan is for 64 GPUs"),
-    ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
-    ({"GPUS_PER_NODE": "08"}, "whole numbers"),
-])
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "MASTER_ADDR"),
+        ({"MASTER_ADDR": "n0"}, "MEGATRON_PATH"),
+        ({"NNODES": "2"}, "this plan is for 64 GPUs"),
+        ({"NNODES": "a[$(touch PWNED)]"}, "whole numbers"),
+        ({"GPUS_PER_NODE": "08"}, "whole numbers"),
+    ],
+)
 def test_a_start_that_cannot_work_says_so(tmp_path: Path, env: dict[str, str], said: str) -> None:
     files = render(sample_plan("llama2-13b"), "megatron")
     dry_run(files, tmp_path, "launch.sh")
@@ -146,10 +189,23 @@ def test_slurm_asks_for_the_plan_s_nodes_and_names_the_first_as_master(tmp_path:
     for name, text in stand_ins.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    done = bash(tmp_path / "sbatch.sh", "--x", cwd=tmp_path, SLURM_JOB_NODELIST="node-[a-b]",
-                PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.stdout.decode().split() == ["node-a", "8", "--nodes=8", "--ntasks-per-node=1", "--kill-on-bad-exit=1",
-                                            "bash", "./launch.sh", "--x"]
+    done = bash(
+        tmp_path / "sbatch.sh",
+        "--x",
+        cwd=tmp_path,
+        SLURM_JOB_NODELIST="node-[a-b]",
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+    )
+    assert done.stdout.decode().split() == [
+        "node-a",
+        "8",
+        "--nodes=8",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        "bash",
+        "./launch.sh",
+        "--x",
+    ]
     outside = bash(tmp_path / "sbatch.sh", cwd=tmp_path)
     assert outside.returncode == 2
     assert "Slurm" in outside.stderr.decode()

@@ -35,10 +35,18 @@ PLANS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "Ulysses": ("llama2-13b", "h100", {"cp": 4, "cp_comm": "a2a"}, "core_v0.12.1"),
     "full recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "uniform", 1)}, "core_v0.12.1"),
     "block recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "block", 3)}, "core_v0.12.1"),
-    "selective": ("qwen3-30b-a3b", "h100", {"recompute": Recompute("selective", ("moe_act", "core_attn"))},
-                  "core_v0.12.1"),
-    "shared experts": ("deepseek-v3", "h100", {"recompute": Recompute("selective", ("shared_experts",))},
-                       "core_v0.14.0"),
+    "selective": (
+        "qwen3-30b-a3b",
+        "h100",
+        {"recompute": Recompute("selective", ("moe_act", "core_attn"))},
+        "core_v0.12.1",
+    ),
+    "shared experts": (
+        "deepseek-v3",
+        "h100",
+        {"recompute": Recompute("selective", ("shared_experts",))},
+        "core_v0.14.0",
+    ),
     "optimizer offload": ("llama2-13b", "h100", {"optimizer_offload": 0.25}, "core_v0.12.1"),
     "activation offload": ("llama2-13b", "h100", {"activation_offload": True}, "core_v0.16.1"),
     "tp overlap": ("llama2-13b", "h100", {"overlap_tp_comm": True}, "core_v0.12.1"),
@@ -47,15 +55,27 @@ PLANS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "expert tensor": ("mixtral-8x7b", "h100", {"etp": 2, "ep": 4}, "core_v0.12.1"),
     "bf16 gradients": ("llama2-13b", "h100", {"grad_bytes": 2}, "core_v0.12.1"),
     "layout": ("llama2-13b", "h100", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}, "core_v0.13.0"),
-    "counts": ("llama2-13b", "h100", {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12,
-                                      "last_stage_layers": 8}, "core_v0.12.1"),
-    "split": ("llama2-13b", "h100", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
-                                     "pipeline_layout": None}, "core_v0.12.1"),
+    "counts": (
+        "llama2-13b",
+        "h100",
+        {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12, "last_stage_layers": 8},
+        "core_v0.12.1",
+    ),
+    "split": (
+        "llama2-13b",
+        "h100",
+        {"pp": 6, "account_for_embedding": True, "account_for_loss": True, "pipeline_layout": None},
+        "core_v0.12.1",
+    ),
     "GPT-3": ("gpt3-175b", "a100-80gb", {}, "core_v0.12.1"),
     "gpt-oss": ("gpt-oss-120b", "h100", {}, "core_v0.19.0"),
     "MLA, MTP, layout": ("deepseek-v3", "h100", {}, "core_v0.14.0"),
-    "real data": ("llama2-13b", "h100", {"training": {
-        "data_path": ("0.3", "/a", "0.7", "/b"), "save": "/s", "load": "/l", "lr_decay_style": "WSD"}}, "core_v0.12.1"),
+    "real data": (
+        "llama2-13b",
+        "h100",
+        {"training": {"data_path": ("0.3", "/a", "0.7", "/b"), "save": "/s", "load": "/l", "lr_decay_style": "WSD"}},
+        "core_v0.12.1",
+    ),
 }
 
 
@@ -103,35 +123,41 @@ def test_a_plan_for_deepspeed_renders_for_the_job_s_megatron_version() -> None:
     assert megatron.arguments(other) == megatron.arguments(plan)
 
 
-@pytest.mark.parametrize(("overrides", "absent"), [
-    ({"tp": 1, "sequence_parallel": True}, "--sequence-parallel"),
-    ({"pp": 1}, "--num-virtual-stages-per-pipeline-rank"),
-    ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-grad-reduce"),
-    ({"zero_stage": 0}, "--overlap-param-gather"),
-    ({"overlap_grad_reduce": False}, "--overlap-param-gather"),
-    ({"pp": 2, "vpp": 2, "overlap_pp_p2p": False}, "--no-overlap-p2p-communication"),
-    ({}, "--expert-model-parallel-size"),
-    ({"pp": 1, "vpp": 1, "pipeline_layout": "Et*40L"}, "--pipeline-model-parallel-layout"),
-    ({"pp": 1, "first_stage_layers": 40}, "--decoder-first-pipeline-num-layers"),
-    ({"pp": 1, "last_stage_layers": 40}, "--decoder-last-pipeline-num-layers"),
-    ({"pp": 1, "account_for_embedding": True}, "--account-for-embedding-in-pipeline-split"),
-    ({"pp": 1, "account_for_loss": True}, "--account-for-loss-in-pipeline-split"),
-    ({"pp": 2, "vpp": 1}, "--num-virtual-stages-per-pipeline-rank"),
-    ({"pp": 2, "vpp": 1, "microbatch_group_size": 4}, "--microbatch-group-size-per-virtual-pipeline-stage"),
-    ({"tp": 1, "overlap_tp_comm": True, "sequence_parallel": True}, "--tp-comm-overlap"),
-    ({"cp": 1, "cp_comm": "a2a"}, "--cp-comm-type"),
-    ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-param-gather"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "absent"),
+    [
+        ({"tp": 1, "sequence_parallel": True}, "--sequence-parallel"),
+        ({"pp": 1}, "--num-virtual-stages-per-pipeline-rank"),
+        ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-grad-reduce"),
+        ({"zero_stage": 0}, "--overlap-param-gather"),
+        ({"overlap_grad_reduce": False}, "--overlap-param-gather"),
+        ({"pp": 2, "vpp": 2, "overlap_pp_p2p": False}, "--no-overlap-p2p-communication"),
+        ({}, "--expert-model-parallel-size"),
+        ({"pp": 1, "vpp": 1, "pipeline_layout": "Et*40L"}, "--pipeline-model-parallel-layout"),
+        ({"pp": 1, "first_stage_layers": 40}, "--decoder-first-pipeline-num-layers"),
+        ({"pp": 1, "last_stage_layers": 40}, "--decoder-last-pipeline-num-layers"),
+        ({"pp": 1, "account_for_embedding": True}, "--account-for-embedding-in-pipeline-split"),
+        ({"pp": 1, "account_for_loss": True}, "--account-for-loss-in-pipeline-split"),
+        ({"pp": 2, "vpp": 1}, "--num-virtual-stages-per-pipeline-rank"),
+        ({"pp": 2, "vpp": 1, "microbatch_group_size": 4}, "--microbatch-group-size-per-virtual-pipeline-stage"),
+        ({"tp": 1, "overlap_tp_comm": True, "sequence_parallel": True}, "--tp-comm-overlap"),
+        ({"cp": 1, "cp_comm": "a2a"}, "--cp-comm-type"),
+        ({"tp": 1, "pp": 1, "dp": 1}, "--overlap-param-gather"),
+    ],
+)
 def test_a_degree_of_one_brings_no_flag_that_harms(overrides: dict[str, Any], absent: str) -> None:
     assert absent not in _args(**overrides)
 
 
-@pytest.mark.parametrize(("overrides", "refused"), [
-    ({"param_offload": True}, "param_offload"),
-    ({"zero_stage": 0, "optimizer_offload": 0.5}, "optimizer_offload"),
-    ({"activation_offload": True, "recompute": Recompute("full", (), "uniform", 1)}, "activation_offload"),
-    ({"recompute": Recompute("selective", ("everything",))}, "recompute.modules"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        ({"param_offload": True}, "param_offload"),
+        ({"zero_stage": 0, "optimizer_offload": 0.5}, "optimizer_offload"),
+        ({"activation_offload": True, "recompute": Recompute("full", (), "uniform", 1)}, "activation_offload"),
+        ({"recompute": Recompute("selective", ("everything",))}, "recompute.modules"),
+    ],
+)
 def test_switches_that_no_version_has_are_refused(overrides: dict[str, Any], refused: str) -> None:
     with pytest.raises(InfeasibleError, match=refused.replace(".", r"\.")):
         _args(**overrides)
@@ -169,23 +195,32 @@ def test_windows_under_context_parallelism_need_another_exchange_than_the_ring()
     assert "--cp-comm-type" in _args("gpt-oss-120b", "h100", cp=2, cp_comm="a2a")
 
 
-@pytest.mark.parametrize(("training", "said"), [
-    ({"lr_warmup_iters": 1000}, "lr_warmup_iters"),
-    ({"lr": 1e-5, "min_lr": 1e-4}, "min_lr"),
-    ({"data_path": ("/d",), "tokenizer_type": "HuggingFaceTokenizer"}, "tokenizer_model"),
-    ({"save": "a\0b"}, "NUL"),
-    ({"data_path": ("a", "-b"), "tokenizer_model": "t"}, "dash"),
-    ({"tokenizer_type": "Nonsense", "data_path": ("/d",), "tokenizer_model": "t"}, "tokenizer-type"),
-])
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"lr_warmup_iters": 1000}, "lr_warmup_iters"),
+        ({"lr": 1e-5, "min_lr": 1e-4}, "min_lr"),
+        ({"data_path": ("/d",), "tokenizer_type": "HuggingFaceTokenizer"}, "tokenizer_model"),
+        ({"save": "a\0b"}, "NUL"),
+        ({"data_path": ("a", "-b"), "tokenizer_model": "t"}, "dash"),
+        ({"tokenizer_type": "Nonsense", "data_path": ("/d",), "tokenizer_model": "t"}, "tokenizer-type"),
+    ],
+)
 def test_what_the_job_passes_on_is_checked_before_a_run_would_fail(training: dict[str, Any], said: str) -> None:
     with pytest.raises((InputError, InfeasibleError), match=said):
         _args(sample_model("llama2-13b", huggingface_id=None), training=training)
 
 
-@pytest.mark.parametrize(("bits", "text"), [
-    ([0, 0, 0, 1, 1], "([0]*3+[1]*2)"), ([1, 0] * 3, "([1,0]*3)"), ([0, 1, 1, 0, 1, 1], "([0,1,1]*2)"),
-    ([1], "([1]*1)"),    ([1, 0, 0], "([1]*1+[0]*2)"),
-])
+@pytest.mark.parametrize(
+    ("bits", "text"),
+    [
+        ([0, 0, 0, 1, 1], "([0]*3+[1]*2)"),
+        ([1, 0] * 3, "([1,0]*3)"),
+        ([0, 1, 1, 0, 1, 1], "([0,1,1]*2)"),
+        ([1], "([1]*1)"),
+        ([1, 0, 0], "([1]*1+[0]*2)"),
+    ],
+)
 def test_patterns_are_short_and_evaluate_to_the_list(bits: list[int], text: str) -> None:
     assert pattern(tuple(map(bool, bits))) == text
     assert eval(text, {"__builtins__": {}}) == bits  # as Megatron does
@@ -196,18 +231,22 @@ def _variables(*given: Any, **overrides: Any) -> dict[str, str]:
     return {row.name: row.value for row in environment.variables(plan, plan.best.target.version)}
 
 
-@pytest.mark.parametrize(("cluster", "overrides", "value"), [
-    ("h100", {}, "1"),
-    ("h100", {"tp": 1, "cp": 2}, "1"),
-    ("h100", {"tp": 1}, None),
-    ("b200", {}, None),
-    ("b200", {"version": "core_v0.12.1"}, "1"),  # a slip in that release's condition
-    ("h100", {"zero_stage": 3, "pp": 1}, "8"),
-    ("b200", {"zero_stage": 2, "pp": 1}, "8"),
-    ("mi300x", {}, "1"),
-])
-def test_device_connections_follow_the_gpu_and_the_plan(cluster: str, overrides: dict[str, Any],
-                                                        value: str | None) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "overrides", "value"),
+    [
+        ("h100", {}, "1"),
+        ("h100", {"tp": 1, "cp": 2}, "1"),
+        ("h100", {"tp": 1}, None),
+        ("b200", {}, None),
+        ("b200", {"version": "core_v0.12.1"}, "1"),  # a slip in that release's condition
+        ("h100", {"zero_stage": 3, "pp": 1}, "8"),
+        ("b200", {"zero_stage": 2, "pp": 1}, "8"),
+        ("mi300x", {}, "1"),
+    ],
+)
+def test_device_connections_follow_the_gpu_and_the_plan(
+    cluster: str, overrides: dict[str, Any], value: str | None
+) -> None:
     assert _variables("llama2-13b", cluster, **overrides).get("CUDA_DEVICE_MAX_CONNECTIONS") == value
 
 
@@ -223,8 +262,9 @@ def test_variables_for_activation_offload_and_for_other_makers() -> None:
     assert "PYTORCH_CUDA_ALLOC_CONF" not in _variables("llama2-13b", "mi300x")
 
 
-@pytest.mark.parametrize(("gpus", "nodes"), [
-    (4, (1, 4)), (8, (1, 8)), (64, (8, 8)), (12, (2, 6)), (20, (4, 5)), (11, (11, 1))])
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(4, (1, 4)), (8, (1, 8)), (64, (8, 8)), (12, (2, 6)), (20, (4, 5)), (11, (11, 1))]
+)
 def test_gpus_are_spread_over_equal_nodes(gpus: int, nodes: tuple[int, int]) -> None:
     found = summary.nodes(sample_plan(tp=1, pp=1, dp=gpus))
     assert (found.count, found.gpus) == nodes
@@ -232,8 +272,18 @@ def test_gpus_are_spread_over_equal_nodes(gpus: int, nodes: tuple[int, int]) -> 
 
 def test_the_report_says_what_was_chosen_and_why() -> None:
     text = render(sample_plan("deepseek-v3", "h100"), "megatron")["REPORT.md"]
-    for said in ("deepseek-v3", "core_v0.19.0", "embedding + 3 dense + 1 moe", "1 moe + 1 mtp + head", "What binds",
-                 "CUDA_DEVICE_MAX_CONNECTIONS=1", "76.8 GiB", "+5.0 %", "129280", "no other one is better"):
+    for said in (
+        "deepseek-v3",
+        "core_v0.19.0",
+        "embedding + 3 dense + 1 moe",
+        "1 moe + 1 mtp + head",
+        "What binds",
+        "CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "76.8 GiB",
+        "+5.0 %",
+        "129280",
+        "no other one is better",
+    ):
         assert said in text
 
 
@@ -243,27 +293,40 @@ def test_the_report_warns_of_gpus_that_need_another_build(cluster: str, said: st
     assert (said is None and not notes) or (said is not None and said in notes[0])
 
 
-@pytest.mark.parametrize(("model", "recompute", "modules"), [
-    ("llama2-13b", Recompute("none"), ["qkv_linear", "core_attn", "attn_proj"]),
-    ("qwen3-30b-a3b", Recompute("none"), ["qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]),
-    ("qwen3-30b-a3b", Recompute("selective", ("moe",)), ["qkv_linear", "core_attn", "attn_proj", "mlp_norm"]),
-    ("deepseek-v3", Recompute("none"),
-     ["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]),
-])
+@pytest.mark.parametrize(
+    ("model", "recompute", "modules"),
+    [
+        ("llama2-13b", Recompute("none"), ["qkv_linear", "core_attn", "attn_proj"]),
+        (
+            "qwen3-30b-a3b",
+            Recompute("none"),
+            ["qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"],
+        ),
+        ("qwen3-30b-a3b", Recompute("selective", ("moe",)), ["qkv_linear", "core_attn", "attn_proj", "mlp_norm"]),
+        (
+            "deepseek-v3",
+            Recompute("none"),
+            ["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"],
+        ),
+    ],
+)
 def test_only_modules_that_the_layers_have_are_offloaded(model: str, recompute: Recompute, modules: list[str]) -> None:
     args = _args(model, "h100", activation_offload=True, recompute=recompute)
     start = args.index("--offload-modules") + 1
-    assert args[start:start + len(modules)] == modules
+    assert args[start : start + len(modules)] == modules
     assert args[start + len(modules)].startswith("--")
 
 
-@pytest.mark.parametrize(("overrides", "flag"), [
-    ({"precision": "fp16"}, "--accumulate-allreduce-grads-in-fp32"),
-    ({"precision": "fp16", "grad_bytes": 2}, None),
-    ({"precision": "bf16"}, None),
-    ({"precision": "bf16", "grad_bytes": 2}, "--grad-reduce-in-bf16"),
-    ({"zero_stage": 3, "pp": 1}, "--megatron-fsdp-main-grads-dtype"),
-])
+@pytest.mark.parametrize(
+    ("overrides", "flag"),
+    [
+        ({"precision": "fp16"}, "--accumulate-allreduce-grads-in-fp32"),
+        ({"precision": "fp16", "grad_bytes": 2}, None),
+        ({"precision": "bf16"}, None),
+        ({"precision": "bf16", "grad_bytes": 2}, "--grad-reduce-in-bf16"),
+        ({"zero_stage": 3, "pp": 1}, "--megatron-fsdp-main-grads-dtype"),
+    ],
+)
 def test_gradients_have_the_plan_s_bytes(overrides: dict[str, Any], flag: str | None) -> None:
     given = megatron.arguments(sample_plan("llama2-13b", "h100", **overrides))
     ours = {"--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16", "--megatron-fsdp-main-grads-dtype"}

@@ -33,20 +33,37 @@ ELSEWHERE = {
     "num_query_groups": "read only with group_query_attention",
     "num_layers_per_virtual_pipeline_stage": "how the loader is told of virtual stages",
     "num_virtual_stages_per_pipeline_rank": "the other way, which it does not know",
-    "yaml_cfg": "the file", "language_model": "a section", "model_parallel": "a section",
+    "yaml_cfg": "the file",
+    "language_model": "a section",
+    "model_parallel": "a section",
     "use_custom_fsdp": "a former name, which nothing reads",
     # Of the server for inference: two options share a destination, whose default is that of the one added first.
-    "inference_max_batch_size": "inference", "disable_chunked_prefill": "inference",
+    "inference_max_batch_size": "inference",
+    "disable_chunked_prefill": "inference",
 }
 # What the file says otherwise than argparse leaves it, since validate_args would still change it.
-VALIDATED = {"moe_layer_freq", "window_attn_skip_freq", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
-             "cp_comm_type", "num_query_groups", "num_virtual_stages_per_pipeline_rank"}
+VALIDATED = {
+    "moe_layer_freq",
+    "window_attn_skip_freq",
+    "moe_router_load_balancing_type",
+    "moe_aux_loss_coeff",
+    "cp_comm_type",
+    "num_query_groups",
+    "num_virtual_stages_per_pipeline_rank",
+}
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "interleaved": ("llama3.1-70b", {"precision": "fp8"}),
     "experts": ("mixtral-8x7b", {"recompute": Recompute("selective", ("core_attn", "moe_act"))}),
     "sharded": ("llama2-13b", {"zero_stage": 3, "tp": 1, "pp": 1, "dp": 8}),
-    "offload": ("llama2-13b", {"first_stage_layers": 18, "last_stage_layers": 22, "optimizer_offload": 0.5,
-                               "recompute": Recompute("full", (), "block", 3)}),
+    "offload": (
+        "llama2-13b",
+        {
+            "first_stage_layers": 18,
+            "last_stage_layers": 22,
+            "optimizer_offload": 0.5,
+            "recompute": Recompute("full", (), "block", 3),
+        },
+    ),
 }
 
 
@@ -60,8 +77,13 @@ def jobs(name: str, plan: Plan, folder: Path) -> Iterator[megatron_session.Job]:
     exported = {item.name: item.value for item in environment.variables(plan, megatron.version(plan))}
     told = megatron_session.job(f"{name} options", plan, megatron.arguments(plan), exported, source())
     yield told
-    yield replace(told, id=f"{name} file", group=None, args=("--yaml-cfg", str(folder / "megatron.yaml")),
-                  program=str(folder / "pretrain_yaml.py"))
+    yield replace(
+        told,
+        id=f"{name} file",
+        group=None,
+        args=("--yaml-cfg", str(folder / "megatron.yaml")),
+        program=str(folder / "pretrain_yaml.py"),
+    )
 
 
 def test_megatron_resolves_the_file_to_what_the_options_resolve_to(tmp_path: Path) -> None:
@@ -80,8 +102,9 @@ def test_every_option_of_every_zoo_model_is_in_the_file_or_refused() -> None:
     said = refused = 0
     for model in map(load_model, zoo_models()):
         for version in flags.versions()[1:]:
-            plan = sample_plan(model, version=version, training={"save": "/ckpt", "data_path": ("/a", "/b"),
-                                                                 "tokenizer_model": "/tok"})
+            plan = sample_plan(
+                model, version=version, training={"save": "/ckpt", "data_path": ("/a", "/b"), "tokenizer_model": "/tok"}
+            )
             try:
                 groups = megatron.groups(plan)
             except SymconfigError:  # this version cannot say it in any spelling
@@ -154,8 +177,12 @@ def test_a_text_with_a_variable_is_refused_where_the_loader_would_put_one_in() -
 
 def test_launch_starts_the_loader_and_takes_no_option_that_megatron_would_ignore(tmp_path: Path) -> None:
     command = dry_run(render(sample_plan("llama2-13b"), NAME), tmp_path, "launch.sh")
-    assert command[-4:] == [f"{tmp_path}/pretrain_yaml.py", "./pretrain_gpt.py", "--yaml-cfg",
-                            f"{tmp_path}/megatron.yaml"]
+    assert command[-4:] == [
+        f"{tmp_path}/pretrain_yaml.py",
+        "./pretrain_gpt.py",
+        "--yaml-cfg",
+        f"{tmp_path}/megatron.yaml",
+    ]
     done = bash(tmp_path / "launch.sh", "--lr", "1", cwd=tmp_path, DRY_RUN="1")
     assert done.returncode == 2
     assert b"change" in done.stderr

@@ -31,12 +31,14 @@ PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the one that h
 def in_the_tests_of_megatron(files: Files, version: str) -> list[str]:
     """The arguments that the functional tests of a version would start pretrain_gpt.py with."""
     table = flags.flags(version)
-    rules = ("layouts" if table.at_least("core_v0.17.1") else "quotes" if table.at_least("core_v0.13.0") else "split")
+    rules = "layouts" if table.at_least("core_v0.17.1") else "quotes" if table.at_least("core_v0.13.0") else "split"
     said = yaml.load(files["model_config.yaml"], Loader=yaml.BaseLoader)["MODEL_ARGS"]
-    lines = "".join(f"{name}: {value if isinstance(value, str) else '[' + ' '.join(value) + ']'}\n"
-                    for name, value in said.items())
-    done = subprocess.run(["bash", str(RUNNER), rules], input=lines.encode(), capture_output=True, check=True,
-                          timeout=60)
+    lines = "".join(
+        f"{name}: {value if isinstance(value, str) else '[' + ' '.join(value) + ']'}\n" for name, value in said.items()
+    )
+    done = subprocess.run(
+        ["bash", str(RUNNER), rules], input=lines.encode(), capture_output=True, check=True, timeout=60
+    )
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -48,7 +50,12 @@ def read_back(files: Files) -> list[str]:
 LAYOUT: dict[str, Any] = {"pipeline_layout": "Et*10|(t*10|)*2t*10L", "schedule": "1f1b"}
 MODULES: dict[str, Any] = {"recompute": Recompute("selective", ("core_attn", "layernorm"))}
 MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("llama2-13b", LAYOUT), ("llama2-13b", MODULES), ("mixtral-8x7b", {}), ("deepseek-v3", {}), ("gpt3-175b", {}))
+    ("llama2-13b", LAYOUT),
+    ("llama2-13b", MODULES),
+    ("mixtral-8x7b", {}),
+    ("deepseek-v3", {}),
+    ("gpt3-175b", {}),
+)
 
 
 @pytest.mark.parametrize("version", flags.versions()[1:])
@@ -93,8 +100,9 @@ def test_the_callers_environment_wins_but_over_what_the_run_needs(tmp_path: Path
 @example("[a", "core_v0.19.0")
 def test_a_text_arrives_as_it_is_or_is_refused(text: str, version: str) -> None:
     model = sample_model("llama2-13b", huggingface_id=None)
-    plan = sample_plan(model, version=version, training={"save": text, "data_path": (text, text),
-                                                         "tokenizer_model": text})
+    plan = sample_plan(
+        model, version=version, training={"save": text, "data_path": (text, text), "tokenizer_model": text}
+    )
     try:
         files = render(plan, NAME)
     except InfeasibleError as error:

@@ -40,8 +40,15 @@ def lora(training: dict[str, Any] | None = None, **adapter: Any) -> Plan:
 
 
 def test_the_tables_know_every_option_once_and_are_the_flags_of_megatron() -> None:
-    tables = [set(table.SAME), set(table.RENAMED), set(table.PASSED_ON), set(table.NOT_NEEDED), set(table.REFUSED),
-              set(table.REFUSED_WITH), {option[0] for option in table.SAID}]
+    tables = [
+        set(table.SAME),
+        set(table.RENAMED),
+        set(table.PASSED_ON),
+        set(table.NOT_NEEDED),
+        set(table.REFUSED),
+        set(table.REFUSED_WITH),
+        {option[0] for option in table.SAID},
+    ]
     assert sum(map(len, tables)) == len(set().union(*tables))
     known = {name for version in flags.versions() for name in flags.flags(version).flags}
     assert set().union(*tables) <= known
@@ -50,7 +57,7 @@ def test_the_tables_know_every_option_once_and_are_the_flags_of_megatron() -> No
 def test_every_option_of_every_zoo_model_is_said_or_needless_or_refused() -> None:
     told = 0
     for model in map(load_model, zoo_models()):
-        for version in flags.versions()[flags.versions().index(OLDEST):]:
+        for version in flags.versions()[flags.versions().index(OLDEST) :]:
             plan = sample_plan(model, version=version, training=SOME)
             try:
                 given = list(options(plan))
@@ -59,8 +66,13 @@ def test_every_option_of_every_zoo_model_is_said_or_needless_or_refused() -> Non
                 continue
             for option in given:
                 name = option[0].lstrip("-").replace("-", "_")
-                assert (name in found or table.RENAMED.get(option[0]) in found or option[0] in table.NOT_NEEDED
-                        or option[0] in table.PASSED_ON or tuple(option) in table.SAID), option
+                assert (
+                    name in found
+                    or table.RENAMED.get(option[0]) in found
+                    or option[0] in table.NOT_NEEDED
+                    or option[0] in table.PASSED_ON
+                    or tuple(option) in table.SAID
+                ), option
             told += 1
     assert told > 20
 
@@ -78,8 +90,15 @@ def test_where_the_defaults_differ_the_plan_is_said() -> None:
 
 
 def test_choices_of_the_plan_arrive() -> None:
-    found = said(sample_plan("llama3.1-70b", precision="fp8", recompute=Recompute("full", (), "block", 3),
-                             training=SOME, overlap_pp_p2p=False))
+    found = said(
+        sample_plan(
+            "llama3.1-70b",
+            precision="fp8",
+            recompute=Recompute("full", (), "block", 3),
+            training=SOME,
+            overlap_pp_p2p=False,
+        )
+    )
     assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "delayed")
     assert (found["recompute_method"], found["recompute_num_layers"]) == ("block", 3)
     assert found["virtual_pipeline_model_parallel_size"] == 5
@@ -104,8 +123,10 @@ def test_adapters_lie_on_the_fused_layers() -> None:
         (lambda: lora(method="qlora"), {"adapter.method"}),
         (lambda: sample_plan("mixtral-8x7b"), {"model_type"}),
         (lambda: sample_plan("llama2-13b", version="core_v0.15.0"), {"megatron_version"}),
-        (lambda: sample_plan("llama2-13b", version="dev-2026-08", activation_offload=True, grad_bytes=2),
-         {"megatron_version", "activation_offload", "grad_bytes"}),
+        (
+            lambda: sample_plan("llama2-13b", version="dev-2026-08", activation_offload=True, grad_bytes=2),
+            {"megatron_version", "activation_offload", "grad_bytes"},
+        ),
     ],
 )
 def test_what_ms_swift_cannot_be_told_is_refused_all_at_once(plan: Any, fields: set[str]) -> None:
@@ -117,8 +138,17 @@ def test_what_ms_swift_cannot_be_told_is_refused_all_at_once(plan: Any, fields: 
 def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
     files = render(sample_plan("llama2-13b"), NAME)
     words = dry_run(files, tmp_path, "launch.sh", "--train_iters", "10", DATASET="my data.jsonl", MODEL="/model")
-    assert words == ["megatron", "pt", f"{tmp_path}/config.yaml", "--dataset", "my data.jsonl", "--model", "/model",
-                     "--train_iters", "10"]
+    assert words == [
+        "megatron",
+        "pt",
+        f"{tmp_path}/config.yaml",
+        "--dataset",
+        "my data.jsonl",
+        "--model",
+        "/model",
+        "--train_iters",
+        "10",
+    ]
     done = bash(tmp_path / "launch.sh", cwd=tmp_path, MASTER_ADDR="node0", MODEL="/model")
     assert done.returncode == 2
     assert b"DATASET" in done.stderr

@@ -26,8 +26,13 @@ def put(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_a_template_of_the_same_name_replaces_and_another_one_adds(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"megatron/launch.sh.j2": "#!/bin/sh\n# {{ model.name }}\n",
-                          "megatron/notes/why.txt.j2": "tp {{ best.parallel.tp }}\n"})
+    mine = put(
+        tmp_path,
+        {
+            "megatron/launch.sh.j2": "#!/bin/sh\n# {{ model.name }}\n",
+            "megatron/notes/why.txt.j2": "tp {{ best.parallel.tp }}\n",
+        },
+    )
     files, before = render(sample_plan(), "megatron", templates=mine), render(sample_plan(), "megatron")
     assert set(files.paths()) == {*before.paths(), "notes/why.txt"}
     assert files["launch.sh"] == "#!/bin/sh\n# llama2-13b\n"
@@ -37,27 +42,44 @@ def test_a_template_of_the_same_name_replaces_and_another_one_adds(tmp_path: Pat
 
 
 def test_a_template_may_extend_what_is_shared_and_one_that_gives_nothing_makes_no_file(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"deepspeed/none.txt.j2": "{% if model.adapter %}adapter{% endif %}\n",
-                          "deepspeed/launch.sh.j2": '{% extends "base_launch.sh.j2" %}\n'
-                          '{% block program %}\n    mine.py\n{% endblock %}\n'})
+    mine = put(
+        tmp_path,
+        {
+            "deepspeed/none.txt.j2": "{% if model.adapter %}adapter{% endif %}\n",
+            "deepspeed/launch.sh.j2": '{% extends "base_launch.sh.j2" %}\n'
+            "{% block program %}\n    mine.py\n{% endblock %}\n",
+        },
+    )
     files = render(sample_plan(backend="deepspeed"), "deepspeed", templates=mine)
     assert "none.txt" not in files.paths()
     assert "\nPROGRAM=(\n    mine.py\n" in files["launch.sh"]
 
 
 def test_a_folder_with_target_yaml_is_a_target_of_its_own(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"ours/target.yaml": ABOUT,
-                          "ours/args.txt.j2": "{% for group in groups %}{{ group.name }} {% endfor %}\n"})
+    mine = put(
+        tmp_path,
+        {"ours/target.yaml": ABOUT, "ours/args.txt.j2": "{% for group in groups %}{{ group.name }} {% endfor %}\n"},
+    )
     files = render(sample_plan(), "ours", (), mine)
     assert files.paths() == ("plan.json", "args.txt")
     assert files["args.txt"].startswith("MODEL_ARGS ")
 
 
 def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> None:
-    mine = put(tmp_path / "mine", {
-        "megatrom/launch.sh.j2": "", "ours/target.yaml": ABOUT.replace("megatron", "megatrn") + "extra: 1\n",
-        "theirs/target.yaml": ABOUT.replace("megatron", "megatrn"), "UP/target.yaml": ABOUT, "UP/a.j2": "",
-        "deepspeed/target.yaml": ABOUT, "megatron/plan.json.j2": "{}", "megatron/a/plan.json.j2": "", ".git/x": ""})
+    mine = put(
+        tmp_path / "mine",
+        {
+            "megatrom/launch.sh.j2": "",
+            "ours/target.yaml": ABOUT.replace("megatron", "megatrn") + "extra: 1\n",
+            "theirs/target.yaml": ABOUT.replace("megatron", "megatrn"),
+            "UP/target.yaml": ABOUT,
+            "UP/a.j2": "",
+            "deepspeed/target.yaml": ABOUT,
+            "megatron/plan.json.j2": "{}",
+            "megatron/a/plan.json.j2": "",
+            ".git/x": "",
+        },
+    )
     (mine / "megatron" / "secret.j2").symlink_to("/etc/passwd")
     with pytest.raises(InputError) as caught:
         render(sample_plan(), "megatron", templates=mine)
@@ -67,8 +89,10 @@ def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> N
         ("megatron/secret.j2", "is a symbolic link, and templates are read from this folder only"),
         ("megatron/plan.json.j2", "would stand in the place of a file that symconfig writes itself"),
         ("UP", "is no name of a target"),
-        ("deepspeed/target.yaml", "there is a target 'deepspeed' already; without this file the folder's templates go "
-         "over its own"),
+        (
+            "deepspeed/target.yaml",
+            "there is a target 'deepspeed' already; without this file the folder's templates go over its own",
+        ),
         ("megatrom", "is neither a target nor a new one"),
         ("ours/target.yaml", "unknown field"),
         ("theirs/target.yaml", "is not a target"),
@@ -81,12 +105,15 @@ def test_all_that_is_wrong_with_the_folders_is_said_at_once(tmp_path: Path) -> N
         render(sample_plan(), "megatron", templates=tmp_path / "none")
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("megatron/.j2", "is a template without a name before .j2"),
-    ("megatron/trace.json/a.j2", "in the place of a file that symconfig writes itself"),
-    ("megatron/launch.sh/x.txt.j2", "needs a folder where megatron writes the file launch"),
-    ("megatron/sbatch.sh.j2", "sbatch.sh is written by megatron and by slurm"),
-])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("megatron/.j2", "is a template without a name before .j2"),
+        ("megatron/trace.json/a.j2", "in the place of a file that symconfig writes itself"),
+        ("megatron/launch.sh/x.txt.j2", "needs a folder where megatron writes the file launch"),
+        ("megatron/sbatch.sh.j2", "sbatch.sh is written by megatron and by slurm"),
+    ],
+)
 def test_templates_that_have_no_place_of_their_own_are_named(tmp_path: Path, name: str, said: str) -> None:
     mine = put(tmp_path, {name: "x\n"})
     with pytest.raises(InputError) as caught:
@@ -118,31 +145,34 @@ def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path
     render(sample_plan(), "megatron", templates=mine)
 
 
-@pytest.mark.parametrize(("text", "line", "said"), [
-    ("a\n{{ grous }}", 2, "cannot be filled: 'grous' is undefined. Try: groups."),
-    ("{{ best.parallell.tp }}", 1, "has no attribute 'parallell'; there is 'parallel'."),
-    ("\n\n{{ model.hiden_size }}", 3, "has no attribute 'hiden_size'; there is 'hidden_size'."),
-    ("{{ summary.gb(1) }}", 1, "has no attribute 'gb'"),
-    ("{% if %}", 1, "is no template: Expected an expression"),
-    ("x\n{% for a in b %}", 2, "is no template: Unexpected end of template"),
-    ("{{ 1 | nosuch }}", 1, "is no template: No filter named 'nosuch'"),
-    ("{{ [1, 2] | random }}", 1, "is no template: No filter named 'random'"),
-    ("{{ lipsum() }}", 1, "cannot be filled: 'lipsum' is undefined"),
-    ("{% include 'megatron/variables.yaml' %}", 1, "a template that is not there: 'megatron/variables.yaml'"),
-    ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
-    ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
-    ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
-    ("{{ plan.load('/etc/passwd') }}", 1, "Plan.load may not be called"),
-    ("{% set _ = training.data_path.append(1) %}", 1, "has no attribute 'append'"),
-    ("{% include '../../../etc/passwd' %}", 1, "asks for a template that is not there: '../../../etc/passwd'"),
-    ("{% include '/etc/passwd' %}", 1, "asks for a template that is not there: '/etc/passwd'"),
-    ("{% extends 'none.j2' %}", 1, "asks for a template that is not there: 'none.j2'"),
-    ("{% include 'bad.txt.j2' %}", 1, "maximum recursion depth"),
-    ("{{ 1 + 'a' }}", 1, "unsupported operand"),
-    ("\n{{ 1 // 0 }}", 2, "cannot be filled: integer division or modulo by zero"),
-    ("{{ {}['a'] }}", 1, "has no attribute 'a'"),
-    ("{{ range(10**9) | list }}", 1, "Range too big"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a\n{{ grous }}", 2, "cannot be filled: 'grous' is undefined. Try: groups."),
+        ("{{ best.parallell.tp }}", 1, "has no attribute 'parallell'; there is 'parallel'."),
+        ("\n\n{{ model.hiden_size }}", 3, "has no attribute 'hiden_size'; there is 'hidden_size'."),
+        ("{{ summary.gb(1) }}", 1, "has no attribute 'gb'"),
+        ("{% if %}", 1, "is no template: Expected an expression"),
+        ("x\n{% for a in b %}", 2, "is no template: Unexpected end of template"),
+        ("{{ 1 | nosuch }}", 1, "is no template: No filter named 'nosuch'"),
+        ("{{ [1, 2] | random }}", 1, "is no template: No filter named 'random'"),
+        ("{{ lipsum() }}", 1, "cannot be filled: 'lipsum' is undefined"),
+        ("{% include 'megatron/variables.yaml' %}", 1, "a template that is not there: 'megatron/variables.yaml'"),
+        ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
+        ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
+        ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
+        ("{{ plan.load('/etc/passwd') }}", 1, "Plan.load may not be called"),
+        ("{% set _ = training.data_path.append(1) %}", 1, "has no attribute 'append'"),
+        ("{% include '../../../etc/passwd' %}", 1, "asks for a template that is not there: '../../../etc/passwd'"),
+        ("{% include '/etc/passwd' %}", 1, "asks for a template that is not there: '/etc/passwd'"),
+        ("{% extends 'none.j2' %}", 1, "asks for a template that is not there: 'none.j2'"),
+        ("{% include 'bad.txt.j2' %}", 1, "maximum recursion depth"),
+        ("{{ 1 + 'a' }}", 1, "unsupported operand"),
+        ("\n{{ 1 // 0 }}", 2, "cannot be filled: integer division or modulo by zero"),
+        ("{{ {}['a'] }}", 1, "has no attribute 'a'"),
+        ("{{ range(10**9) | list }}", 1, "Range too big"),
+    ],
+)
 def test_what_is_wrong_with_a_template_is_said_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
     mine = put(tmp_path, {"megatron/bad.txt.j2": text})
     with pytest.raises(InputError) as caught:
@@ -162,13 +192,18 @@ def test_a_template_that_it_includes_is_the_place_where_that_is_wrong(tmp_path: 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    (f"\n{LOOP}", "takes longer than 1 s; a loop within loops?"),
-    (LOOP.replace("{% endfor %}", "{{ a }}{% endfor %}"), "gives a file that is too large"),
-    ("{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-     "it uses more memory than it may"),
-    ("{{ 'x' * 10**11 }}", "it uses more memory than it may"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"\n{LOOP}", "takes longer than 1 s; a loop within loops?"),
+        (LOOP.replace("{% endfor %}", "{{ a }}{% endfor %}"), "gives a file that is too large"),
+        (
+            "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "it uses more memory than it may",
+        ),
+        ("{{ 'x' * 10**11 }}", "it uses more memory than it may"),
+    ],
+)
 def test_a_template_without_an_end_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
@@ -187,16 +222,27 @@ def test_a_child_that_is_ended_from_outside_is_an_error_and_not_an_empty_folder(
 
 
 def test_a_block_of_a_targets_own_template_is_replaced_by_its_path(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"megatron/launch.sh.j2": '{% extends "megatron/launch.sh.j2" %}\n'
-                          '{% block ready %}\nmodule load cuda\n{% endblock %}\n'})
+    mine = put(
+        tmp_path,
+        {
+            "megatron/launch.sh.j2": '{% extends "megatron/launch.sh.j2" %}\n'
+            "{% block ready %}\nmodule load cuda\n{% endblock %}\n"
+        },
+    )
     files = render(sample_plan(), "megatron", templates=mine)
     assert "\nmodule load cuda\n" in files["launch.sh"]
     assert "--tensor-model-parallel-size 4" in files["launch.sh"]
 
 
 def test_a_target_of_ones_own_may_take_the_bases_texts_and_a_template_may_replace_one(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"ours/target.yaml": ABOUT + "texts: true\n", "ours/a.txt.j2": "a\n",
-                          "megatron/megatron_args.txt.j2": "mine\n"})
+    mine = put(
+        tmp_path,
+        {
+            "ours/target.yaml": ABOUT + "texts: true\n",
+            "ours/a.txt.j2": "a\n",
+            "megatron/megatron_args.txt.j2": "mine\n",
+        },
+    )
     assert set(render(sample_plan(), "ours", (), mine).paths()) == {"plan.json", "a.txt", "megatron_args.txt"}
     files = render(sample_plan(), "megatron", (), mine)
     assert files["megatron_args.txt"] == "mine\n"
@@ -207,5 +253,14 @@ def test_the_digest_knows_names_and_bytes(tmp_path: Path) -> None:
     mine = put(tmp_path / "a", {"megatron/x.j2": "1"})
     first = digest(mine)
     assert first == digest(put(tmp_path / "b", {"megatron/x.j2": "1"}))
-    assert len({first, digest(put(tmp_path / "b", {"megatron/x.j2": "2"})), digest(None),
-                digest(put(tmp_path / "c", {"megatron/y.j2": "1"}))}) == 4
+    assert (
+        len(
+            {
+                first,
+                digest(put(tmp_path / "b", {"megatron/x.j2": "2"})),
+                digest(None),
+                digest(put(tmp_path / "c", {"megatron/y.j2": "1"})),
+            }
+        )
+        == 4
+    )

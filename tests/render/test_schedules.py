@@ -37,8 +37,18 @@ def train_py(plan: Plan) -> Callable[[int], float]:
     space: dict[str, Any] = {"math": math, "argparse": argparse}
     exec(compile(ast.Module(body=body, type_ignores=[]), TRAIN.name, "exec"), space)
     script = render(plan, "deepspeed")["launch.sh"]
-    given = {name: _given(script, name) for name in ("lr", "min-lr", "lr-warmup-iters", "lr-decay-style",
-                                                     "lr-decay-iters", "lr-wsd-decay-iters", "train-iters")}
+    given = {
+        name: _given(script, name)
+        for name in (
+            "lr",
+            "min-lr",
+            "lr-warmup-iters",
+            "lr-decay-style",
+            "lr-decay-iters",
+            "lr-wsd-decay-iters",
+            "train-iters",
+        )
+    }
     args = argparse.Namespace(**{name.replace("-", "_"): value for name, value in given.items()})
     return lambda step: float(args.lr * space["lr_factor"](args, step))
 
@@ -59,8 +69,9 @@ def of_transformers(plan: Plan) -> Callable[[int], float]:
     optimization = pytest.importorskip("transformers.optimization")
     told = trainer.arguments(plan, "x")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=told["learning_rate"])
-    made = optimization.get_scheduler(told["lr_scheduler_type"], optimizer, told["warmup_steps"], told["max_steps"],
-                                      told.get("lr_scheduler_kwargs"))
+    made = optimization.get_scheduler(
+        told["lr_scheduler_type"], optimizer, told["warmup_steps"], told["max_steps"], told.get("lr_scheduler_kwargs")
+    )
     return lambda step: float(told["learning_rate"] * made.lr_lambdas[0](step))
 
 
@@ -70,10 +81,20 @@ def of_megatron(plan: Plan, told: dict[str, Any] | None = None) -> Callable[[int
     say = told or namespace(flags.flags(megatron.version(plan)), megatron.groups(plan))
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.0}])
     made = core.OptimizerParamScheduler(
-        optimizer, init_lr=0.0, max_lr=say["lr"], min_lr=say["min_lr"], lr_warmup_steps=say["lr_warmup_iters"],
-        lr_decay_steps=say["lr_decay_iters"], lr_decay_style=say["lr_decay_style"], start_wd=0.1, end_wd=0.1,
-        wd_incr_steps=1, wd_incr_style="constant", wsd_decay_steps=say.get("lr_wsd_decay_iters"),
-        lr_wsd_decay_style=say.get("lr_wsd_decay_style", "exponential"))
+        optimizer,
+        init_lr=0.0,
+        max_lr=say["lr"],
+        min_lr=say["min_lr"],
+        lr_warmup_steps=say["lr_warmup_iters"],
+        lr_decay_steps=say["lr_decay_iters"],
+        lr_decay_style=say["lr_decay_style"],
+        start_wd=0.1,
+        end_wd=0.1,
+        wd_incr_steps=1,
+        wd_incr_style="constant",
+        wsd_decay_steps=say.get("lr_wsd_decay_iters"),
+        lr_wsd_decay_style=say.get("lr_wsd_decay_style", "exponential"),
+    )
 
     def rate(step: int) -> float:
         made.num_steps = step
@@ -83,13 +104,19 @@ def of_megatron(plan: Plan, told: dict[str, Any] | None = None) -> Callable[[int
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize(("other", "training"), [
-    (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6}), (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 0}),
-    (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6, "lr_decay_iters": 40, "lr_wsd_decay_iters": 11}),
-    # WSD's warm-up in Transformers begins at the smallest rate, so here that is none.
-    (of_transformers, {"min_lr": 0.0, "lr_warmup_iters": 6})])
-def test_every_step_has_the_same_learning_rate(style: str, other: Callable[[Plan], Callable[[int], float]],
-                                               training: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("other", "training"),
+    [
+        (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6}),
+        (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 0}),
+        (of_megatron, {"min_lr": 2e-4, "lr_warmup_iters": 6, "lr_decay_iters": 40, "lr_wsd_decay_iters": 11}),
+        # WSD's warm-up in Transformers begins at the smallest rate, so here that is none.
+        (of_transformers, {"min_lr": 0.0, "lr_warmup_iters": 6}),
+    ],
+)
+def test_every_step_has_the_same_learning_rate(
+    style: str, other: Callable[[Plan], Callable[[int], float]], training: dict[str, Any]
+) -> None:
     plan = plan_of(style, **training)
     ours, theirs = train_py(plan), other(plan)
     steps = range(RUN["train_iters"])
@@ -101,11 +128,14 @@ def test_every_file_for_megatron_core_says_the_same_schedule(style: str) -> None
     plan = sample_plan("qwen2.5-7b", training={**RUN, "lr_decay_style": style, "min_lr": 2e-4, "lr_warmup_iters": 6})
     bridge = yaml.safe_load(render(plan, "bridge")["overrides.yaml"])
     words = yaml.safe_load(render(plan, "model-args")["model_config.yaml"])["MODEL_ARGS"]
-    said = {"ms-swift": yaml.safe_load(render(plan, "ms-swift")["config.yaml"]),
-            "bridge": {**bridge["optimizer"], **bridge["scheduler"]},
-            "model-args": {name.lstrip("-").replace("-", "_"): yaml.safe_load(value)
-                           for name, value in words.items() if "lr" in name},
-            "megatron-yaml": yaml.safe_load(render(plan, "megatron-yaml")["megatron.yaml"])}
+    said = {
+        "ms-swift": yaml.safe_load(render(plan, "ms-swift")["config.yaml"]),
+        "bridge": {**bridge["optimizer"], **bridge["scheduler"]},
+        "model-args": {
+            name.lstrip("-").replace("-", "_"): yaml.safe_load(value) for name, value in words.items() if "lr" in name
+        },
+        "megatron-yaml": yaml.safe_load(render(plan, "megatron-yaml")["megatron.yaml"]),
+    }
     steps = range(RUN["train_iters"])
     expected = list(map(train_py(plan_of(style, min_lr=2e-4, lr_warmup_iters=6)), steps))
     for name, told in said.items():

@@ -21,8 +21,14 @@ from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
-ELSEWHERE = {"Nodes": summary.Nodes, "Row": summary.Row, "Variable": environment.Variable, "Group": megatron_args.Group,
-             "History": plan_history.History, "Segment": plan_history.Segment}
+ELSEWHERE = {
+    "Nodes": summary.Nodes,
+    "Row": summary.Row,
+    "Variable": environment.Variable,
+    "Group": megatron_args.Group,
+    "History": plan_history.History,
+    "Segment": plan_history.Segment,
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +44,13 @@ def docs() -> ModuleType:
 def plans() -> list[Plan]:
     """Of these, every target can carry one."""
     alone = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "overlap_pp_p2p": False}
-    return [sample_plan(), sample_plan(backend="deepspeed"),
-            sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"), sample_plan(**alone),
-            sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3)]
+    return [
+        sample_plan(),
+        sample_plan(backend="deepspeed"),
+        sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"),
+        sample_plan(**alone),
+        sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
+    ]
 
 
 def given(target: str) -> set[str]:
@@ -82,9 +92,12 @@ def test_every_part_of_a_plan_is_documented_whole(docs: ModuleType) -> None:
 def test_every_type_that_is_named_has_a_table(docs: ModuleType) -> None:
     known = docs.tables()
     tables = {*known["objects"], *docs.DESCRIPTORS}
-    rows = [*known["common"].values(), *known["often"].values(), *(row for target in targets()
-            for row in docs.own(target).values()), *(row for table in known["objects"].values()
-                                                     for row in table.values())]
+    rows = [
+        *known["common"].values(),
+        *known["often"].values(),
+        *(row for target in targets() for row in docs.own(target).values()),
+        *(row for table in known["objects"].values() for row in table.values()),
+    ]
     named = {word for kind, _ in rows for word in kind.split() if word[0].isupper() and word != "TFLOP/s"}
     assert named <= tables
 
@@ -98,4 +111,6 @@ def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons(docs: Modul
     launch = render(sample_plan(), "megatron", (), docs.EXAMPLE)["launch.sh"]
     own = render(sample_plan(), "megatron", ())["launch.sh"]
     assert [line for line in launch.splitlines() if line not in own.splitlines()] == [
-        "module load cuda nccl", "export NCCL_IB_HCA=mlx5"]
+        "module load cuda nccl",
+        "export NCCL_IB_HCA=mlx5",
+    ]

@@ -44,25 +44,33 @@ class Rule:
 
 
 points = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()})
-rules = st.dictionaries(st.sampled_from(list(VALUES)), st.integers(), min_size=1).flatmap(
-    lambda names: st.fixed_dictionaries({name: st.sampled_from(VALUES[name]) for name in names})).map(Rule)
+rules = (
+    st.dictionaries(st.sampled_from(list(VALUES)), st.integers(), min_size=1)
+    .flatmap(lambda names: st.fixed_dictionaries({name: st.sampled_from(VALUES[name]) for name in names}))
+    .map(Rule)
+)
 
 
-@given(st.lists(rules, max_size=6), st.randoms(use_true_random=False), st.dictionaries(
-    st.sampled_from(["tp", "cp", "zero"]), st.sampled_from(["1", "1..2", "2.."]), max_size=2))
+@given(
+    st.lists(rules, max_size=6),
+    st.randoms(use_true_random=False),
+    st.dictionaries(st.sampled_from(["tp", "cp", "zero"]), st.sampled_from(["1", "1..2", "2.."]), max_size=2),
+)
 @settings(max_examples=150, deadline=None)
 def test_the_first_plan_that_is_not_refused_is_the_best_of_all_that_are_not(
     refusals: list[Rule], random: Any, asked: dict[str, str]
 ) -> None:
     space = [dict(zip(VALUES, values, strict=True)) for values in product(*VALUES.values())]
     seconds = dict(zip(range(len(space)), random.sample(range(1, 1000), len(space)), strict=True))
+
     def solved(pins: Any) -> Any:
         fitting = [index for index, point in enumerate(space) if has(point, pins)]
         if not fitting:
             raise InfeasibleError("nothing has these pins")
         index = min(fitting, key=seconds.__getitem__)
-        best = SimpleNamespace(parallel=SimpleNamespace(world_size=8), point=space[index],
-                               predicted=SimpleNamespace(step_s=seconds[index]))
+        best = SimpleNamespace(
+            parallel=SimpleNamespace(world_size=8), point=space[index], predicted=SimpleNamespace(step_s=seconds[index])
+        )
         return _Fake(best, Search(1, 1, 0.0, True))
 
     def variables(plan: Any) -> dict[str, object]:
@@ -70,8 +78,11 @@ def test_the_first_plan_that_is_not_refused_is_the_best_of_all_that_are_not(
             raise InfeasibleError(problems)
         return {}
 
-    told = [index for index, point in enumerate(space) if has(point, asked)
-            and not any(rule.problem(point) for rule in refusals)]
+    told = [
+        index
+        for index, point in enumerate(space)
+        if has(point, asked) and not any(rule.problem(point) for rule in refusals)
+    ]
     if not any(has(point, asked) for point in space):
         return
     job = SimpleNamespace(pins=asked, precision=None, target=None)
@@ -94,8 +105,12 @@ class _Fake:
 
 
 numbers = st.integers(1, 40)
-ranges = st.one_of(numbers.map(str), numbers.map(lambda n: f"..{n}"), numbers.map(lambda n: f"{n}.."),
-                   st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}..{max(pair)}"))
+ranges = st.one_of(
+    numbers.map(str),
+    numbers.map(lambda n: f"..{n}"),
+    numbers.map(lambda n: f"{n}.."),
+    st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}..{max(pair)}"),
+)
 
 
 @given(st.sampled_from(DEGREES[:-1]), ranges, ranges, numbers)
@@ -114,10 +129,18 @@ def test_every_other_value_has_one_of_the_pins(name: str, value: int, another: i
     assert any(parse(pin).allows(name, another) for pin in pins) == (value != another)
 
 
-@pytest.mark.parametrize(("one", "another", "both"), [
-    ("recompute=selective", "recompute=selective:core_attn", "selective:core_attn"), ("sp=on", "sp=1", "on"),
-    ("optimizer_offload=0", "optimizer_offload=0.0", "0"), ("recompute=full", "recompute=none", None),
-    ("precision=fp8", "precision=bf16", None), ("layout=Et|tL", "layout=equal", None), ("sp=0", "sp=1", None)])
+@pytest.mark.parametrize(
+    ("one", "another", "both"),
+    [
+        ("recompute=selective", "recompute=selective:core_attn", "selective:core_attn"),
+        ("sp=on", "sp=1", "on"),
+        ("optimizer_offload=0", "optimizer_offload=0.0", "0"),
+        ("recompute=full", "recompute=none", None),
+        ("precision=fp8", "precision=bf16", None),
+        ("layout=Et|tL", "layout=equal", None),
+        ("sp=0", "sp=1", None),
+    ],
+)
 def test_words_that_are_pinned_twice(one: str, another: str, both: str | None) -> None:
     name, _, value = one.partition("=")
     assert narrowed({name: value}, another) == (None if both is None else {name: both})
@@ -127,12 +150,26 @@ def test_words_that_are_pinned_twice(one: str, another: str, both: str | None) -
 def _plans(model: str) -> tuple[Plan, ...]:
     """Choices of all kinds for one model, whether or not they would be good ones."""
     switches: list[dict[str, Any]] = [
-        {}, {"zero_stage": 0}, {"zero_stage": 3}, {"sequence_parallel": False}, {"activation_offload": True},
-        {"recompute": Recompute("full", method="uniform", num_layers=1)}, {"recompute": Recompute("none")},
-        {"recompute": Recompute("full", method="block", num_layers=1)}, {"overlap_moe_a2a": True}]
-    degrees = [{"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "dp": 16 // (tp * pp * cp), "cp_comm": comm}
-               for tp, pp, vpp, cp, comm in ((1, 1, 1, 1, None), (2, 1, 1, 1, None), (1, 2, 1, 1, None),
-                                             (1, 1, 1, 2, "p2p"), (2, 2, 2, 2, "a2a"))]
+        {},
+        {"zero_stage": 0},
+        {"zero_stage": 3},
+        {"sequence_parallel": False},
+        {"activation_offload": True},
+        {"recompute": Recompute("full", method="uniform", num_layers=1)},
+        {"recompute": Recompute("none")},
+        {"recompute": Recompute("full", method="block", num_layers=1)},
+        {"overlap_moe_a2a": True},
+    ]
+    degrees = [
+        {"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "dp": 16 // (tp * pp * cp), "cp_comm": comm}
+        for tp, pp, vpp, cp, comm in (
+            (1, 1, 1, 1, None),
+            (2, 1, 1, 1, None),
+            (1, 2, 1, 1, None),
+            (1, 1, 1, 2, "p2p"),
+            (2, 2, 2, 2, "a2a"),
+        )
+    ]
     plans = [sample_plan(model, **shape, **switch) for shape in degrees for switch in switches]
     return tuple(plan for plan in plans if plan.model.experts is not None or not plan.best.options.overlap.moe_a2a)
 
@@ -227,8 +264,10 @@ def test_a_target_that_there_is_none_of_is_bad_input() -> None:
             named(name)
 
 
-@pytest.mark.parametrize(("fields", "name"), [
-    ({}, "megatron"), ({"backend": "deepspeed"}, "deepspeed"), ({"target": "ms-swift"}, "ms-swift")])
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [({}, "megatron"), ({"backend": "deepspeed"}, "deepspeed"), ({"target": "ms-swift"}, "ms-swift")],
+)
 def test_the_target_of_a_job(fields: dict[str, str], name: str) -> None:
     job = Job.model_validate({"model": "m", "cluster": "c", "gpus": 8, "global_batch_size": 8, **fields})
     assert target_of(sample_model("llama2-13b"), job).name == name
@@ -240,5 +279,3 @@ def test_the_target_of_an_adapter() -> None:
         return target_of(sample_model("llama2-13b-lora"), job).name
 
     assert (of(), of(backend="megatron"), of(backend="deepspeed")) == ("deepspeed", "bridge", "deepspeed")
-
-

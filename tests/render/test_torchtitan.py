@@ -46,11 +46,16 @@ def test_every_layer_is_in_one_part_and_parts_are_in_the_order_of_the_model() ->
     parts = said(plan("llama3.1-405b", tp=8, pp=4, vpp=3, dp=2))["parallelism"]["module_fqns_per_model_part"]
     assert len(parts) == 12
     assert [name for part in parts for name in part] == [
-        "tok_embeddings", *(f"layers.{layer}" for layer in range(126)), "norm", "lm_head"]
+        "tok_embeddings",
+        *(f"layers.{layer}" for layer in range(126)),
+        "norm",
+        "lm_head",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("stage", "shards", "replicas", "reshard"), [(0, 1, 8, "never"), (1, 8, 1, "never"), (3, 8, 1, "always")])
+    ("stage", "shards", "replicas", "reshard"), [(0, 1, 8, "never"), (1, 8, 1, "never"), (3, 8, 1, "always")]
+)
 def test_zero_is_how_the_data_ranks_shard(stage: int, shards: int, replicas: int, reshard: str) -> None:
     parallelism = said(plan(tp=1, pp=1, dp=8, zero_stage=stage))["parallelism"]
     assert parallelism["data_parallel_shard_degree"] == shards
@@ -66,11 +71,31 @@ def test_what_differs_from_the_plan_is_said() -> None:
 
 
 def test_everything_that_it_cannot_be_told_is_refused_at_once() -> None:
-    wrong = plan("mixtral-8x7b", tp=2, dp=8, ep=8, etp=2, precision="fp8", moe_dispatcher="flex",
-                 recompute=Recompute("selective", ("core_attn",)), activation_offload=True, overlap_moe_a2a=True,
-                 optimizer_offload=0.5, training={"lr_decay_style": "inverse-square-root"})
-    assert refused(wrong) == {"model", "etp", "precision", "moe_dispatcher", "recompute", "activation_offload",
-                              "moe_overlap", "optimizer_offload", "training.lr_decay_style"}
+    wrong = plan(
+        "mixtral-8x7b",
+        tp=2,
+        dp=8,
+        ep=8,
+        etp=2,
+        precision="fp8",
+        moe_dispatcher="flex",
+        recompute=Recompute("selective", ("core_attn",)),
+        activation_offload=True,
+        overlap_moe_a2a=True,
+        optimizer_offload=0.5,
+        training={"lr_decay_style": "inverse-square-root"},
+    )
+    assert refused(wrong) == {
+        "model",
+        "etp",
+        "precision",
+        "moe_dispatcher",
+        "recompute",
+        "activation_offload",
+        "moe_overlap",
+        "optimizer_offload",
+        "training.lr_decay_style",
+    }
 
 
 def test_ulysses_and_rounds_of_other_sizes_are_refused() -> None:
@@ -81,8 +106,15 @@ def test_ulysses_and_rounds_of_other_sizes_are_refused() -> None:
 
 def test_a_model_is_a_flavor_only_where_every_number_is_the_same() -> None:
     found = {name: flavor.name for name in zoo_models() if (flavor := flavor_of(load_model(name)))}
-    assert found == {"llama3.1-8b": "8B", "llama3.1-70b": "70B", "llama3.1-405b": "405B", "qwen3-32b": "32B",
-                     "qwen3-30b-a3b": "30B-A3B", "deepseek-v3": "671B", "gpt-oss-120b": "120b"}
+    assert found == {
+        "llama3.1-8b": "8B",
+        "llama3.1-70b": "70B",
+        "llama3.1-405b": "405B",
+        "qwen3-32b": "32B",
+        "qwen3-30b-a3b": "30B-A3B",
+        "deepseek-v3": "671B",
+        "gpt-oss-120b": "120b",
+    }
     model = load_model("llama3.1-8b")
     assert flavor_of(model.model_copy(update={"rope_scaling": None})) is None  # Llama 3, which is another model
     assert len({(flavor.module, flavor.name) for flavor in flavors()}) == len(flavors())
@@ -91,21 +123,34 @@ def test_a_model_is_a_flavor_only_where_every_number_is_the_same() -> None:
 def test_the_function_is_the_same_for_every_plan_and_reads_all_values() -> None:
     files, other = render(plan(), "torchtitan"), render(plan("qwen3-32b", tp=8), "torchtitan")
     assert files["plan_config.py"] == other["plan_config.py"]
-    read = {node.slice.value for node in ast.walk(ast.parse(files["plan_config.py"]))
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "values"
-            and isinstance(node.slice, ast.Constant)}
+    read = {
+        node.slice.value
+        for node in ast.walk(ast.parse(files["plan_config.py"]))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "values"
+        and isinstance(node.slice, ast.Constant)
+    }
     assert read == set(json.loads(files["torchtitan.json"]))
 
 
 def test_launch_sh_runs_torchtitan_with_the_function(tmp_path: Path) -> None:
     words = dry_run(render(plan(), "torchtitan"), tmp_path / "out", "launch.sh", "--training.steps=3")
-    assert words[words.index("-m"):] == ["-m", "torchtitan.train", "--module", "plan_config", "--config", "plan",
-                                         "--training.steps=3"]
+    assert words[words.index("-m") :] == [
+        "-m",
+        "torchtitan.train",
+        "--module",
+        "plan_config",
+        "--config",
+        "plan",
+        "--training.steps=3",
+    ]
 
 
 def test_it_goes_on_from_one_checkpoint_or_from_its_own(tmp_path: Path) -> None:
     def said(**training: str) -> Any:
         return json.loads(render(plan(training=training), "torchtitan")["torchtitan.json"])["checkpoint"]
+
     assert "initial_load_path" not in said(save="some/b", load="some/b/")
     assert said(load="/b/checkpoint/step-20")["initial_load_path"] == "/b/checkpoint/step-20"
     for load in ("other/b", "/b", "b/checkpoint/step-20"):

@@ -21,8 +21,14 @@ pytest.importorskip("deepspeed")
 
 PLANS = {
     "zero3": {"model": "llama2-13b", "zero_stage": 3, "training": {"lr": 1e-4, "lr_decay_style": "linear"}},
-    "ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 3, "cp_comm": "a2a", "recompute": Recompute(
-        "full", method="uniform", num_layers=1)},
+    "ulysses": {
+        "model": "llama2-13b",
+        "cp": 4,
+        "dp": 4,
+        "zero_stage": 3,
+        "cp_comm": "a2a",
+        "recompute": Recompute("full", method="uniform", num_layers=1),
+    },
     "autotp": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 2, "sequence_parallel": False},
     "lora": {"model": load_model("qwen2.5-7b-lora"), "training": {"lr_decay_style": "WSD", "save": "it's saved here"}},
 }
@@ -47,9 +53,14 @@ def test_launch_sh_is_clean_bash(name: str, tmp_path: Path) -> None:
 
 
 def test_everything_that_cannot_be_said_is_said_at_once() -> None:
-    plan = sample_plan("mixtral-8x7b", backend="deepspeed", ep=8, zero_stage=2,
-                       recompute=Recompute("full", method="block", num_layers=3),
-                       training={"lr_decay_iters": 10, "train_iters": 100})
+    plan = sample_plan(
+        "mixtral-8x7b",
+        backend="deepspeed",
+        ep=8,
+        zero_stage=2,
+        recompute=Recompute("full", method="block", num_layers=3),
+        training={"lr_decay_iters": 10, "train_iters": 100},
+    )
     with pytest.raises(InfeasibleError) as caught:
         render(plan, "transformers")
     assert {problem.field for problem in caught.value.problems} == {"ep", "recompute", "training.lr_decay_iters"}
@@ -62,8 +73,10 @@ def test_a_plan_of_megatron_is_rendered_where_deepspeed_can_run_it_and_says_whos
 
 @pytest.mark.parametrize(
     ("training", "field"),
-    [({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 1, "train_iters": 10**6}, "training.min_lr"),
-     ({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 0, "min_lr": 0.0}, "training.lr_warmup_iters")],
+    [
+        ({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 1, "train_iters": 10**6}, "training.min_lr"),
+        ({"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 0, "min_lr": 0.0}, "training.lr_warmup_iters"),
+    ],
 )
 def test_schedules_that_trainer_has_none_of(training: dict[str, object], field: str) -> None:
     plan = sample_plan("llama2-13b", backend="deepspeed", training=training)
@@ -87,8 +100,9 @@ def test_trainer_goes_on_from_one_checkpoint_or_from_its_own(name: str) -> None:
     def said(**training: str) -> str:
         files = render(sample_plan("llama2-13b", backend="deepspeed", zero_stage=3, training=training), name)
         return files["train.yaml" if name == "llamafactory" else "training_args.json"] + files["REPORT.md"]
+
     own = said(save="out", load="out/")
-    assert "resume_from_checkpoint\"" not in own
+    assert 'resume_from_checkpoint"' not in own
     assert "resume_from_checkpoint:" not in own
     assert name == "llamafactory" or "get_last_checkpoint(output_dir)" in own
     assert "/b/checkpoint-20" in said(save="out", load="/b/checkpoint-20")

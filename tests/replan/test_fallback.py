@@ -52,7 +52,10 @@ def test_what_the_run_did_before_stays_with_its_smaller_plans(plan: Plan) -> Non
 def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: FallbackResult) -> None:
     found = result.fallback
     assert [(each.lost, each.nodes, each.gpus, each.plan is None) for each in found.smaller] == [
-        (1, 3, 24, True), (2, 2, 16, False), (3, 1, 8, False)]
+        (1, 3, 24, True),
+        (2, 2, 16, False),
+        (3, 1, 8, False),
+    ]
     for each in found.smaller[1:]:
         asked = symconfig.plan(**{**JOB, "gpus": each.gpus}, top=1).plan
         assert each.plan is not None
@@ -103,7 +106,14 @@ def test_one_node_has_none_to_lose() -> None:
 
 def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResult, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
-        "launch.sh", "sbatch.sh", "fallback.json", "manifest.json", "nodes-4", "nodes-2", "nodes-1"}
+        "launch.sh",
+        "sbatch.sh",
+        "fallback.json",
+        "manifest.json",
+        "nodes-4",
+        "nodes-2",
+        "nodes-1",
+    }
     for count, plan in result.fallback.runs:
         assert (folder / f"nodes-{count}" / "plan.json").read_text() == plan.to_json()
         assert (folder / f"nodes-{count}" / "manifest.json").exists()
@@ -114,12 +124,22 @@ def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResu
         assert shellcheck(folder / script) == ""
 
 
-@pytest.mark.parametrize(("env", "nodes"), [
-    ({}, 4), ({"NNODES": "4"}, 4), ({"NNODES": "3"}, 2), ({"NNODES": "2"}, 2), ({"NNODES": "1"}, 1),
-    ({"NNODES": "9"}, 4), ({"NNODES": "08"}, 4), ({"SLURM_JOB_NUM_NODES": "3"}, 2), ({"PET_NNODES": "1"}, 1),
-    ({"PET_NNODES": "2:2"}, 2),
-    ({"NNODES": "1", "SLURM_JOB_NUM_NODES": "4", "PET_NNODES": "4"}, 1),
-])
+@pytest.mark.parametrize(
+    ("env", "nodes"),
+    [
+        ({}, 4),
+        ({"NNODES": "4"}, 4),
+        ({"NNODES": "3"}, 2),
+        ({"NNODES": "2"}, 2),
+        ({"NNODES": "1"}, 1),
+        ({"NNODES": "9"}, 4),
+        ({"NNODES": "08"}, 4),
+        ({"SLURM_JOB_NUM_NODES": "3"}, 2),
+        ({"PET_NNODES": "1"}, 1),
+        ({"PET_NNODES": "2:2"}, 2),
+        ({"NNODES": "1", "SLURM_JOB_NUM_NODES": "4", "PET_NNODES": "4"}, 1),
+    ],
+)
 def test_the_script_takes_the_largest_plan_for_what_it_finds(folder: Path, env: dict[str, str], nodes: int) -> None:
     done = bash(folder / "launch.sh", "--x", "a b", cwd=folder, DRY_RUN="1", **env)
     assert done.returncode == 0, done.stderr
@@ -141,17 +161,21 @@ def test_a_hostfile_says_how_many_nodes_there_are(folder: Path, tmp_path: Path) 
     assert bash(folder / "launch.sh", cwd=tmp_path, DRY_RUN="1").returncode == 2
 
 
-@pytest.mark.parametrize(("env", "code", "said"), [
-    ({"NNODES": "3", "NODE_RANK": "2"}, 0, "node 2 has nothing to do: of 3 nodes the plan takes 2"),
-    ({"SLURM_JOB_NUM_NODES": "5", "SLURM_NODEID": "4"}, 0, "node 4 has nothing to do: of 5 nodes the plan takes 4"),
-    ({"NNODES": "0"}, 2, "there are plans for 4 2 1 nodes, found 0"),
-    ({"PET_NNODES": "2:4"}, 2, "'2:4' does not say how many nodes there are"),
-    ({"NNODES": "two"}, 2, "must be a whole number, got 'two'"),
-    ({"NODE_RANK": "a[$(touch PWNED)]"}, 2, "rank must be a whole number"),
-    ({"NNODES": "3", "NODE_RANK": "1"}, 2, "MASTER_ADDR must name the first of the 2 nodes"),
-])
+@pytest.mark.parametrize(
+    ("env", "code", "said"),
+    [
+        ({"NNODES": "3", "NODE_RANK": "2"}, 0, "node 2 has nothing to do: of 3 nodes the plan takes 2"),
+        ({"SLURM_JOB_NUM_NODES": "5", "SLURM_NODEID": "4"}, 0, "node 4 has nothing to do: of 5 nodes the plan takes 4"),
+        ({"NNODES": "0"}, 2, "there are plans for 4 2 1 nodes, found 0"),
+        ({"PET_NNODES": "2:4"}, 2, "'2:4' does not say how many nodes there are"),
+        ({"NNODES": "two"}, 2, "must be a whole number, got 'two'"),
+        ({"NODE_RANK": "a[$(touch PWNED)]"}, 2, "rank must be a whole number"),
+        ({"NNODES": "3", "NODE_RANK": "1"}, 2, "MASTER_ADDR must name the first of the 2 nodes"),
+    ],
+)
 def test_nodes_too_many_end_well_and_too_few_with_a_sentence(
-        folder: Path, env: dict[str, str], code: int, said: str) -> None:
+    folder: Path, env: dict[str, str], code: int, said: str
+) -> None:
     done = bash(folder / "launch.sh", cwd=folder, **env)
     assert (done.returncode, said in done.stderr.decode()) == (code, True), done.stderr
     assert not (folder / "PWNED").exists()
@@ -162,17 +186,30 @@ def test_slurm_is_asked_for_a_range_and_starts_all_that_it_gave(folder: Path, tm
     assert "#SBATCH --nodes=1-4\n" in text
     assert "#SBATCH --ntasks" not in text  # Slurm would then give the fewest nodes
     assert "#SBATCH --partition=big\n" in text
-    for name, does in {"scontrol": 'echo node-a; echo node-b', "srun": 'echo "$MASTER_ADDR" "$NNODES" "$@"'}.items():
+    for name, does in {"scontrol": "echo node-a; echo node-b", "srun": 'echo "$MASTER_ADDR" "$NNODES" "$@"'}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
-    done = bash(folder / "sbatch.sh", cwd=folder, SLURM_JOB_NODELIST="node-[a-c]", SLURM_JOB_NUM_NODES="3",
-                PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.stdout.decode().split() == ["node-a", "3", "--nodes=3", "--ntasks-per-node=1", "--kill-on-bad-exit=1",
-                                            "bash", "./launch.sh"]
+    done = bash(
+        folder / "sbatch.sh",
+        cwd=folder,
+        SLURM_JOB_NODELIST="node-[a-c]",
+        SLURM_JOB_NUM_NODES="3",
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+    )
+    assert done.stdout.decode().split() == [
+        "node-a",
+        "3",
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        "bash",
+        "./launch.sh",
+    ]
 
 
 def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(
-        plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json())
     out = tmp_path / "out"
     assert main(["fallback", str(tmp_path), "--lose-nodes", "2", "--out", str(out), "--json"]) == 0
@@ -255,8 +292,10 @@ def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
     found = Fallback(plan, summary.Nodes(2, 8), (Smaller(1, 1, 8, other, (loadable(plan, other),)),))
     assert found.advised is None
     (said,) = advice(found)
-    assert said == ("No option of the run on all nodes spares the smaller ones what is said of its checkpoint "
-                    f"(1 node: {loadable(plan, other).verdict.value}).")
+    assert said == (
+        "No option of the run on all nodes spares the smaller ones what is said of its checkpoint "
+        f"(1 node: {loadable(plan, other).verdict.value})."
+    )
 
 
 def test_a_conversion_that_no_node_is_left_for_is_said(grids: FallbackResult) -> None:

@@ -49,8 +49,13 @@ def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
 def test_who_counts_what() -> None:
     asked = ("transformers", "torchtitan", "ms-swift", "bridge", None)
     said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
-    assert said == {"transformers": "steps", "torchtitan": "steps", "ms-swift": "sequences", "bridge": "megatron",
-                    None: "megatron"}
+    assert said == {
+        "transformers": "steps",
+        "torchtitan": "steps",
+        "ms-swift": "sequences",
+        "bridge": "megatron",
+        None: "megatron",
+    }
 
 
 def test_steps_that_count_on_lose_none() -> None:

@@ -195,7 +195,8 @@ def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
     seen = 333 * 64 + 167 * 96
     assert (found.schedule.consumed, found.schedule.run.tokens) == (seen, seen * 4096)
     assert "the run has had 333 steps of 64 sequences and 167 steps of 96 sequences: 37,344 sequences" in str(
-        found.schedule.notes)
+        found.schedule.notes
+    )
     assert found.new.job.training.train_iters == 500 + ceil((64_000 - seen) / 192)
     assert found.new.job.training.lr_decay_iters == ceil(64_000 / 192)
     # and where nothing is said, where the plan took over
@@ -210,8 +211,10 @@ def test_what_a_checkpoint_has_seen_is_held_against_the_history(tmp_path: Path) 
         saved = torch_dist(tmp_path / str(seen), iteration=500, consumed_train_samples=seen, **LLAMA2_7B)
         found = replan(old, global_batch_size=192, checkpoint=saved, top=1).found
         assert found.schedule.consumed == seen
-        said = f"the checkpoint has seen {seen:,} sequences, and 333 steps of 64 sequences and 167 steps of 96 " \
-               "sequences are 37,344: its own number counts"
+        said = (
+            f"the checkpoint has seen {seen:,} sequences, and 333 steps of 64 sequences and 167 steps of 96 "
+            "sequences are 37,344: its own number counts"
+        )
         assert (said in found.schedule.notes) is named
 
 

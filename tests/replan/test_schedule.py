@@ -88,22 +88,39 @@ def test_a_warmup_stays_shorter_than_its_decay() -> None:
     assert new.lr_warmup_iters == 0
 
 
-@given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 4096), st.sampled_from((512, 4096, 6000)),
-       st.integers(0, 10**6))
-def test_never_fewer_tokens_and_less_than_a_step_more(iterations: int, old: int, new: int, length: int, step: int
-                                                      ) -> None:
+@given(
+    st.integers(1, 10**6),
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.sampled_from((512, 4096, 6000)),
+    st.integers(0, 10**6),
+)
+def test_never_fewer_tokens_and_less_than_a_step_more(
+    iterations: int, old: int, new: int, length: int, step: int
+) -> None:
     before = Batch(1, old, 1, 4096)
     step = min(step, iterations)
-    found = scheduled(training(train_iters=iterations, lr_warmup_iters=0), before, new, length, "megatron",
-                      History().until(step, old, 4096))
+    found = scheduled(
+        training(train_iters=iterations, lr_warmup_iters=0),
+        before,
+        new,
+        length,
+        "megatron",
+        History().until(step, old, 4096),
+    )
     more = (found.training.train_iters - step) * new * length - (iterations - step) * old * 4096
     assert 0 <= more < new * length
 
 
 @given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 4096))
 def test_nothing_is_rounded_to_nothing(iterations: int, old: int, new: int) -> None:
-    found = scheduled(training(train_iters=iterations, lr_warmup_iters=min(100, iterations - 1)), Batch(1, old, 1, 1),
-                      new, 1, "megatron").training
+    found = scheduled(
+        training(train_iters=iterations, lr_warmup_iters=min(100, iterations - 1)),
+        Batch(1, old, 1, 1),
+        new,
+        1,
+        "megatron",
+    ).training
     assert Training.model_validate(found.model_dump()) == found
     assert found.lr_warmup_iters < found.train_iters
 
@@ -114,9 +131,22 @@ def real(of: Training, batch: int, **more: Any) -> Any:
     optimizer = type("Optimizer", (), {"param_groups": [{}]})()
     decay = of.lr_decay_iters or of.train_iters
     return module.OptimizerParamScheduler(
-        optimizer, 0.0, of.lr, of.min_lr, of.lr_warmup_iters * batch, decay * batch, of.lr_decay_style, 0.1, 0.1,
-        of.train_iters * batch, "constant", use_checkpoint_opt_param_scheduler=False,
-        wsd_decay_steps=of.wsd_decay_iters * batch, lr_wsd_decay_style="linear", **more)
+        optimizer,
+        0.0,
+        of.lr,
+        of.min_lr,
+        of.lr_warmup_iters * batch,
+        decay * batch,
+        of.lr_decay_style,
+        0.1,
+        0.1,
+        of.train_iters * batch,
+        "constant",
+        use_checkpoint_opt_param_scheduler=False,
+        wsd_decay_steps=of.wsd_decay_iters * batch,
+        lr_wsd_decay_style="linear",
+        **more,
+    )
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -236,8 +266,9 @@ def test_a_scheduler_that_started_anew_counts_from_there() -> None:
 def test_a_run_of_a_chain_that_starts_from_nothing_is_a_whole_one() -> None:
     first = scheduled(training(), OLD, 32, 4096, "megatron", ran(400))
     before = Batch(1, 32, 1, 4096)
-    whole = scheduled(first.training, before, 16, 4096, "megatron", History(exact=first.history.exact),
-                      past=first.history)
+    whole = scheduled(
+        first.training, before, 16, 4096, "megatron", History(exact=first.history.exact), past=first.history
+    )
     plain = scheduled(training(), OLD, 16, 4096, "megatron")
     assert whole.training.model_copy(update={"lr_decay_iters": None}) == plain.training
     assert whole.training.lr_decay_iters == plain.training.train_iters
@@ -283,5 +314,6 @@ def test_data_that_would_run_out_are_asked_for_and_said() -> None:
     found = scheduled(training(), OLD, 2, 4096, "megatron", ran(400))
     assert found.training.train_iters == 400 + 600 * 4
     assert any("--train-iters 4,000 and --exit-interval 2,800" in note for note in found.notes)
-    assert not any("--exit-interval" in note
-                   for note in scheduled(training(), OLD, 32, 4096, "megatron", ran(400)).notes)
+    assert not any(
+        "--exit-interval" in note for note in scheduled(training(), OLD, 32, 4096, "megatron", ran(400)).notes
+    )

@@ -34,30 +34,48 @@ def test_a_source_is_named_by_what_was_run_on_what(tmp_path: Path) -> None:
     path.write_text("\n".join(f"source: {where}" if line.startswith("source:") else line for line in text.splitlines()))
     (model,) = {row.model.name for row in read([str(path)])[0][1].rows}
     line = next(line for line in tables(path).splitlines() if line.startswith("| korthikanti2022 | "))
-    for said in (f"pretraining of {model} (", " parameters)", "x a100-sxm4-80gb",
-                 "A paper, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)"):
+    for said in (
+        f"pretraining of {model} (",
+        " parameters)",
+        "x a100-sxm4-80gb",
+        "A paper, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)",
+    ):
         assert said in line, said
     assert "else/where" not in line
 
 
-ABOUT = {"title": "T", "paper": None, "repository": None, "tasks": ["pretrain"], "models": ["M"],
-         "parameters": [8e9, 8e9], "software": [], "gpu_types": ["h100"], "gpus": [8, 8]}
+ABOUT = {
+    "title": "T",
+    "paper": None,
+    "repository": None,
+    "tasks": ["pretrain"],
+    "models": ["M"],
+    "parameters": [8e9, 8e9],
+    "software": [],
+    "gpu_types": ["h100"],
+    "gpus": [8, 8],
+}
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({}, "pretraining of M (8 B parameters) | 8 x h100 | T |"),
-    ({"tasks": ["sft", "lora"]}, "fine-tuning and LoRA of M "),
-    ({"models": list("abcde"), "parameters": [5e8, 1.2e12]}, "of 5 models (500 M to 1.2 T parameters)"),
-    ({"models": list("abc")}, "of a, b and c ("),
-    ({"software": ["megatron", "other"]}, " with Megatron-LM and other | "),
-    ({"gpu_types": [], "gpus": [8, 2048]}, "| 8 to 2,048 GPUs that it does not name |"),
-    ({"gpu_types": ["h100", "b200"], "gpus": None}, "| h100 and b200 |"),
-    ({"repository": "a/b; c/d (dev)"}, "T, [a/b](https://github.com/a/b), [c/d](https://github.com/c/d) (dev) |"),
-    ({"paper": "a book"}, "T, a book |"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "pretraining of M (8 B parameters) | 8 x h100 | T |"),
+        ({"tasks": ["sft", "lora"]}, "fine-tuning and LoRA of M "),
+        ({"models": list("abcde"), "parameters": [5e8, 1.2e12]}, "of 5 models (500 M to 1.2 T parameters)"),
+        ({"models": list("abc")}, "of a, b and c ("),
+        ({"software": ["megatron", "other"]}, " with Megatron-LM and other | "),
+        ({"gpu_types": [], "gpus": [8, 2048]}, "| 8 to 2,048 GPUs that it does not name |"),
+        ({"gpu_types": ["h100", "b200"], "gpus": None}, "| h100 and b200 |"),
+        ({"repository": "a/b; c/d (dev)"}, "T, [a/b](https://github.com/a/b), [c/d](https://github.com/c/d) (dev) |"),
+        ({"paper": "a book"}, "T, a book |"),
+    ],
+)
 def test_what_is_not_stated_is_left_out(changes: dict[str, object], said: str) -> None:
     empty = {"rows": 1, "time": None, "layer": None, "memory": None, "oom": None, "sweeps": []}
     part = {"rows": 0, "time": None, "layer": None, "memory": None, "oom": None}
-    record = {"sources": [{"name": "s", **empty, "stated": part, "assumed": part, "about": ABOUT | changes}],
-              "left_out": []}
+    record = {
+        "sources": [{"name": "s", **empty, "stated": part, "assumed": part, "about": ABOUT | changes}],
+        "left_out": [],
+    }
     assert said in markdown(record)

@@ -11,8 +11,12 @@ from symconfig.verify.checks import Check, Compared
 
 def test_numbers_stand_beside_each_other_with_their_difference() -> None:
     pairs = (Compared("parameters", 1_000_001, 1_000_000, "count"), Compared("gradient buffers", 2**32, 2**32, "bytes"))
-    text = plain(blocks(Path("out"), [Check("rank 0", "failed", "one too many", 1.5, pairs),
-                                      Check("other", "passed", "nothing compared", 0.1)]))
+    text = plain(
+        blocks(
+            Path("out"),
+            [Check("rank 0", "failed", "one too many", 1.5, pairs), Check("other", "passed", "nothing compared", 0.1)],
+        )
+    )
     lines = [line.split() for line in text.splitlines()]
     assert ["rank", "0", "parameters", "1,000,001", "1,000,000", "+1"] in lines
     assert ["gradient", "buffers,", "bytes", "4,294,967,296", "4,294,967,296", "0"] in lines

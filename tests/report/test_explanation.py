@@ -62,9 +62,22 @@ def test_every_table_of_a_real_plan_is_shown() -> None:
     pins = {"tp": 2, "pp": 2}
     plan = symconfig.plan(model="llama2-7b", cluster="a100-80gb", gpus=8, global_batch_size=64, pins=pins).plan
     text = plain(blocks(plan, explain(plan), compared(plan, plan.best)))
-    for expected in ("qkv_proj", "flash_attention", "weight-gradient", "all-gather", "reduce-scatter", "q_rotated",
-                     "pipeline_s = ", "states_bytes = ", "The same plan under every schedule", "GPipe",
-                     "How every tensor lies", "tp 2 over nvlink", "Block dense (x 32)", "step reduce-scatter dp"):
+    for expected in (
+        "qkv_proj",
+        "flash_attention",
+        "weight-gradient",
+        "all-gather",
+        "reduce-scatter",
+        "q_rotated",
+        "pipeline_s = ",
+        "states_bytes = ",
+        "The same plan under every schedule",
+        "GPipe",
+        "How every tensor lies",
+        "tp 2 over nvlink",
+        "Block dense (x 32)",
+        "step reduce-scatter dp",
+    ):
         assert expected in text
     data = json.loads(json.dumps(to_dict(plan, explain(plan), Compared()), allow_nan=False))
     assert data["layer"]["kind"] == "dense"

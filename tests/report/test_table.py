@@ -76,12 +76,15 @@ def test_losses_are_numbered_as_in_the_ranking(plan: Plan) -> None:
     assert [(row[0], row[1]) for row in grid.rows] == [("2", "+0.0 %"), ("3", "+7.2 %")]
 
 
-@pytest.mark.parametrize(("recompute", "text"), [
-    (Recompute("none"), "none"),
-    (Recompute("selective", ("core_attn", "mlp")), "core_attn+mlp"),
-    (Recompute("full", method="uniform", num_layers=1), "full"),
-    (Recompute("full", method="block", num_layers=3), "full 3/stage"),
-])
+@pytest.mark.parametrize(
+    ("recompute", "text"),
+    [
+        (Recompute("none"), "none"),
+        (Recompute("selective", ("core_attn", "mlp")), "core_attn+mlp"),
+        (Recompute("full", method="uniform", num_layers=1), "full"),
+        (Recompute("full", method="block", num_layers=3), "full 3/stage"),
+    ],
+)
 def test_recompute_policies_are_told_apart(recompute: Recompute, text: str) -> None:
     assert recompute_text(recompute) == text
 
@@ -95,9 +98,18 @@ def test_options_at_rest_are_not_listed_and_others_are(plan: Plan) -> None:
 
 def test_the_whole_answer_holds_what_a_person_asks_for(plan: Plan) -> None:
     text = plain(blocks(plan))
-    for expected in ("llama2-13b on 64 x NVIDIA A100-SXM4-80GB", "Megatron-LM core_v0.19.0", "64 sequences of 4,096",
-                     "compute", "81.1 %", "activations", "123,456 candidates weighed, 789 fit",
-                     "no other one is better", "memory of stage 0", "likely between 10.323 and 11.877"):
+    for expected in (
+        "llama2-13b on 64 x NVIDIA A100-SXM4-80GB",
+        "Megatron-LM core_v0.19.0",
+        "64 sequences of 4,096",
+        "compute",
+        "81.1 %",
+        "activations",
+        "123,456 candidates weighed, 789 fit",
+        "no other one is better",
+        "memory of stage 0",
+        "likely between 10.323 and 11.877",
+    ):
         assert expected in text
 
 
@@ -108,8 +120,9 @@ def test_memory_is_held_against_what_the_margin_leaves(plan: Plan) -> None:
 
 def test_the_interval_of_the_memory_is_said_and_whether_it_crosses_the_limit(plan: Plan) -> None:
     def with_high(high: float) -> Plan:
-        predicted = replace(plan.best.predicted, interval={"device_bytes": (50e9, high)},
-                            interval_from={"memory": "30 runs"})
+        predicted = replace(
+            plan.best.predicted, interval={"device_bytes": (50e9, high)}, interval_from={"memory": "30 runs"}
+        )
         return replace(plan, best=replace(plan.best, predicted=predicted))
 
     has = plan.cluster.gpu.memory_bytes.value
@@ -133,8 +146,9 @@ def test_a_search_that_stopped_early_never_claims_to_be_optimal(plan: Plan) -> N
 
 def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
     predicted = plan.best.predicted
-    turned = replace(predicted, time=dict(reversed(predicted.time.items())),
-                     memory=dict(reversed(predicted.memory.items())))
+    turned = replace(
+        predicted, time=dict(reversed(predicted.time.items())), memory=dict(reversed(predicted.memory.items()))
+    )
     assert plain(blocks(plan)) == plain(blocks(replace(plan, best=replace(plan.best, predicted=turned))))
 
 
@@ -142,13 +156,19 @@ def test_one_candidate_alone_has_no_table_of_losses(plan: Plan) -> None:
     assert "alternatives lose" not in plain(blocks(replace(plan, alternatives=())))
 
 
-@pytest.mark.parametrize(("search", "said"), [
-    ({"layouts": 3, "simulated": 1}, "3 layouts of stages tried, 1 candidate simulated; no other one is better under"),
-    ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "left out could be faster by at most 1.3 %."),
-    ({"layouts": 3, "layout_gap": 0.0121}, "in any layout tried, nor by more than 1.3 % in one that was not."),
-    ({"stage_gap": 0.0}, "Stages: no layout has a faster slowest stage (proved)."),
-    ({"stage_gap": 0.0121}, "Stages: no layout's slowest stage is faster by more than 1.3 % (proved)"),
-])
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (
+            {"layouts": 3, "simulated": 1},
+            "3 layouts of stages tried, 1 candidate simulated; no other one is better under",
+        ),
+        ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "left out could be faster by at most 1.3 %."),
+        ({"layouts": 3, "layout_gap": 0.0121}, "in any layout tried, nor by more than 1.3 % in one that was not."),
+        ({"stage_gap": 0.0}, "Stages: no layout has a faster slowest stage (proved)."),
+        ({"stage_gap": 0.0121}, "Stages: no layout's slowest stage is faster by more than 1.3 % (proved)"),
+    ],
+)
 def test_what_the_search_tried_and_proved_is_said(plan: Plan, search: dict[str, Any], said: str) -> None:
     found = replace(plan, search=replace(plan.search, **search))
     assert said in plain(blocks(found))

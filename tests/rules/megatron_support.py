@@ -20,13 +20,18 @@ NEWEST = "core_v0.19.0"
 
 
 def facts(
-    options: str, version: str = NEWEST, *, base: bool = True, environment: Mapping[str, str] | None = None,
+    options: str,
+    version: str = NEWEST,
+    *,
+    base: bool = True,
+    environment: Mapping[str, str] | None = None,
     **others: Any,
 ) -> MegatronFacts:
     """Of options behind the examples' base, on eight GPUs of a Hopper node."""
     given = settings(shlex.split(f"{examples.BASE} {options}" if base else options), "launch.sh")
-    variables = None if environment is None else {
-        name: as_word(value, given[0].place) for name, value in environment.items()}
+    variables = (
+        None if environment is None else {name: as_word(value, given[0].place) for name, value in environment.items()}
+    )
     known = {"world_size": 8, "gpus_per_node": 8, "architecture": "hopper", "program": "pretrain_gpt.py"}
     return MegatronFacts(Namespace(given, flags(version)), environment=variables, **{**known, **others})
 
@@ -42,5 +47,10 @@ def of_plan(plan: Plan) -> MegatronFacts:
     given = settings(render.arguments(plan), "launch.sh")
     exported = {item.name: as_word(item.value, given[0].place) for item in environment.variables(plan, version)}
     return MegatronFacts(
-        Namespace(given, flags(version)), world_size=plan.best.parallel.world_size, environment=exported,
-        gpus_per_node=plan.cluster.gpus_per_node, architecture=plan.cluster.gpu.architecture, program="pretrain_gpt.py")
+        Namespace(given, flags(version)),
+        world_size=plan.best.parallel.world_size,
+        environment=exported,
+        gpus_per_node=plan.cluster.gpus_per_node,
+        architecture=plan.cluster.gpu.architecture,
+        program="pretrain_gpt.py",
+    )

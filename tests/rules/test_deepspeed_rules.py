@@ -56,8 +56,9 @@ def test_names_are_unique_and_of_one_form() -> None:
 def test_deepspeed_refuses_what_it_is_said_to_refuse_and_takes_all_else_in_silence() -> None:
     pytest.importorskip("deepspeed")
     configs = [json.loads(rule.example.rpartition("\n")[2]) for rule in rules.RULES]
-    answers = real.run([{"config": config, "world_size": rule.gpus}
-                        for config, rule in zip(configs, rules.RULES, strict=True)], 240)
+    answers = real.run(
+        [{"config": config, "world_size": rule.gpus} for config, rule in zip(configs, rules.RULES, strict=True)], 240
+    )
     refused = {rule.name for rule, answer in zip(rules.RULES, answers, strict=True) if not answer["ok"]}
     assert refused == {rule.name for rule in rules.RULES if "DeepSpeed refuses" in rule.why}
 
@@ -91,8 +92,10 @@ def test_a_key_that_is_like_none_is_a_programs_own(key: str) -> None:
 
 
 def test_a_parameter_that_has_a_rule_is_told_once() -> None:
-    said = _said('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", '
-                 '"params": {"lr": 1e-4, "max_grad_norm": 1.0}}}')
+    said = _said(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", '
+        '"params": {"lr": 1e-4, "max_grad_norm": 1.0}}}'
+    )
     assert "deepspeed-max-grad-norm" in said
     assert not {"deepspeed-misspelt-key", "deepspeed-ignored-key"} & set(said)
 
@@ -103,12 +106,15 @@ def test_a_stage_that_deepspeed_converts_is_not_called_refused(value: str) -> No
     assert "deepspeed-wrong-choice" not in said
 
 
-@pytest.mark.parametrize(("text", "gpus", "hint"), [
-    ('{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}', 1, "10"),
-    ('{"train_batch_size": 12, "gradient_accumulation_steps": 2}', 4, "16"),
-    ('{"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}', 8, "32"),
-    ('{"train_batch_size": 4}', 8, "8"),
-])
+@pytest.mark.parametrize(
+    ("text", "gpus", "hint"),
+    [
+        ('{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}', 1, "10"),
+        ('{"train_batch_size": 12, "gradient_accumulation_steps": 2}', 4, "16"),
+        ('{"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}', 8, "32"),
+        ('{"train_batch_size": 4}', 8, "8"),
+    ],
+)
 def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint: str) -> None:
     assert f"Try: {hint}" in _said(text, gpus)["deepspeed-batch-product"]
     assert "deepspeed-batch-product" not in _said(text, None)
@@ -130,8 +136,10 @@ def test_what_accelerate_sets_anyhow_may_be_anything_under_the_trainer() -> None
 
 def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
     """The Trainer's own defaults are no finding in a JSON by itself, whose arguments are not known."""
-    text = ('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, '
-            '"gradient_accumulation_steps": "auto", "data_types": {"grad_accum_dtype": "bf16"}}')
+    text = (
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, '
+        '"gradient_accumulation_steps": "auto", "data_types": {"grad_accum_dtype": "bf16"}}'
+    )
     assert _said(text, 8, trainer=True) == {}
     tree = parse_json(Text("ds.json", text.encode()))
     given = settings(("--output_dir", "out"), "launch.sh")
@@ -146,13 +154,24 @@ def test_overlap_that_is_not_given_is_off_below_stage_3() -> None:
     assert "deepspeed-no-overlap" not in _said('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', 1)
 
 
-@pytest.mark.parametrize("text", [
-    "[]", "{}", "3", '{"zero_optimization": true}', '{"zero_optimization": {"stage": "x", "offload_optimizer": 3}}',
-    '{"optimizer": []}', '{"optimizer": {"type": 3, "params": 4}}', '{"bf16": 1, "fp16": null}',
-    '{"train_batch_size": -3, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": -2}',
-    '{"zero_optimization": {"reduce_bucket_size": [1]}}', '{"data_types": {"grad_accum_dtype": [1]}}',
-    '{"communication_data_type": 3, "optimizer": {"params": {"betas": "x"}}}', '{"scheduler": {"params": 3}}',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "3",
+        '{"zero_optimization": true}',
+        '{"zero_optimization": {"stage": "x", "offload_optimizer": 3}}',
+        '{"optimizer": []}',
+        '{"optimizer": {"type": 3, "params": 4}}',
+        '{"bf16": 1, "fp16": null}',
+        '{"train_batch_size": -3, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": -2}',
+        '{"zero_optimization": {"reduce_bucket_size": [1]}}',
+        '{"data_types": {"grad_accum_dtype": [1]}}',
+        '{"communication_data_type": 3, "optimizer": {"params": {"betas": "x"}}}',
+        '{"scheduler": {"params": 3}}',
+    ],
+)
 def test_a_strange_file_is_told_and_breaks_nothing(text: str) -> None:
     for trainer in (True, False):
         assert _said(text, 8, trainer)

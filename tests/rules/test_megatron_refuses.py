@@ -17,8 +17,19 @@ from symconfig.verify.megatron_session import Job, Result
 from tests.rules.megatron_support import facts
 from tests.verify.megatron_support import LIMIT_S, source
 
-REST = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "1000", "--train-iters", "10", "--lr",
-        "1e-4", "--min-lr", "1e-5")
+REST = (
+    "--mock-data",
+    "--tokenizer-type",
+    "NullTokenizer",
+    "--vocab-size",
+    "1000",
+    "--train-iters",
+    "10",
+    "--lr",
+    "1e-4",
+    "--min-lr",
+    "1e-5",
+)
 # Errors that core_v0.19 takes: what happens instead, and when.
 LATER = {
     "rampup-over-replicas": "the calculator of microbatches asserts it at the first step",
@@ -129,15 +140,20 @@ def shown() -> list[Rule[MegatronFacts]]:
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Result]:
     """What one process that imports Megatron once says of all of them."""
-    jobs = [Job(name, words_of(launch.names.settings), 8, megatron_session.CAPABILITY[examples.ARCHITECTURE])
-            for name, launch in broken().items()]
+    jobs = [
+        Job(name, words_of(launch.names.settings), 8, megatron_session.CAPABILITY[examples.ARCHITECTURE])
+        for name, launch in broken().items()
+    ]
     return megatron_session.run(source(), [*jobs, *map(job, shown())], LIMIT_S)
 
 
 def test_megatron_refuses_what_else_breaks_a_rule(answers: dict[str, Result]) -> None:
     launches = broken()
-    silent = [name for name, launch in launches.items()
-              if name.partition(":")[0] not in {item.rule for item in findings(launch) if item.severity == "error"}]
+    silent = [
+        name
+        for name, launch in launches.items()
+        if name.partition(":")[0] not in {item.rule for item in findings(launch) if item.severity == "error"}
+    ]
     assert (silent, [name for name in launches if answers[name].ok]) == ([], [])
 
 

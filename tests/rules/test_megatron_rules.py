@@ -68,8 +68,9 @@ def test_a_rendered_launch_of_every_version_breaks_no_rule(model: str, version: 
 
 
 def test_a_finding_stands_where_its_option_does() -> None:
-    text = Text("run.sh", b"torchrun pretrain_gpt.py \\\n  --num-attention-heads 20 \\\n"
-                          b"  --tensor-model-parallel-size 8\n")
+    text = Text(
+        "run.sh", b"torchrun pretrain_gpt.py \\\n  --num-attention-heads 20 \\\n  --tensor-model-parallel-size 8\n"
+    )
 
     def setting(words: str) -> Setting:
         start = text.data.index(words.encode())
@@ -115,11 +116,16 @@ def test_what_may_hide_in_a_part_that_was_not_read_is_not_called_absent() -> Non
     assert set(part) == {"heads-over-tp"}
 
 
-@pytest.mark.parametrize(("program", "given", "rule"), [
-    ("pretrain_gpt.py", True, "unknown-option"), ("/opt/Megatron-LM/pretrain_gpt.py", True, "unknown-option"),
-    ("pretrain_gpt.py", False, "unknown-option"), ("finetune.py", True, "option-of-a-fork"),
-    (None, True, "option-of-a-fork"),
-])
+@pytest.mark.parametrize(
+    ("program", "given", "rule"),
+    [
+        ("pretrain_gpt.py", True, "unknown-option"),
+        ("/opt/Megatron-LM/pretrain_gpt.py", True, "unknown-option"),
+        ("pretrain_gpt.py", False, "unknown-option"),
+        ("finetune.py", True, "option-of-a-fork"),
+        (None, True, "option-of-a-fork"),
+    ],
+)
 def test_an_unknown_option_is_an_error_where_it_cannot_be_a_forks(program: str, given: bool, rule: str) -> None:
     found = said(facts("--tensor-parallel-size 4", program=program, version_given=given))
     assert "Try: --tensor-model-parallel-size" in found[rule]
@@ -136,27 +142,41 @@ def test_the_opposite_of_an_option_is_not_what_was_meant() -> None:
     assert "Try: --no-rope-fusion" in said(facts("--no-rope-fussion"))["unknown-option"]
 
 
-@pytest.mark.parametrize(("option", "hint"), [
-    ("--tensor_model_parallel_size 4", "--tensor-model-parallel-size"), ("--micro-batchsize 1", "--micro-batch-size"),
-    ("--DDP-impl local", "--use-distributed-optimizer"), ("--layernorm-epsilon 1e-5", "--norm-epsilon"),
-    ("--use-custom-fsdp", "--use-megatron-fsdp"), ("--sequence-paralel", "--sequence-parallel"),
-    ("--checkpoint-activations", "--recompute-granularity full"), ("--seq-len 2048", "--seq-length"),
-])
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--tensor_model_parallel_size 4", "--tensor-model-parallel-size"),
+        ("--micro-batchsize 1", "--micro-batch-size"),
+        ("--DDP-impl local", "--use-distributed-optimizer"),
+        ("--layernorm-epsilon 1e-5", "--norm-epsilon"),
+        ("--use-custom-fsdp", "--use-megatron-fsdp"),
+        ("--sequence-paralel", "--sequence-parallel"),
+        ("--checkpoint-activations", "--recompute-granularity full"),
+        ("--seq-len 2048", "--seq-length"),
+    ],
+)
 def test_what_was_meant_is_said(option: str, hint: str) -> None:
     assert any(f"Try: {hint}" in sentence for sentence in said(facts(option)).values())
 
 
-@pytest.mark.parametrize("option", ["--my-own-thing", "--size", "--use-fused-swiglu",
-                                    "--log-batch-size-to-tensorboard"])
+@pytest.mark.parametrize(
+    "option", ["--my-own-thing", "--size", "--use-fused-swiglu", "--log-batch-size-to-tensorboard"]
+)
 def test_of_an_option_without_a_likeness_nothing_is_guessed(option: str) -> None:
     assert "Try:" not in said(facts(option))["unknown-option"]
 
 
-@pytest.mark.parametrize(("options", "given", "severity"), [
-    ("", True, "error"), ("", False, "error"), ("--my-own-thing 3", True, "error"),
-    ("--my-own-thing 3", False, "warning"),
-    ("--DDP-impl local", False, "warning"), ("--micro-batchsize 3", False, "error"),
-])
+@pytest.mark.parametrize(
+    ("options", "given", "severity"),
+    [
+        ("", True, "error"),
+        ("", False, "error"),
+        ("--my-own-thing 3", True, "error"),
+        ("--my-own-thing 3", False, "warning"),
+        ("--DDP-impl local", False, "warning"),
+        ("--micro-batchsize 3", False, "error"),
+    ],
+)
 def test_a_fork_may_take_what_is_refused(options: str, given: bool, severity: str) -> None:
     found = findings(facts(f"{TP} 8 --sequence-parallel --num-attention-heads 20 {options}", version_given=given))
     assert {finding.severity for finding in found if finding.rule == "heads-over-tp"} == {severity}
@@ -177,22 +197,30 @@ def test_conditions_of_the_environment_are_those_of_its_table() -> None:
     assert set(environment._WHEN) == set(rendered_environment._WHEN)
 
 
-@pytest.mark.parametrize(("options", "variables", "architecture", "rule"), [
-    (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "hopper", "environment-contradicts"),
-    (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "blackwell", None),
-    (f"{TP} 2 --sequence-parallel", {}, "ampere", "environment-missing"),
-    (f"{TP} 2 --sequence-parallel", {}, "blackwell", None),
-    (f"{TP} 2 --sequence-parallel", {}, None, None),
-    (f"{TP} 2 --sequence-parallel", None, "hopper", None),
-    (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", None),
-    ("--use-megatron-fsdp --ckpt-format fsdp_dtensor", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "blackwell",
-     "environment-contradicts"),
-    ("--use-megatron-fsdp --ckpt-format fsdp_dtensor", {}, "hopper", None),
-    ("--attention-backend flash", {"NVTE_FUSED_ATTN": "1"}, "hopper", "attention-environment"),
-    ("--attention-backend flash", {"NVTE_FUSED_ATTN": "0"}, "hopper", None),
-    ("", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", "overlap-serialised"),
-    ("", {"NCCL_DEBUG": "trace"}, "hopper", "slow-environment"), ("", {"NCCL_DEBUG": "INFO"}, "hopper", None),
-])
+@pytest.mark.parametrize(
+    ("options", "variables", "architecture", "rule"),
+    [
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "hopper", "environment-contradicts"),
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "blackwell", None),
+        (f"{TP} 2 --sequence-parallel", {}, "ampere", "environment-missing"),
+        (f"{TP} 2 --sequence-parallel", {}, "blackwell", None),
+        (f"{TP} 2 --sequence-parallel", {}, None, None),
+        (f"{TP} 2 --sequence-parallel", None, "hopper", None),
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", None),
+        (
+            "--use-megatron-fsdp --ckpt-format fsdp_dtensor",
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            "blackwell",
+            "environment-contradicts",
+        ),
+        ("--use-megatron-fsdp --ckpt-format fsdp_dtensor", {}, "hopper", None),
+        ("--attention-backend flash", {"NVTE_FUSED_ATTN": "1"}, "hopper", "attention-environment"),
+        ("--attention-backend flash", {"NVTE_FUSED_ATTN": "0"}, "hopper", None),
+        ("", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", "overlap-serialised"),
+        ("", {"NCCL_DEBUG": "trace"}, "hopper", "slow-environment"),
+        ("", {"NCCL_DEBUG": "INFO"}, "hopper", None),
+    ],
+)
 def test_the_environment_is_judged_by_gpu_and_options(
     options: str, variables: dict[str, str] | None, architecture: str | None, rule: str | None
 ) -> None:
@@ -204,14 +232,29 @@ def test_the_environment_is_judged_by_gpu_and_options(
 ANY = st.sampled_from(sorted(flags("core_v0.19.0").flags))
 
 
-@given(st.lists(st.tuples(ANY, st.lists(st.sampled_from(["0", "-3", "7", "", "x", "1e9", "full", "Et|", "9" * 30]),
-                                        max_size=2)), max_size=12), st.sampled_from([None, 0, 1, 7, 4096]))
+@given(
+    st.lists(
+        st.tuples(
+            ANY, st.lists(st.sampled_from(["0", "-3", "7", "", "x", "1e9", "full", "Et|", "9" * 30]), max_size=2)
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([None, 0, 1, 7, 4096]),
+)
 def test_no_list_of_options_breaks_the_rules_themselves(
     options: list[tuple[str, list[str]]], world: int | None
 ) -> None:
     words = [word for name, values in options for word in (name, *values)]
     for version in ("core_v0.11.0", "core_v0.19.0"):
         names = Namespace(settings(words, "launch.sh"), flags(version))
-        for finding in findings(MegatronFacts(names, world_size=world, gpus_per_node=8, architecture="hopper",
-                                              environment={}, program="pretrain_gpt.py")):
+        for finding in findings(
+            MegatronFacts(
+                names,
+                world_size=world,
+                gpus_per_node=8,
+                architecture="hopper",
+                environment={},
+                program="pretrain_gpt.py",
+            )
+        ):
             assert finding.problem.what[-1] not in ".!"

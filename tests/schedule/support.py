@@ -10,8 +10,9 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 
 
-def uniform(pp: int, vpp: int = 1, forward: float = 1.0, backward: float = 1.0, weight: float = 1.0,
-            **more: Any) -> Times:
+def uniform(
+    pp: int, vpp: int = 1, forward: float = 1.0, backward: float = 1.0, weight: float = 1.0, **more: Any
+) -> Times:
     """Every chunk alike; messages are free unless `more` says otherwise."""
     one = np.ones((pp, vpp))
     return Times(forward * one, 0.0 * one, backward * one, weight * one, **more)

@@ -130,8 +130,6 @@ def test_a_weighted_mean_of_paths_certifies_the_bound_of_interleaving(p: int, v:
 
 def test_the_bounds_work_on_arrays() -> None:
     m, p, v, total = np.array([8, 8, 2]), np.array([4, 4, 4]), np.array([1, 2, 1]), np.array([4.0, 8.0, 4.0])
-    assert even_bound_s(m, p, v, total).tolist() == pytest.approx(
-        [11.0, float(even_bound_s(8, 4, 2, 8.0)), 32 / 7]
-    )
+    assert even_bound_s(m, p, v, total).tolist() == pytest.approx([11.0, float(even_bound_s(8, 4, 2, 8.0)), 32 / 7])
     half = np.array([[[0.5, 1.0]], [[0.5, 0.5]]])  # [pp, vpp, 2] forward, and as much backward
     assert layout_bound_s(half, half, 4).tolist() == pytest.approx([5.0, 8.0])

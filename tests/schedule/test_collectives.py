@@ -63,9 +63,7 @@ def test_early_stages_reduce_while_later_ones_have_nothing_left() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    v=st.integers(1, 3), hide=st.floats(0.0, 1.0), contention=st.floats(0.0, 0.9), seed=st.integers(0, 2**32 - 1)
-)
+@given(v=st.integers(1, 3), hide=st.floats(0.0, 1.0), contention=st.floats(0.0, 0.9), seed=st.integers(0, 2**32 - 1))
 def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, contention: float, seed: int) -> None:
     gather, reduce = np.random.default_rng(seed).exponential(size=(2, 4, v))
     schedule = SCHEDULES["interleaved" if v > 1 else "1f1b"]

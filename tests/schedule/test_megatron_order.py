@@ -23,10 +23,13 @@ def test_interleaving_is_megatrons(p: int, v: int, m: int, group: int) -> None:
         assert {chunk % p for _, chunk, _ in order} == {stage}
 
 
-@pytest.mark.parametrize(("name", "p", "v", "m", "group"), [
-    *(("1f1b", *shape) for shape in ((4, 1, 8, 4), (4, 1, 2, 4), (1, 1, 3, 1))),
-    *((name, *shape) for name in ("interleaved", "interleaved-paired") for shape in SHAPES),
-])
+@pytest.mark.parametrize(
+    ("name", "p", "v", "m", "group"),
+    [
+        *(("1f1b", *shape) for shape in ((4, 1, 8, 4), (4, 1, 2, 4), (1, 1, 3, 1))),
+        *((name, *shape) for name in ("interleaved", "interleaved-paired") for shape in SHAPES),
+    ],
+)
 def test_warm_up_is_megatrons(name: str, p: int, v: int, m: int, group: int) -> None:
     schedules = pytest.importorskip("megatron.core.pipeline_parallel.schedules")
     for stage, order in enumerate(SCHEDULES[name].orders(p, v, m, group)):

@@ -84,7 +84,10 @@ def naive(schedule: Schedule, times: Times, m: int) -> dict[Task, float]:
 @settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(["gpipe", "1f1b", "interleaved", "chimera"]),
-    half=st.integers(1, 3), v=st.integers(2, 3), groups=st.integers(1, 3), seed=st.integers(0, 2**32 - 1),
+    half=st.integers(1, 3),
+    v=st.integers(2, 3),
+    groups=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
 )
 def test_any_durations_against_a_naive_simulation(name: str, half: int, v: int, groups: int, seed: int) -> None:
     p = 2 * half

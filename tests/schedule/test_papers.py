@@ -150,16 +150,19 @@ def test_staleness_and_weight_versions_follow_from_the_order(name: str, m: int) 
         assert {max(kept)} == {schedule.versions(shape, stage) for stage in range(4)}
 
 
-@pytest.mark.parametrize(("name", "p", "v", "m", "words"), [
-    ("1f1b", 4, 2, 8, "got vpp 2, need 1"),
-    ("interleaved", 4, 2, 6, "got 2 of 6 in groups of 4, need 0 or 4"),
-    ("interleaved", 4, 2, 3, "got 3, need 4"),
-    ("zb-v", 4, 1, 8, "got vpp 1, need 2"),
-    ("chimera", 3, 1, 6, "got 3"),
-    ("chimera", 4, 1, 6, "got 6, need a multiple of 4"),
-    ("dualpipe", 4, 1, 6, "got 6, need 8"),
-    ("pipedream-2bw", 4, 1, 3, "got 3, need 4"),
-])
+@pytest.mark.parametrize(
+    ("name", "p", "v", "m", "words"),
+    [
+        ("1f1b", 4, 2, 8, "got vpp 2, need 1"),
+        ("interleaved", 4, 2, 6, "got 2 of 6 in groups of 4, need 0 or 4"),
+        ("interleaved", 4, 2, 3, "got 3, need 4"),
+        ("zb-v", 4, 1, 8, "got vpp 1, need 2"),
+        ("chimera", 3, 1, 6, "got 3"),
+        ("chimera", 4, 1, 6, "got 6, need a multiple of 4"),
+        ("dualpipe", 4, 1, 6, "got 6, need 8"),
+        ("pipedream-2bw", 4, 1, 3, "got 3, need 4"),
+    ],
+)
 def test_a_shape_that_does_not_do_is_named(name: str, p: int, v: int, m: int, words: str) -> None:
     problem = SCHEDULES[name].problem(p, v, m)
     assert problem is not None

@@ -19,10 +19,13 @@ def planned(**fields: Any) -> PlanResult:
     return symconfig.plan(**{**given, **fields})
 
 
-@pytest.mark.parametrize(("backend", "tp", "zero", "element_bytes"), [
-    ("megatron", 4, 1, 2),  # the softmax's result, over which the scores were written
-    ("deepspeed", 1, 3, 2 + 4 + 2),  # scores, softmax in fp32, its result in 16 bits
-])
+@pytest.mark.parametrize(
+    ("backend", "tp", "zero", "element_bytes"),
+    [
+        ("megatron", 4, 1, 2),  # the softmax's result, over which the scores were written
+        ("deepspeed", 1, 3, 2 + 4 + 2),  # scores, softmax in fp32, its result in 16 bits
+    ],
+)
 def test_scores_in_memory_cost_time_and_memory(backend: str, tp: int, zero: int, element_bytes: int) -> None:
     pins = {**PINS, "tp": tp, "zero": zero}
     flash, unfused = (planned(backend=backend, attention=kernel, pins=pins).best for kernel in ("flash", "unfused"))

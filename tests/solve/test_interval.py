@@ -54,8 +54,9 @@ def test_too_few_runs_are_joined_by_less_alike_ones_which_is_said() -> None:
 def test_another_gpu_adds_the_uncertainty_of_its_constants() -> None:
     kernels = A100.kernels
     other = A100.model_copy(update={"gpu": A100.gpu.model_copy(update={"architecture": "cdna3"})})
-    firm = kernels.model_copy(update={"gemm_efficiency": kernels.gemm_efficiency.model_copy(
-        update={"uncertainty": 0.0})})
+    firm = kernels.model_copy(
+        update={"gemm_efficiency": kernels.gemm_efficiency.model_copy(update={"uncertainty": 0.0})}
+    )
     loose = interval("time", "megatron", other, DENSE)
     tight = interval("time", "megatron", other.model_copy(update={"kernels": firm}), DENSE)
     assert loose.low < tight.low < 1 < tight.high < loose.high

@@ -54,8 +54,11 @@ def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> 
     """2 of 5 layers of every chunk: their microbatches keep 2 inputs and 3 whole layers' activations."""
     degrees = {"tp": 2, "pp": 4, "vpp": 2, "dp": 2, "global_batch": 64}
     kept = []
-    for recompute in (Recompute("none"), Recompute("full", method="block", num_layers=2),
-                      Recompute("full", method="uniform", num_layers=1)):
+    for recompute in (
+        Recompute("none"),
+        Recompute("full", method="block", num_layers=2),
+        Recompute("full", method="uniform", num_layers=1),
+    ):
         made = sample_plan("llama2-13b", "a100-80gb", **degrees, recompute=recompute)
         found = restore(made, made.best)
         parts = detail(found)

@@ -15,8 +15,9 @@ from symconfig.solve.search import search
 
 
 def plan(model: str = "llama3.1-8b", cluster: str = "h100", gpus: int = 16, batch: int = 64, **more: Any) -> Plan:
-    job = Job.model_validate({"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": batch,
-                              "seq_length": 4096, **more})
+    job = Job.model_validate(
+        {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": batch, "seq_length": 4096, **more}
+    )
     return search(load_model(model), load_cluster(cluster), job)
 
 

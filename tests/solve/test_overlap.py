@@ -57,9 +57,10 @@ def every(plan: Plan) -> tuple[Candidate, ...]:
 
 def test_it_is_taken_where_it_is_faster_and_left_where_not() -> None:
     for cluster in (H100, slow()):
-        free, on, off = (planned(cluster=cluster, pins=pins) for pins in (
-            {"mbs": "1"}, {"mbs": "1", "moe_overlap": "on"}, {"mbs": "1", "moe_overlap": "off"}
-        ))
+        free, on, off = (
+            planned(cluster=cluster, pins=pins)
+            for pins in ({"mbs": "1"}, {"mbs": "1", "moe_overlap": "on"}, {"mbs": "1", "moe_overlap": "off"})
+        )
         assert free.best.predicted.step_s == min(on.best.predicted.step_s, off.best.predicted.step_s)
         assert all(found.options.overlap.moe_a2a for found in every(on))
         assert not any(found.options.overlap.moe_a2a for found in every(off))

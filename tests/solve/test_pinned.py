@@ -31,12 +31,18 @@ def asked(layout: str, **more: object) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("layout", "pp", "told"), [
-    ("Et*3|t*3L", 2, ""), ("Et|t*5L", 2, "1 layer on the first stage"), ("Ett|t|t,|ttL", 2, "Ett|t|t|ttL"),
-    ("Ett|t|t|ttL", 4, "2 layers on the first stage, 2 layers on the last stage"),
-    ("E|t*4|t|tL", 4, "E|t*4|t|tL"), ("Et*6L", 1, ""),
-    ("Et*3||t*3|L", 4, "Et*3||t*3|L"),
-])
+@pytest.mark.parametrize(
+    ("layout", "pp", "told"),
+    [
+        ("Et*3|t*3L", 2, ""),
+        ("Et|t*5L", 2, "1 layer on the first stage"),
+        ("Ett|t|t,|ttL", 2, "Ett|t|t|ttL"),
+        ("Ett|t|t|ttL", 4, "2 layers on the first stage, 2 layers on the last stage"),
+        ("E|t*4|t|tL", 4, "E|t*4|t|tL"),
+        ("Et*6L", 1, ""),
+        ("Et*3||t*3|L", 4, "Et*3||t*3|L"),
+    ],
+)
 def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout, "pp": str(pp)}), top=10)
     for candidate in (plan.best, *plan.alternatives):
@@ -57,15 +63,18 @@ def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     assert detail(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
 
 
-@pytest.mark.parametrize(("layout", "words"), [
-    ("Ettt|ttL", "does not hold each layer once (got 5 x t, need 6)"),
-    ("Ettt|t*4L", "does not hold each layer once (got 7 x t, need 6)"),
-    ("Ettt|t*3mL", "does not hold each prediction layer once (got 1 x m, need 0)"),
-    ("Ettt|tttl", "has letters other than E, t, m and L"),
-    ("Ettt|ttt", "does not hold each loss once"),
-    ("|Et*6L", "E first and L last"),
-    ("", "does not hold each layer once"),
-])
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("Ettt|ttL", "does not hold each layer once (got 5 x t, need 6)"),
+        ("Ettt|t*4L", "does not hold each layer once (got 7 x t, need 6)"),
+        ("Ettt|t*3mL", "does not hold each prediction layer once (got 1 x m, need 0)"),
+        ("Ettt|tttl", "has letters other than E, t, m and L"),
+        ("Ettt|ttt", "does not hold each loss once"),
+        ("|Et*6L", "E first and L last"),
+        ("", "does not hold each layer once"),
+    ],
+)
 def test_a_layout_that_is_not_the_models_is_refused(layout: str, words: str) -> None:
     assert "pins.layout: " in (found := asked(layout))
     assert words in found
@@ -78,13 +87,19 @@ def test_a_layout_for_other_stages_is_refused() -> None:
     assert "got 3 chunks" in asked("Ett|tt|ttL")
 
 
-@pytest.mark.parametrize(("pins", "words"), [
-    ({"pp": "8"}, "pins.pp: is more stages than the model has layers (got 8, need up to 6)"),
-    ({"pp": "8.."}, "pins.pp: is more stages"),
-    ({"pp": "2", "vpp": "5"}, "pins.vpp: is more chunks of a stage than 6 layers are for (got 5, need up to 4 with"),
-    ({"vpp": "5.."}, "pins.vpp: is more chunks"),
-    ({"pp": "1", "vpp": "2.."}, "pins.vpp: is several chunks of one stage (got 2, need 1, or pp from 2 on)"),
-])
+@pytest.mark.parametrize(
+    ("pins", "words"),
+    [
+        ({"pp": "8"}, "pins.pp: is more stages than the model has layers (got 8, need up to 6)"),
+        ({"pp": "8.."}, "pins.pp: is more stages"),
+        (
+            {"pp": "2", "vpp": "5"},
+            "pins.vpp: is more chunks of a stage than 6 layers are for (got 5, need up to 4 with",
+        ),
+        ({"vpp": "5.."}, "pins.vpp: is more chunks"),
+        ({"pp": "1", "vpp": "2.."}, "pins.vpp: is several chunks of one stage (got 2, need 1, or pp from 2 on)"),
+    ],
+)
 def test_more_stages_than_layers_are_refused(pins: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         search(MODEL, sample_cluster(), job(8, 16, pins=pins))

@@ -29,7 +29,10 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
             "deepseek-v3",
             experts={**EXPERTS, "shared_expert_intermediate_size": 256, "first_k_dense_replace": 1},
             latent={
-                "q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32,
+                "q_lora_rank": 128,
+                "kv_lora_rank": 64,
+                "qk_nope_head_dim": 32,
+                "qk_rope_head_dim": 32,
                 "v_head_dim": 64,
             },
             num_key_value_heads=8,
@@ -39,7 +42,8 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
         job(4, 8, pins={"cp": "1", "etp": "1", "optimizer_offload": "0", "activation_offload": "0"}),
     ),
     "tied": (
-        tiny("qwen2.5-7b", tie_word_embeddings=True, num_hidden_layers=6), 0.6,
+        tiny("qwen2.5-7b", tie_word_embeddings=True, num_hidden_layers=6),
+        0.6,
         job(4, 16, pins={"optimizer_offload": "0", "cp": "1"}),
     ),
 }
@@ -49,9 +53,7 @@ def all_floors(name: str) -> list[Floors]:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
     weighed = weigh_all(model, cluster, resolved(model, cluster, asked), 1)
-    return [
-        floors for piece in weighed.pieces for degree in degrees(piece, np.inf) for floors in degree.floors(np.inf)
-    ]
+    return [floors for piece in weighed.pieces for degree in degrees(piece, np.inf) for floors in degree.floors(np.inf)]
 
 
 def cut(model: ModelDescriptor, chunks: int, random: np.random.Generator) -> Chunks:

@@ -49,7 +49,8 @@ def test_stages_are_cut_into_the_chunks_that_a_schedule_has() -> None:
     cut, again = suited(found, parts, SCHEDULES["1f1b"])
     assert cut.split.vpp == 1
     assert sorted(kind for chunk in cut.split.chunks for kind in chunk) == sorted(
-        kind for chunk in found.split.chunks for kind in chunk)
+        kind for chunk in found.split.chunks for kind in chunk
+    )
     assert again.setting.vpp == 1
     assert suited(found, parts, SCHEDULES["interleaved"]) == (found, parts)
 
@@ -76,7 +77,8 @@ def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
     states = parts.cost.memory["weights"][0, 0, 0, 0] + parts.cost.memory["optimizer state"][0, 0, 0, 0]
     assert rows["chimera"].peak_bytes > rows["1f1b"].peak_bytes + 0.5 * states
     assert rows["pipedream"].peak_bytes == pytest.approx(
-        rows["1f1b"].peak_bytes + 3 * parts.cost.memory["weights"][0, 0, 0, 0], rel=1e-6)
+        rows["1f1b"].peak_bytes + 3 * parts.cost.memory["weights"][0, 0, 0, 0], rel=1e-6
+    )
     assert rows["pipedream-2bw"].peak_bytes < rows["pipedream"].peak_bytes
     assert (rows["pipedream"].staleness, rows["pipedream-2bw"].staleness, rows["1f1b"].staleness) == (3, 1, 0)
 

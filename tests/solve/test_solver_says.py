@@ -35,7 +35,9 @@ def chosen(problem: StageProblem, chunks: Chunks) -> bool:
 def test_the_solver_chooses_what_can_be_said(version: str, predictions: int, layers: int, pp: int, vpp: int) -> None:
     model = sample_model("deepseek-v3", num_nextn_predict_layers=predictions)
     problem = replace(
-        small(0, Scope.MODEL, vpp), pp=pp, layouts=limits("megatron", version, model, "hopper").layouts,
+        small(0, Scope.MODEL, vpp),
+        pp=pp,
+        layouts=limits("megatron", version, model, "hopper").layouts,
         sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
     )
     families = set(family(problem))

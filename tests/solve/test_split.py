@@ -113,24 +113,35 @@ def test_what_is_said_means_the_chunks(data: st.DataObject, pp: int, vpp: int, l
     if split.layout is not None:
         assert expanded(split.layout) == [letters(chunk) for chunk in chunks]
         return
-    assert list(sizes) == list(dealt(
-        sum(sizes), pp, vpp, first=split.first_layers, last=split.last_layers,
-        embedding=split.account_for_embedding, loss=split.account_for_loss,
-    ) or ())
+    assert list(sizes) == list(
+        dealt(
+            sum(sizes),
+            pp,
+            vpp,
+            first=split.first_layers,
+            last=split.last_layers,
+            embedding=split.account_for_embedding,
+            loss=split.account_for_loss,
+        )
+        or ()
+    )
 
 
-@pytest.mark.parametrize(("sizes", "pp", "way"), [
-    ((2, 2, 2, 2), 4, {}),
-    ((1, 2, 2, 2), 4, {"account_for_embedding": True}),
-    ((1, 2, 2, 1), 4, {"account_for_embedding": True, "account_for_loss": True}),
-    ((0, 1, 1, 0), 2, {"account_for_embedding": True, "account_for_loss": True}),
-    ((3, 4, 4, 2), 4, {"first_layers": 3, "last_layers": 2}),
-    ((4, 4, 4, 2), 4, {"first_layers": 4, "last_layers": 2}),
-    ((5, 3), 2, {"first_layers": 5}),
-    ((2, 1, 2, 1), 2, {"first_layers": 4}),
-    ((1, 2, 3, 2), 4, {"layout": "Et|tt|t*3|ttL"}),
-    ((2, 0, 1, 2), 2, {"layout": "Ett||t|ttL"}),
-])
+@pytest.mark.parametrize(
+    ("sizes", "pp", "way"),
+    [
+        ((2, 2, 2, 2), 4, {}),
+        ((1, 2, 2, 2), 4, {"account_for_embedding": True}),
+        ((1, 2, 2, 1), 4, {"account_for_embedding": True, "account_for_loss": True}),
+        ((0, 1, 1, 0), 2, {"account_for_embedding": True, "account_for_loss": True}),
+        ((3, 4, 4, 2), 4, {"first_layers": 3, "last_layers": 2}),
+        ((4, 4, 4, 2), 4, {"first_layers": 4, "last_layers": 2}),
+        ((5, 3), 2, {"first_layers": 5}),
+        ((2, 1, 2, 1), 2, {"first_layers": 4}),
+        ((1, 2, 3, 2), 4, {"layout": "Et|tt|t*3|ttL"}),
+        ((2, 0, 1, 2), 2, {"layout": "Ett||t|ttL"}),
+    ],
+)
 def test_the_plainest_words_are_used(sizes: tuple[int, ...], pp: int, way: dict[str, object]) -> None:
     chunks = [("dense",) * size for size in sizes]
     chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
@@ -196,9 +207,16 @@ def test_a_pinned_layout_is_the_only_split() -> None:
     assert splits(sequence, 4, 1, weight, OLD, pinned) == ()
 
 
-@pytest.mark.parametrize(("layers", "pp", "old", "new"), [
-    (126, 16, 8, 8), (8, 1, 1, 1), (61, 16, 3, 4), (8, 8, 1, 2), (8, 16, 0, 0),
-])
+@pytest.mark.parametrize(
+    ("layers", "pp", "old", "new"),
+    [
+        (126, 16, 8, 8),
+        (8, 1, 1, 1),
+        (61, 16, 3, 4),
+        (8, 8, 1, 2),
+        (8, 16, 0, 0),
+    ],
+)
 def test_places_for_the_ends_allow_more_chunks(layers: int, pp: int, old: int, new: int) -> None:
     assert most_chunks(layers, pp, OLD) == old
     assert most_chunks(layers, pp, NEW) == new

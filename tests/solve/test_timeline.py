@@ -109,7 +109,15 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
     name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int, demanded: bool
 ) -> None:
     asked = Configuration(
-        tp, pp, dp, 1, dp * microbatches, 4096, vpp, sequence_parallel=tp > 1, zero=int(dp > 1),
+        tp,
+        pp,
+        dp,
+        1,
+        dp * microbatches,
+        4096,
+        vpp,
+        sequence_parallel=tp > 1,
+        zero=int(dp > 1),
         framework=replace(MEGATRON, demanded_gathers=demanded),
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)

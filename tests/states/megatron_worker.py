@@ -45,7 +45,8 @@ def layout(request: dict[str, Any]) -> Any:
         module = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
         settings = SimpleNamespace(pad_buckets_for_high_nccl_busbw=False)
         found = module.DistributedOptimizer._compute_per_buffer_param_layout(
-            params, request["size"], request["ranks"], settings)
+            params, request["size"], request["ranks"], settings
+        )
     else:
         module = importlib.import_module("megatron.core.distributed.param_and_grad_buffer")
         found = module._compute_default_per_buffer_param_layout(params, request["size"])
@@ -53,9 +54,15 @@ def layout(request: dict[str, Any]) -> Any:
     for number, (start, end) in enumerate(found.bucket_indices):
         inside = {param: place for param, place in found.param_index_map.items() if place[2] == number}
         places = sorted((first, last) for first, last, _ in inside.values())
-        buckets.append({"start": start, "end": end, "places": places,
-                        "unpadded": found.per_bucket_numel_unpadded[number],
-                        "owned": _owned(inside, start, end, request["ranks"]) if sharded else None})
+        buckets.append(
+            {
+                "start": start,
+                "end": end,
+                "places": places,
+                "unpadded": found.per_bucket_numel_unpadded[number],
+                "owned": _owned(inside, start, end, request["ranks"]) if sharded else None,
+            }
+        )
     return buckets
 
 
@@ -94,8 +101,13 @@ def fsdp(request: dict[str, Any]) -> Any:
     found = []
     for group in module._get_parameter_groups(holder, policy, {})[0]:
         items, bucket, _ = module.build_data_parallel_buffer_index(
-            [param.shape for param in group.params], 0, request["ranks"], True, settings,
-            chunk_size_factor=group.chunk_size_factor)
+            [param.shape for param in group.params],
+            0,
+            request["ranks"],
+            True,
+            settings,
+            chunk_size_factor=group.chunk_size_factor,
+        )
         places = [items[index].global_data_index for index in range(len(group.params))]
         found.append([[numbers[param] for param in group.params], group.chunk_size_factor, places, bucket.size])
     return found

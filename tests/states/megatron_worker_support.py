@@ -32,8 +32,9 @@ def worker(source: MegatronSource) -> Iterator[Ask]:
     script = Path(__file__).with_name("megatron_worker.py")
     folder = Path(symconfig.verify.__file__).parent
     command = [sys.executable, "-E", "-P", str(script), str(folder), str(source.root)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True, bufsize=1) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         requests, answers = process.stdin, process.stdout

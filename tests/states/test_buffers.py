@@ -84,8 +84,10 @@ def test_megatron_fsdp_groups_and_places_parameters_alike(
     megatron: Ask, given_shapes: list[list[int]], bucket: int, over: int
 ) -> None:
     theirs = megatron("fsdp", shapes=given_shapes, bucket=bucket, ranks=over)
-    parameters = [Parameter(str(number), prod(shape), False, True, row=prod(shape[1:]))
-                  for number, shape in enumerate(given_shapes)]
+    parameters = [
+        Parameter(str(number), prod(shape), False, True, row=prod(shape[1:]))
+        for number, shape in enumerate(given_shapes)
+    ]
     ours = groups(parameters, bucket, over, units=False)
     assert [
         [[int(parameter.name) for parameter in group.parameters], group.chunk, list(group.places), group.elements]

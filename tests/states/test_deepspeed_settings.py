@@ -18,8 +18,12 @@ def test_what_is_left_out_has_deepspeeds_defaults(stage: int) -> None:
     real: Any = pytest.importorskip("deepspeed.runtime.zero.config").DeepSpeedZeroConfig(stage=stage)
     ours = Settings.of({"zero_optimization": {"stage": stage}}, 8)
     assert (ours.bucket, ours.sub_group, ours.threshold, ours.overlaps, ours.round_robin) == (
-        real.reduce_bucket_size, real.sub_group_size, real.param_persistence_threshold, real.overlap_comm,
-        real.round_robin_gradients)
+        real.reduce_bucket_size,
+        real.sub_group_size,
+        real.param_persistence_threshold,
+        real.overlap_comm,
+        real.round_robin_gradients,
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,12 @@ def two_stages(version: str = "core_v0.19.0", tied: bool = False) -> Plan:
 
 def ends(plan: Plan, stage: int) -> dict[str, bool]:
     """Those of no layer, and whether another stage has them, too."""
-    return {item.name: item.copied for chunk in chunk_parameters(plan, stage) for item in chunk if "." in item.name
-            and item.layer is None and not item.name.startswith("mtp")}
+    return {
+        item.name: item.copied
+        for chunk in chunk_parameters(plan, stage)
+        for item in chunk
+        if "." in item.name and item.layer is None and not item.name.startswith("mtp")
+    }
 
 
 @pytest.mark.parametrize(("version", "first"), [("core_v0.15.0", False), ("core_v0.19.0", True)])
@@ -53,10 +57,26 @@ def test_the_order_is_that_of_the_modules() -> None:
     plan = sample_plan("mixtral-8x7b", tp=1, pp=1, ep=4, dp=8)
     (local,), (engine,) = (chunk_parameters(plan, 0, how) for how in ("local", "transformer_engine"))
     names = [item.name.removeprefix("layers.0.") for item in local if item.layer == 0]
-    assert names == ["input_norm.weight", "o_proj.weight", "qkv_proj.weight", "mlp_norm.weight", "router.weight",
-                     "expert_gate_up_proj.weight.0", "expert_down_proj.weight.0",
-                     "expert_gate_up_proj.weight.1", "expert_down_proj.weight.1"]
+    assert names == [
+        "input_norm.weight",
+        "o_proj.weight",
+        "qkv_proj.weight",
+        "mlp_norm.weight",
+        "router.weight",
+        "expert_gate_up_proj.weight.0",
+        "expert_down_proj.weight.0",
+        "expert_gate_up_proj.weight.1",
+        "expert_down_proj.weight.1",
+    ]
     names = [item.name.removeprefix("layers.0.") for item in engine if item.layer == 0]
-    assert names == ["o_proj.weight", "input_norm.weight", "qkv_proj.weight", "mlp_norm.weight", "router.weight",
-                     "expert_gate_up_proj.weight.0", "expert_gate_up_proj.weight.1",
-                     "expert_down_proj.weight.0", "expert_down_proj.weight.1"]
+    assert names == [
+        "o_proj.weight",
+        "input_norm.weight",
+        "qkv_proj.weight",
+        "mlp_norm.weight",
+        "router.weight",
+        "expert_gate_up_proj.weight.0",
+        "expert_gate_up_proj.weight.1",
+        "expert_down_proj.weight.0",
+        "expert_down_proj.weight.1",
+    ]

@@ -64,7 +64,8 @@ CASES = {
     "Megatron-FSDP, ZeRO 3": Case("llama3.1-70b", -1, {**_ALONE, "dp": 24, "zero_stage": 3}, _FEW),
     "Megatron-FSDP, experts": Case("mixtral-8x7b", 5, {**_ALONE, "dp": 48, "zero_stage": 3}, _FEW),
     "Megatron-FSDP, prediction of further tokens": Case(
-        "deepseek-v3", 3, {**_ALONE, "dp": 8, "zero_stage": 3}, _few_experts("deepseek-v3")),
+        "deepseek-v3", 3, {**_ALONE, "dp": 8, "zero_stage": 3}, _few_experts("deepseek-v3")
+    ),
     "tied, one stage": Case("qwen2.5-7b", 1, {"pp": 1, "dp": 4}, _TIED),
     "tied, first": Case("qwen2.5-7b", 0, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
     "tied, last": Case("qwen2.5-7b", -1, {"pp": 2, "vpp": 2, "dp": 4}, _TIED),
@@ -207,13 +208,17 @@ def test_degrees_that_do_not_divide(model: str, degrees: dict[str, int], words: 
 def test_older_versions_put_experts_where_they_did() -> None:
     """Without ep: in the buffer of all others until 0.18, and in Megatron-FSDP's groups of all others until 0.15."""
     alone: dict[str, Any] = {"tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 4}
-    old, new = (rank_states(sample_plan("mixtral-8x7b", version=version, **alone), 0)
-                for version in ("core_v0.18.2", "core_v0.19.0"))
+    old, new = (
+        rank_states(sample_plan("mixtral-8x7b", version=version, **alone), 0)
+        for version in ("core_v0.18.2", "core_v0.19.0")
+    )
     assert [buffer.expert for buffer in old.buffers] == [False]
     assert [buffer.expert for buffer in new.buffers] == [False, True]
     sharded: dict[str, Any] = {**_ALONE, "dp": 48, "zero_stage": 3}
-    of = {version: rank_states(sample_plan("mixtral-8x7b", version=version, **sharded), 5)
-          for version in ("core_v0.13.0", "core_v0.15.0", "core_v0.16.1")}
+    of = {
+        version: rank_states(sample_plan("mixtral-8x7b", version=version, **sharded), 5)
+        for version in ("core_v0.13.0", "core_v0.15.0", "core_v0.16.1")
+    }
     assert len(of["core_v0.13.0"].buffers) == len(of["core_v0.15.0"].buffers) == 2 + 32
     assert len(of["core_v0.16.1"].buffers) == 2 + 2 * 32
     assert of["core_v0.13.0"].gradient_buffer_bytes < of["core_v0.15.0"].gradient_buffer_bytes  # no whole rows yet

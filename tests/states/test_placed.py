@@ -33,8 +33,13 @@ def every_block(impl: TransformerImpl, model: ModelDescriptor) -> Iterator[tuple
 
 def made(name: str) -> set[str]:
     """Operators of Megatron's own layers that make something which may be kept."""
-    return {held.producer for kind, block in every_block("local", MODELS[name]) if kind not in ("embedding", "head")
-            for held in block.held if held.producer}
+    return {
+        held.producer
+        for kind, block in every_block("local", MODELS[name])
+        if kind not in ("embedding", "head")
+        for held in block.held
+        if held.producer
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -62,7 +67,14 @@ def test_every_weight_is_registered_somewhere_and_no_name_is_without_one(impl: T
 def test_transformers_classes_hold_all_that_the_model_has(name: str) -> None:
     model = load_model(name)
     held, sizes = blocks(model, DEEPSPEED.implementation), dim_sizes(model)
-    weights = [weight for kind in sequence(model) if kind != "mtp" for op in held[kind].operators
-               for weight in op.weights if not (model.tie_word_embeddings and weight.name == "lm_head.weight")]
+    weights = [
+        weight
+        for kind in sequence(model)
+        if kind != "mtp"
+        for op in held[kind].operators
+        for weight in op.weights
+        if not (model.tie_word_embeddings and weight.name == "lm_head.weight")
+    ]
     assert sum(item.elements for item in registered(model)) == sum(
-        round(elements(weight.dims).value(sizes)) for weight in weights if not weight.shared)
+        round(elements(weight.dims).value(sizes)) for weight in weights if not weight.shared
+    )

@@ -101,8 +101,11 @@ def test_what_is_predicted_is_what_is_held_but_for_padding(kind: str) -> None:
         for rank in (0, plan.best.parallel.world_size - 1):
             mine = local(plan.model, settings, rank)
             trained = [parameter.elements for parameter in mine if parameter.trained]
-            room = {"weights": 0 if settings.stage == 0 else 2 * HALF * len(mine) * plan.best.parallel.world_size,
-                    "gradients": 2 * HALF * len(trained), "optimizer state": (2 * ADAM + STEP) * len(trained)}
+            room = {
+                "weights": 0 if settings.stage == 0 else 2 * HALF * len(mine) * plan.best.parallel.world_size,
+                "gradients": 2 * HALF * len(trained),
+                "optimizer state": (2 * ADAM + STEP) * len(trained),
+            }
             held = exact(plan, settings, mine, rank)
             if settings.stage == 2 and not settings.offload:  # of the rank that has most, below
                 del held["gradients"]

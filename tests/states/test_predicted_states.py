@@ -46,8 +46,11 @@ def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
         held = [rank_states(plan, rank) for rank in range(first, first + ranks)]
         owned = sum(buffer.owned for states in held for buffer in states.buffers) / ranks
         whole = sum(states.parameters for states in held) / ranks
-        parts = {"weights": (WEIGHT_BYTES, 3), "gradients": (options.grad_bytes, 2),
-                 "optimizer state": (MAIN_BYTES + MOMENTS_BYTES, 1)}
+        parts = {
+            "weights": (WEIGHT_BYTES, 3),
+            "gradients": (options.grad_bytes, 2),
+            "optimizer state": (MAIN_BYTES + MOMENTS_BYTES, 1),
+        }
         for name, (element_bytes, sharded_from) in parts.items():
             part = found.cost.memory[name]
             ours = float(part[min(stage, part.shape[0] - 1), 0, 0, 0])

@@ -51,14 +51,26 @@ def test_parameters_are_those_of_the_class_in_its_order(kind: str, tmp_path: Pat
     assert compared
 
 
-@pytest.mark.parametrize(("model_type", "targets"), [
-    ("qwen2", ["q_proj", "v_proj"]),
-    ("qwen2", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
-    ("qwen", ["c_attn", "c_proj", "w1", "w2"]),
-    ("qwen", ["c_attn"])])
+@pytest.mark.parametrize(
+    ("model_type", "targets"),
+    [
+        ("qwen2", ["q_proj", "v_proj"]),
+        ("qwen2", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+        ("qwen", ["c_attn", "c_proj", "w1", "w2"]),
+        ("qwen", ["c_attn"]),
+    ],
+)
 def test_an_adapter_is_peft_s(model_type: str, targets: list[str], tmp_path: Path) -> None:
-    tiny = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "num_key_value_heads": 4, "head_dim": 16, "vocab_size": 99, "huggingface_id": None}
+    tiny = {
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "vocab_size": 99,
+        "huggingface_id": None,
+    }
     adapter = {"r": 3, "lora_alpha": 8.0, "target_modules": targets}
     model = sample_model("qwen2.5-7b", model_type=model_type, adapter=adapter, **tiny)
     assert _ours(model) == _real(model, tmp_path)

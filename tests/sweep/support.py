@@ -26,7 +26,13 @@ sweep:
 _OF_KIND: dict[str, Any] = {"text": "x", "whole": 1, "number": 1.0, "yes/no": False}
 PLANNED: dict[str, Any] = {
     **{column.name: _OF_KIND[column.kind] for column in COLUMNS if column.of is not None},
-    "gpus": 8, "step_s": 2.0, "mfu": 0.5, "tokens_per_s": 1e4, "gpu_hours": 10.0, "seq_length": 2048, "dp": 8,
+    "gpus": 8,
+    "step_s": 2.0,
+    "mfu": 0.5,
+    "tokens_per_s": 1e4,
+    "gpu_hours": 10.0,
+    "seq_length": 2048,
+    "dp": 8,
 }  # what the columns hold of a plan
 
 
@@ -38,9 +44,7 @@ def planned(task: Task) -> Row:
     return Row(task.id, Status.PLANNED, planner(), "", PLANNED)
 
 
-def replace_engine(
-    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row], name: str = "instant"
-) -> list[Task]:
+def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row], name: str = "instant") -> list[Task]:
     """`--engine NAME`, which then is the only one, answers at once; returns what it was given."""
     given: list[Task] = []
 

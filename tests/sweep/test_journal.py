@@ -56,15 +56,33 @@ def test_a_line_that_is_no_row_is_dropped_and_the_others_are_not(tmp_path: Path)
         assert read(path) == ([ROWS[0], ROWS[2]], 1)
 
 
-@pytest.mark.parametrize(("status", "values"), [
-    ("planned", {}),
-    ("infeasible", PLANNED),
-    ("planned", {**PLANNED, "more": 1}),
-    *(("planned", {**PLANNED, name: value}) for name, value in (
-        ("step_s", "abc"), ("step_s", None), ("step_s", True), ("step_s", float("nan")), ("step_s", 10**400),
-        ("tp", 1.5), ("tp", None), ("tp", 2**70), ("tp", True), ("sequence_parallel", 1), ("recompute", 1),
-        ("recompute", "\ud800"), ("cp_comm", 1), ("mfu", [0.5]))),
-])
+@pytest.mark.parametrize(
+    ("status", "values"),
+    [
+        ("planned", {}),
+        ("infeasible", PLANNED),
+        ("planned", {**PLANNED, "more": 1}),
+        *(
+            ("planned", {**PLANNED, name: value})
+            for name, value in (
+                ("step_s", "abc"),
+                ("step_s", None),
+                ("step_s", True),
+                ("step_s", float("nan")),
+                ("step_s", 10**400),
+                ("tp", 1.5),
+                ("tp", None),
+                ("tp", 2**70),
+                ("tp", True),
+                ("sequence_parallel", 1),
+                ("recompute", 1),
+                ("recompute", "\ud800"),
+                ("cp_comm", 1),
+                ("mfu", [0.5]),
+            )
+        ),
+    ],
+)
 def test_a_row_that_no_plan_can_have_made_is_dropped(tmp_path: Path, status: str, values: dict[str, object]) -> None:
     path = written(tmp_path / "x.journal")
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -101,8 +119,10 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, text
 
 def test_two_sweeps_do_not_write_one_journal(tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
-    with journal(tmp_path / "x.journal"), pytest.raises(InputError, match="another sweep is writing it"), journal(
-        tmp_path / "x.journal"
+    with (
+        journal(tmp_path / "x.journal"),
+        pytest.raises(InputError, match="another sweep is writing it"),
+        journal(tmp_path / "x.journal"),
     ):
         pass
 

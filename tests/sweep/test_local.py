@@ -75,8 +75,10 @@ def test_a_worker_that_dies_takes_only_its_own_task_and_that_is_named(
 def test_every_task_is_lost_and_named_where_no_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WORKER", ("-c", "raise SystemExit(7)"))
     rows = list(run([Task("a", "", "", ""), Task("b", "", "", "")], Wanted(jobs=2)))
-    assert [(row.id, row.status) for row in sorted(rows, key=lambda row: row.id)] == [("a", Status.LOST),
-                                                                                    ("b", Status.LOST)]
+    assert [(row.id, row.status) for row in sorted(rows, key=lambda row: row.id)] == [
+        ("a", Status.LOST),
+        ("b", Status.LOST),
+    ]
     assert all("ended with status 7" in row.reason for row in rows)
 
 

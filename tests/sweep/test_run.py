@@ -61,9 +61,7 @@ def test_one_is_told_as_one(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "1 was done before\n1 line of the journal was not a whole row" in again.out
 
 
-def test_a_row_that_was_edited_is_planned_again(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_was_edited_is_planned_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = replace_engine(monkeypatch, planned)
     out = tmp_path / "t.csv"
     assert run("sweep", file_of(tmp_path), "--out", out, *OPTIONS).code == 0
@@ -124,9 +122,15 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
     assert len(given) == 6 + 11
 
 
-@pytest.mark.parametrize(("status", "code", "again"), [
-    (Status.INFEASIBLE, 0, 0), (Status.REFUSED, 0, 0), (Status.DEFECT, 1, 4), (Status.LOST, 1, 4),
-])
+@pytest.mark.parametrize(
+    ("status", "code", "again"),
+    [
+        (Status.INFEASIBLE, 0, 0),
+        (Status.REFUSED, 0, 0),
+        (Status.DEFECT, 1, 4),
+        (Status.LOST, 1, 4),
+    ],
+)
 def test_a_combination_without_a_plan_is_a_row_with_its_reason(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: Status, code: int, again: int
 ) -> None:
@@ -156,24 +160,25 @@ def test_prices_make_costs_and_change_no_plan(run: Run, tmp_path: Path, monkeypa
     assert len(given) == 16
 
 
-def test_another_symconfig_at_a_worker_is_no_answer(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_symconfig_at_a_worker_is_no_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_engine(monkeypatch, lambda one: Row(one.id, Status.PLANNED, "9+z"))
     outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", *OPTIONS)
     assert outcome.code == 1
     assert "a worker has another symconfig (got 9+z" in outcome.err
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--out", "t.xlsx"), "--out: no table has this ending"),
-    (("--out", "no/t.csv"), "--out: there is no such folder"),
-    (("--jobs", "0"), "--jobs: wrong value"),
-    (("--limit", "many"), "--limit: wrong value"),
-    (("--limit", "15"), "too many combinations (got 2 model x 4 gpus x 2 global_batch_size = 16, need at most 15)"),
-    (("--engine", "spark"), "--engine: wrong value (got spark, need instant)"),
-    (("--out", "there.csv"), "there.csv: this file exists already, and no journal of a sweep beside it"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--out", "t.xlsx"), "--out: no table has this ending"),
+        (("--out", "no/t.csv"), "--out: there is no such folder"),
+        (("--jobs", "0"), "--jobs: wrong value"),
+        (("--limit", "many"), "--limit: wrong value"),
+        (("--limit", "15"), "too many combinations (got 2 model x 4 gpus x 2 global_batch_size = 16, need at most 15)"),
+        (("--engine", "spark"), "--engine: wrong value (got spark, need instant)"),
+        (("--out", "there.csv"), "there.csv: this file exists already, and no journal of a sweep beside it"),
+    ],
+)
 def test_an_option_that_is_wrong_is_named_before_any_work(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:

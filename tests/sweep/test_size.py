@@ -31,8 +31,17 @@ def answer(task: Task) -> Row:
         return Row(task.id, Status.INFEASIBLE, planner(), "24 does not divide the batch")
     rate = SPEED[job["cluster"]] / (1 + gpus / 1000) / (2 if gpus < FEW[job["cluster"]] else 1)
     step_s = tokens / gpus / rate
-    values = {"gpus": gpus, "step_s": step_s, "step_high_s": SLOW * step_s, "mfu": 0.4, "tp": 1, "pp": 1, "cp": 1,
-              "ep": 1, "dp": gpus}
+    values = {
+        "gpus": gpus,
+        "step_s": step_s,
+        "step_high_s": SLOW * step_s,
+        "mfu": 0.4,
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "dp": gpus,
+    }
     return Row(task.id, Status.PLANNED, planner(), "", values)
 
 
@@ -81,8 +90,9 @@ def test_the_frontier_has_nothing_that_another_beats(given: list[Task]) -> None:
     (h100, _) = asked("3d").clusters
     found = frontier(h100.planned, lambda one: one.gpu_hours)
     for one in h100.planned:
-        beaten = any(other.run_s <= one.run_s and other.gpu_hours <= one.gpu_hours and other is not one
-                     for other in h100.planned)
+        beaten = any(
+            other.run_s <= one.run_s and other.gpu_hours <= one.gpu_hours and other is not one for other in h100.planned
+        )
         assert (one in found) is not beaten
 
 
@@ -100,8 +110,10 @@ def test_the_fewest_that_another_number_beats_are_told_so(
 ) -> None:
     monkeypatch.setitem(FEW, "h100", 96)
     outcome = run("size", *ASKED[:3], "--clusters", "h100", "--deadline", "4d")
-    said = (r"h100: 64 GPUs, 3\.8\d days; 80 to be in time .*; 96 GPUs need less of both: 1\.32 days and 3,044 GPU-"
-            r"hours, not 5,91\d\n")
+    said = (
+        r"h100: 64 GPUs, 3\.8\d days; 80 to be in time .*; 96 GPUs need less of both: 1\.32 days and 3,044 GPU-"
+        r"hours, not 5,91\d\n"
+    )
     assert re.search(said, outcome.out)
     assert "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats" in outcome.out
     assert "Next: symconfig plan --model llama2-7b --cluster h100 --gpus 96 " in outcome.out
@@ -109,10 +121,12 @@ def test_the_fewest_that_another_number_beats_are_told_so(
 
 def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
     batch = ("--global-batch-size", "1", "--seq-length", "1000")
-    outcome = run("size", *ASKED[:1], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h",
-                  "--gpus-max", "1", *batch)
+    outcome = run(
+        "size", *ASKED[:1], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h", "--gpus-max", "1", *batch
+    )
     assert "llama2-7b: 1,000 tokens in 1 hour\nglobal batch 1 sequence of 1,000 tokens, 1,000 in all; 1 step\n" in (
-        outcome.out)
+        outcome.out
+    )
     assert "1 number of GPUs was planned." in outcome.out
 
 
@@ -143,8 +157,10 @@ def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run:
     words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
     outcome = run(*words, "64")
     assert outcome.code == 1
-    said = (r"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest is "
-            rf"{days(64):.2f} days on 64 GPUs")
+    said = (
+        r"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest is "
+        rf"{days(64):.2f} days on 64 GPUs"
+    )
     assert re.search(said, outcome.out)
     h100 = run(*words, "64", "--json").json()["clusters"][0]
     assert h100["least_gpus_at_peak"] > 64
@@ -165,27 +181,30 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
     assert {(job["global_batch_size"], job["seq_length"]) for job in jobs} == {(512, 2048)}
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--deadline", "30x"), "--deadline: wrong value (got 30x"),
-    (("--tokens", "many"), "--tokens: wrong value"),
-    (("--tokens", "1.5"), "--tokens: wrong value (got 1.5, need a whole number of tokens"),
-    (("--clusters", "h10"), "--clusters: unknown cluster (got h10"),
-    (("--clusters", ","), "--clusters: "),
-    (("--price", "h100"), "--price: not of the form CLUSTER=PRICE"),
-    (("--price", "h100=-1"), "--price: not of the form CLUSTER=PRICE"),
-    (("--price", "h200=2"), "--price: is none of the clusters that are asked for (got h200"),
-    (("--goodput", "0"), "--goodput: out of range"),
-    (("--goodput", "x"), "--goodput: wrong value"),
-    (("--gpus-max", "9999999"), "--gpus-max: out of range"),
-    (("--batch-tokens", "4M", "--global-batch-size", "8"), "--batch-tokens: says what global_batch_size says, too"),
-    (("--global-batch-size", "0"), "--global-batch-size: out of range"),
-    (("--seq-length", "-1"), "--seq-length: "),
-    (("--precision", "int4"), "--precision: wrong value"),
-    (("--pin", "ttp=8"), "--pin ttp: "),
-    (("--plot", "x.gif"), "--plot: no picture has this ending"),
-    (("--jobs", "0"), "--jobs: wrong value"),
-    (("--engine", "spark"), "--engine: wrong value (got spark, need local)"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--deadline", "30x"), "--deadline: wrong value (got 30x"),
+        (("--tokens", "many"), "--tokens: wrong value"),
+        (("--tokens", "1.5"), "--tokens: wrong value (got 1.5, need a whole number of tokens"),
+        (("--clusters", "h10"), "--clusters: unknown cluster (got h10"),
+        (("--clusters", ","), "--clusters: "),
+        (("--price", "h100"), "--price: not of the form CLUSTER=PRICE"),
+        (("--price", "h100=-1"), "--price: not of the form CLUSTER=PRICE"),
+        (("--price", "h200=2"), "--price: is none of the clusters that are asked for (got h200"),
+        (("--goodput", "0"), "--goodput: out of range"),
+        (("--goodput", "x"), "--goodput: wrong value"),
+        (("--gpus-max", "9999999"), "--gpus-max: out of range"),
+        (("--batch-tokens", "4M", "--global-batch-size", "8"), "--batch-tokens: says what global_batch_size says, too"),
+        (("--global-batch-size", "0"), "--global-batch-size: out of range"),
+        (("--seq-length", "-1"), "--seq-length: "),
+        (("--precision", "int4"), "--precision: wrong value"),
+        (("--pin", "ttp=8"), "--pin ttp: "),
+        (("--plot", "x.gif"), "--plot: no picture has this ending"),
+        (("--jobs", "0"), "--jobs: wrong value"),
+        (("--engine", "spark"), "--engine: wrong value (got spark, need local)"),
+    ],
+)
 def test_an_option_that_is_wrong_is_named_before_any_work(
     run: Run, given: list[Task], words: tuple[str, ...], said: str
 ) -> None:

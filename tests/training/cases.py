@@ -14,10 +14,22 @@ from tests.sample_models import sample_cluster, sample_model
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
 TINY: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256, "max_position_embeddings": 128}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
-           "router_aux_loss_coef": 0.02}
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "router_aux_loss_coef": 0.02,
+}
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama2-13b", {}),
@@ -25,14 +37,34 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 with LoRA": ("qwen2.5-7b", {"adapter": ADAPTER}),
     "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
     # torchtitan's own model for debugging, which is what it has of this size
-    "llama of torchtitan": ("llama2-13b", {
-        "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 16,
-        "num_key_value_heads": 16, "vocab_size": 2048, "rope_theta": 500000.0, "rope_scaling": {
-            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192}}),
+    "llama of torchtitan": (
+        "llama2-13b",
+        {
+            "hidden_size": 256,
+            "intermediate_size": 768,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "vocab_size": 2048,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+    ),
 }
-TRAINING: dict[str, Any] = {"lr": 2e-3, "min_lr": 2e-4, "lr_warmup_iters": 2, "train_iters": STEPS, "log_interval": 1,
-                            "save_interval": 1000}
+TRAINING: dict[str, Any] = {
+    "lr": 2e-3,
+    "min_lr": 2e-4,
+    "lr_warmup_iters": 2,
+    "train_iters": STEPS,
+    "log_interval": 1,
+    "save_interval": 1000,
+}
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 MEGATRON = ("megatron", "megatron-yaml", "model-args")
 OWN_DATA = (*MEGATRON, "bridge")
@@ -60,8 +92,17 @@ class Case:
 
     def plan(self) -> Plan:
         training = {**TRAINING, "lr": 2e-2, "min_lr": 2e-3} if "LoRA" in self.family else TRAINING
-        return symconfig.plan(tiny(self.family), cluster(self.nodes), RANKS, SEQUENCES, LENGTH,
-                              backend=self.backend, pins={"mbs": 2, **self.pins}, training=training, top=1).plan
+        return symconfig.plan(
+            tiny(self.family),
+            cluster(self.nodes),
+            RANKS,
+            SEQUENCES,
+            LENGTH,
+            backend=self.backend,
+            pins={"mbs": 2, **self.pins},
+            training=training,
+            top=1,
+        ).plan
 
 
 def tiny(family: str) -> ModelDescriptor:
@@ -91,11 +132,21 @@ CASES = (
     Case("llama, ZeRO-2", "llama", "deepspeed", ZERO, {"zero": 2}),
     Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", ("torchrun", "slurm", "ray"), {"zero": 2}, nodes=2),
     Case("llama, ZeRO-3", "llama", "deepspeed", ZERO, {"zero": 3}),
-    Case("qwen2 with LoRA, ZeRO-2", "qwen2 with LoRA", "deepspeed", ("deepspeed", "transformers", "accelerate"),
-         {"zero": 2}),
+    Case(
+        "qwen2 with LoRA, ZeRO-2",
+        "qwen2 with LoRA",
+        "deepspeed",
+        ("deepspeed", "transformers", "accelerate"),
+        {"zero": 2},
+    ),
     Case("llama, AutoTP", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"tp": 2, "zero": 1}),
-    Case("llama, Ulysses, ZeRO-2", "llama", "deepspeed", ("deepspeed", "transformers", "accelerate"),
-         {"cp": 2, "zero": 2}),
+    Case(
+        "llama, Ulysses, ZeRO-2",
+        "llama",
+        "deepspeed",
+        ("deepspeed", "transformers", "accelerate"),
+        {"cp": 2, "zero": 2},
+    ),
     Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
     Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
@@ -115,5 +166,7 @@ CASES = (
 _PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
 LEFT_OUT = {
     "ms-swift": "has not been tried without a GPU",
-    "pytorchjob": _PODS, "trainjob": _PODS, "skypilot": "rents machines of a cloud",
+    "pytorchjob": _PODS,
+    "trainjob": _PODS,
+    "skypilot": "rents machines of a cloud",
 }

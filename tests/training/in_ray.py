@@ -20,8 +20,10 @@ def main() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    made = Cluster(initialize_head=True, head_node_args={
-        "num_cpus": 2, "num_gpus": gpus, "include_dashboard": True, "dashboard_port": port})
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "num_gpus": gpus, "include_dashboard": True, "dashboard_port": port},
+    )
     try:
         for _ in range(nodes - 1):
             made.add_node(num_cpus=2, num_gpus=gpus)

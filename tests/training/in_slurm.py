@@ -24,8 +24,11 @@ def main() -> int:
     here.write_text('MASTER_ADDR=127.0.0.1 exec bash launch.sh "$@"\n')
     with cluster.cluster(nodes, nodes) as slurm:
         path = os.pathsep.join([os.environ["PATH"], *slurm.paths])  # Python first: that of the ranks
-        done = subprocess.run(["sbatch", "--wait", "--output=job.log", "sbatch.sh"], cwd=folder,
-                              env={**slurm.variables, "PATH": path, "LAUNCH": str(here)})
+        done = subprocess.run(
+            ["sbatch", "--wait", "--output=job.log", "sbatch.sh"],
+            cwd=folder,
+            env={**slurm.variables, "PATH": path, "LAUNCH": str(here)},
+        )
     log = folder / "job.log"
     print(log.read_text(errors="replace") if log.exists() else "no log")
     return done.returncode

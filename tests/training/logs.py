@@ -31,8 +31,10 @@ def of_megatron(log: str) -> list[Step]:
     found = MEGATRON.findall(log)
     rates = _of_the_step([float(rate) for _, rate, _ in found])
     counts = [0, *(int(consumed) for consumed, _, _ in found)]
-    return [Step(float(loss), rate, after - before) for (_, _, loss), rate, (before, after) in zip(
-        found, rates, pairwise(counts), strict=True)]
+    return [
+        Step(float(loss), rate, after - before)
+        for (_, _, loss), rate, (before, after) in zip(found, rates, pairwise(counts), strict=True)
+    ]
 
 
 def of_scripts(log: str) -> list[Step]:
@@ -53,9 +55,17 @@ def of_trainer(log: str) -> list[Step]:
     rates = _of_the_step([line["learning_rate"] for line in lines])
     epochs = [0.0, *(line["epoch"] for line in lines)]
     share = LENGTH / (LENGTH - 1)
-    return [_step({**line, "loss": line["loss"] * share, "learning_rate": rate,
-                   "sequences": round((after - before) * SEQUENCES)})
-            for line, rate, (before, after) in zip(lines, rates, pairwise(epochs), strict=True)]
+    return [
+        _step(
+            {
+                **line,
+                "loss": line["loss"] * share,
+                "learning_rate": rate,
+                "sequences": round((after - before) * SEQUENCES),
+            }
+        )
+        for line, rate, (before, after) in zip(lines, rates, pairwise(epochs), strict=True)
+    ]
 
 
 def _step(line: dict[str, Any]) -> Step:

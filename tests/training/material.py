@@ -35,8 +35,9 @@ def prepare(plan: Plan, folder: Path) -> Material:
     rows = [[draw.randrange(2, vocabulary) for _ in range(length - 1)] for _ in range(plan.best.batch.global_)]
     _lines(made.ids, [{"input_ids": [*row, 0]} for row in rows])
     _lines(made.texts / "texts.jsonl", [{"text": " ".join(f"w{token}" for token in row)} for row in rows])
-    (made.texts / "dataset_info.json").write_text(json.dumps({
-        "texts": {"file_name": "texts.jsonl", "columns": {"prompt": "text"}}}))
+    (made.texts / "dataset_info.json").write_text(
+        json.dumps({"texts": {"file_name": "texts.jsonl", "columns": {"prompt": "text"}}})
+    )
     weights(plan, made.weights)
     tokenizer(plan.model.vocab_size, made.weights)
     return made
@@ -62,8 +63,9 @@ def tokenizer(vocabulary: int, folder: Path) -> None:
     made = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
     made.add_special_tokens([END, UNKNOWN])
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END, unk_token=UNKNOWN,
-                                         pad_token=UNKNOWN).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token=END, unk_token=UNKNOWN, pad_token=UNKNOWN
+    ).save_pretrained(folder)
 
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -77,8 +77,10 @@ def _row(plan: str, item: Outcome, first: Outcome) -> str:
     sequences = sorted({f"{step.sequences:g}" for step in item.steps if step.sequences is not None})
     gap = apart(first, item) if item is not first else None
     shown = "" if gap is None else f"{gap:.1e}" if gap else "0"
-    return (f"| {plan} | {item.format} | {item.ranks} | {len(item.steps)} | {', '.join(sequences)} | "
-            f"{item.steps[0].loss:.4f} | {item.steps[-1].loss:.4f} | {shown} | {state} |\n")
+    return (
+        f"| {plan} | {item.format} | {item.ranks} | {len(item.steps)} | {', '.join(sequences)} | "
+        f"{item.steps[0].loss:.4f} | {item.steps[-1].loss:.4f} | {shown} | {state} |\n"
+    )
 
 
 def _overrides(results: Mapping[str, tuple[Outcome, ...]]) -> Iterator[str]:
@@ -95,10 +97,15 @@ def read(docs: Path = DOCS) -> Results:
 
 def record(results: Mapping[str, tuple[Outcome, ...]], order: Mapping[str, tuple[str, ...]], docs: Path = DOCS) -> None:
     """Put these runs beside those that are known, in the `order` of plans and formats, and write the page anew."""
-    every = {(plan, item.format): item for known in (read(docs), results) for plan, outcomes in known.items()
-             for item in outcomes}
-    kept = {plan: tuple(every[plan, name] for name in formats if (plan, name) in every)
-            for plan, formats in order.items()}
+    every = {
+        (plan, item.format): item
+        for known in (read(docs), results)
+        for plan, outcomes in known.items()
+        for item in outcomes
+    }
+    kept = {
+        plan: tuple(every[plan, name] for name in formats if (plan, name) in every) for plan, formats in order.items()
+    }
     kept = {plan: outcomes for plan, outcomes in kept.items() if outcomes}
     data = {plan: [asdict(item) for item in outcomes] for plan, outcomes in kept.items()}
     (docs / "training.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -61,58 +61,93 @@ def torchrun(plan: Plan, folder: Path, material: Material | None) -> Start:
 def slurm(plan: Plan, folder: Path, material: Material | None) -> Start:
     nodes = plan.best.parallel.world_size // plan.cluster.gpus_per_node
     base = deepspeed(plan, folder, material)
-    return replace(base, command=(sys.executable, str(HERE / "in_slurm.py"), str(nodes)),
-                   overrides=(*base.overrides, "GPUs that slurmd claims", "nodes meet at 127.0.0.1"))
+    return replace(
+        base,
+        command=(sys.executable, str(HERE / "in_slurm.py"), str(nodes)),
+        overrides=(*base.overrides, "GPUs that slurmd claims", "nodes meet at 127.0.0.1"),
+    )
 
 
 def ray(plan: Plan, folder: Path, material: Material | None) -> Start:
     gpus = plan.cluster.gpus_per_node
     base = deepspeed(plan, folder, material)
     nodes = str(plan.best.parallel.world_size // gpus)
-    return replace(base, command=("python3", str(HERE / "in_ray.py"), nodes, str(gpus)),
-                   overrides=(*base.overrides, "GPUs that Ray's nodes claim"))
+    return replace(
+        base,
+        command=("python3", str(HERE / "in_ray.py"), nodes, str(gpus)),
+        overrides=(*base.overrides, "GPUs that Ray's nodes claim"),
+    )
 
 
 def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
-    return Start(LAUNCH, _script("with_trainer.py", plan, folder, material), logs.of_scripts,
-                 ("DS_ACCELERATOR=cpu", GLOO, BF16))
+    return Start(
+        LAUNCH, _script("with_trainer.py", plan, folder, material), logs.of_scripts, ("DS_ACCELERATOR=cpu", GLOO, BF16)
+    )
 
 
 def accelerate(plan: Plan, folder: Path, material: Material | None) -> Start:
-    return Start(LAUNCH, _script("with_accelerator.py", plan, folder, material), logs.of_scripts,
-                 ("DS_ACCELERATOR=cpu", GLOO))
+    return Start(
+        LAUNCH, _script("with_accelerator.py", plan, folder, material), logs.of_scripts, ("DS_ACCELERATOR=cpu", GLOO)
+    )
 
 
 def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> dict[str, str]:
     """For a training script of one's own, which gets its files by variables."""
     assert material is not None
     adapter = {"ADAPTER": str(folder)} if plan.model.adapter is not None else {}
-    return {**CPU, "SCRIPT": str(SCRIPTS / name), "MODEL": str(material.weights), "DATA": str(material.ids),
-            "PLAN": str(folder / "plan.json"), "PYTHONPATH": str(HERE / "trainer_on_cpu"), **adapter}
+    return {
+        **CPU,
+        "SCRIPT": str(SCRIPTS / name),
+        "MODEL": str(material.weights),
+        "DATA": str(material.ids),
+        "PLAN": str(folder / "plan.json"),
+        "PYTHONPATH": str(HERE / "trainer_on_cpu"),
+        **adapter,
+    }
 
 
 def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
     assert material is not None
-    options = (f"model_name_or_path={material.weights}", "train_from_scratch=false", "dataset=texts",
-               f"dataset_dir={material.texts}")
-    return Start((*LAUNCH, *options), {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}, logs.of_trainer,
-                 ("DS_ACCELERATOR=cpu", GLOO, BF16, "the weights and the data of the other formats, by its options"))
+    options = (
+        f"model_name_or_path={material.weights}",
+        "train_from_scratch=false",
+        "dataset=texts",
+        f"dataset_dir={material.texts}",
+    )
+    return Start(
+        (*LAUNCH, *options),
+        {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")},
+        logs.of_trainer,
+        ("DS_ACCELERATOR=cpu", GLOO, BF16, "the weights and the data of the other formats, by its options"),
+    )
 
 
 def megatron(plan: Plan, folder: Path, material: Material | None) -> Start:
     """On its own mock data, by its own random weights."""
-    environment = {**CPU, "VERIFY": str(VERIFY), "MEGATRON_PATH": os.environ["MEGATRON_PATH"],
-                   "PYTHONPATH": str(HERE / "megatron_on_cpu")}
+    environment = {
+        **CPU,
+        "VERIFY": str(VERIFY),
+        "MEGATRON_PATH": os.environ["MEGATRON_PATH"],
+        "PYTHONPATH": str(HERE / "megatron_on_cpu"),
+    }
     return Start(LAUNCH, environment, logs.of_megatron, (GLOO, "a GPU's calls of torch.cuda do nothing"))
 
 
 def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
     """On its own mock data, by its own random weights."""
     environment = {**CPU, "VERIFY": str(VERIFY), "PYTHONPATH": str(HERE / "bridge_on_cpu")}
-    return Start(LAUNCH, environment, logs.of_megatron, (
-        GLOO, "a GPU's calls of torch.cuda do nothing", "nothing compiled",
-        "megatron-core's own layers for Transformer Engine's",
-        "Transformer Engine, Triton, modelopt, nvidia_resiliency_ext, wandb and TensorBoard imported only"))
+    return Start(
+        LAUNCH,
+        environment,
+        logs.of_megatron,
+        (
+            GLOO,
+            "a GPU's calls of torch.cuda do nothing",
+            "nothing compiled",
+            "megatron-core's own layers for Transformer Engine's",
+            "Transformer Engine, Triton, modelopt, nvidia_resiliency_ext, wandb and TensorBoard imported only",
+        ),
+    )
 
 
 def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
@@ -121,16 +156,32 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     shutil.copytree(material.texts, folder / "tests" / "assets" / "c4_test", ignore=shutil.ignore_patterns("*.json"))
     options = (f"--hf_assets_path={material.weights}", "--dataloader.dataset=c4_test")
     environment = {**CPU, "PYTHONPATH": str(HERE / "titan_on_cpu"), "TORCHDYNAMO_DISABLE": "1"}
-    return Start((*LAUNCH, *options), environment, logs.of_titan, (
-        "the CPU as torchtitan's device", "nothing compiled (TORCHDYNAMO_DISABLE=1)",
-        "torch's plain attention for FlexAttention, which has no backward on a CPU",
-        "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet",
-        "a tokenizer and a data set, by its options"),
-        ahead=1)
+    return Start(
+        (*LAUNCH, *options),
+        environment,
+        logs.of_titan,
+        (
+            "the CPU as torchtitan's device",
+            "nothing compiled (TORCHDYNAMO_DISABLE=1)",
+            "torch's plain attention for FlexAttention, which has no backward on a CPU",
+            "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet",
+            "a tokenizer and a data set, by its options",
+        ),
+        ahead=1,
+    )
 
 
 STARTS: dict[str, Starter] = {
-    "deepspeed": deepspeed, "transformers": transformers, "accelerate": accelerate, "llamafactory": llamafactory,
-    "megatron": megatron, "megatron-yaml": megatron, "model-args": megatron, "bridge": bridge,
-    "torchtitan": torchtitan, "torchrun": torchrun, "slurm": slurm, "ray": ray,
+    "deepspeed": deepspeed,
+    "transformers": transformers,
+    "accelerate": accelerate,
+    "llamafactory": llamafactory,
+    "megatron": megatron,
+    "megatron-yaml": megatron,
+    "model-args": megatron,
+    "bridge": bridge,
+    "torchtitan": torchtitan,
+    "torchrun": torchrun,
+    "slurm": slurm,
+    "ray": ray,
 }

@@ -22,13 +22,19 @@ def test_a_run_that_is_the_plan_s_passes() -> None:
     assert list(wrong(PLAN, GOOD)) == []
 
 
-@pytest.mark.parametrize(("changed", "said"), [
-    (GOOD[:7], "7 steps, the plan has 8"),
-    ([*GOOD[:7], replace(GOOD[7], loss=float("nan"))], "not finite"),
-    ([replace(step, loss=5.0) for step in GOOD], "does not fall"),
-    ([*GOOD[:7], replace(GOOD[7], learning_rate=0.001)], "step 8 has the learning rate 0.001, the plan has 0.0003206"),
-    ([replace(GOOD[0], sequences=4), *GOOD[1:]], "step 1 takes 4 sequences, the plan has 8"),
-])
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (GOOD[:7], "7 steps, the plan has 8"),
+        ([*GOOD[:7], replace(GOOD[7], loss=float("nan"))], "not finite"),
+        ([replace(step, loss=5.0) for step in GOOD], "does not fall"),
+        (
+            [*GOOD[:7], replace(GOOD[7], learning_rate=0.001)],
+            "step 8 has the learning rate 0.001, the plan has 0.0003206",
+        ),
+        ([replace(GOOD[0], sequences=4), *GOOD[1:]], "step 1 takes 4 sequences, the plan has 8"),
+    ],
+)
 def test_what_is_not_the_plan_s_is_said(changed: list[Step], said: str) -> None:
     assert said in " ".join(wrong(PLAN, changed))
 
@@ -42,21 +48,27 @@ def test_a_format_whose_losses_are_apart_has_not_passed() -> None:
 
 
 def test_megatron_s_log() -> None:
-    line = (" [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
-            "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |\n")
+    line = (
+        " [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
+        "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |\n"
+    )
     log = line.format(1, 8, "1.000000E-03", "5.539999E+00") + line.format(2, 16, "2.000000E-03", "5.5E+00")
     assert logs.of_megatron(log) == [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8)]
 
 
 def test_the_script_s_log() -> None:
-    log = ("2 ranks: tp 1, cp 1, dp 2; micro-batch 2 x 2 x 2 sequences of 32; 9 trained parameters\n"
-           "step 1 loss 5.538196 lr 0.000e+00 time 0.5424 s tokens/s/GPU 236.0 peak 0.444 GiB\n")
+    log = (
+        "2 ranks: tp 1, cp 1, dp 2; micro-batch 2 x 2 x 2 sequences of 32; 9 trained parameters\n"
+        "step 1 loss 5.538196 lr 0.000e+00 time 0.5424 s tokens/s/GPU 236.0 peak 0.444 GiB\n"
+    )
     assert logs.of_train_py(log) == [Step(5.538196, 0.0, 8)]
 
 
 def test_trainer_s_log() -> None:
-    log = ("12%| 1/8\r  {'loss': '5.362', 'grad_norm': '1.1', 'learning_rate': '0.001', 'epoch': '1'}\n"
-           "25%| 2/8\r  {'loss': '5.212', 'grad_norm': '1.1', 'learning_rate': '0.002', 'epoch': '2'}\n")
+    log = (
+        "12%| 1/8\r  {'loss': '5.362', 'grad_norm': '1.1', 'learning_rate': '0.001', 'epoch': '1'}\n"
+        "25%| 2/8\r  {'loss': '5.212', 'grad_norm': '1.1', 'learning_rate': '0.002', 'epoch': '2'}\n"
+    )
     assert logs.of_trainer(log) == [Step(5.362 * 32 / 31, 0.0, 8), Step(5.212 * 32 / 31, 0.001, 8)]
 
 

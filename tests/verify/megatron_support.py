@@ -30,8 +30,9 @@ def rendered(plan: Plan | str = "llama2-13b", *more: str, cluster: str = "a100-8
     """A sample plan's arguments, with `more` behind them, and the environment of its launcher."""
     plan = sample_plan(plan, cluster, **overrides) if isinstance(plan, str) else plan
     version = plan.best.target.version
-    return Rendered(plan, [*render.arguments(plan), *more],
-                    {item.name: item.value for item in environment.variables(plan, version)})
+    return Rendered(
+        plan, [*render.arguments(plan), *more], {item.name: item.value for item in environment.variables(plan, version)}
+    )
 
 
 def replaced(item: Rendered, option: str, *values: str) -> Rendered:

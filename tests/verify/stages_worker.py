@@ -38,9 +38,15 @@ def _stages(case: dict[str, Any]) -> Any:
     offset = importlib.import_module(f"{core}transformer_layer").get_transformer_layer_offset
     try:
         config = importlib.import_module(f"{core}transformer_config").TransformerConfig(
-            hidden_size=64, num_attention_heads=4, pipeline_dtype=importlib.import_module("torch").bfloat16, **case)
-        return [[[_call(function, config, pp_rank, vp_stage, vpp) for function in (offset, build)]
-                 for vp_stage in range(vpp or 1)] for pp_rank in range(pp)]
+            hidden_size=64, num_attention_heads=4, pipeline_dtype=importlib.import_module("torch").bfloat16, **case
+        )
+        return [
+            [
+                [_call(function, config, pp_rank, vp_stage, vpp) for function in (offset, build)]
+                for vp_stage in range(vpp or 1)
+            ]
+            for pp_rank in range(pp)
+        ]
     except (AssertionError, ValueError, ZeroDivisionError) as error:
         return f"{type(error).__name__}: {error}"
 

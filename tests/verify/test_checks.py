@@ -95,8 +95,11 @@ def test_a_check_that_breaks_is_a_failed_check_and_the_next_module_still_runs(
     }
     monkeypatch.setattr(checks, "frameworks", lambda: modules)
     found = checks.verify(folder)
-    assert [(check.name, check.status) for check in found] == [("first", "passed"), ("bad", "failed"),
-                                                               ("last", "passed")]
+    assert [(check.name, check.status) for check in found] == [
+        ("first", "passed"),
+        ("bad", "failed"),
+        ("last", "passed"),
+    ]
     assert "RuntimeError: out of luck" in found[1].detail
 
 

@@ -28,8 +28,11 @@ def pipelines() -> Iterator[tuple[int, int, int]]:
 def cases() -> Iterator[Told]:
     """Of each pipeline: the ends as layers or not, and all counts of the first and last stage."""
     for layers, pp, vpp in pipelines():
-        shape = {"num_layers": layers, "pipeline_model_parallel_size": pp,
-                 "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None}
+        shape = {
+            "num_layers": layers,
+            "pipeline_model_parallel_size": pp,
+            "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None,
+        }
         for ends in product((False, True), repeat=2):
             yield shape | dict(zip(ENDS, ends, strict=True))
         for counts in product((None, *range(1, 7)), repeat=2):
@@ -40,8 +43,9 @@ def cases() -> Iterator[Told]:
 def asked(questions: list[Told]) -> list[Any]:
     root, folder = source().root, Path(megatron_runner.__file__).parent
     command = [sys.executable, "-E", "-P", str(Path(__file__).with_name("stages_worker.py")), str(root), str(folder)]
-    ended = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, timeout=300,
-                           check=False)
+    ended = subprocess.run(
+        command, input=json.dumps(questions), capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     answers: list[Any] = json.loads(ended.stdout)
     return answers
@@ -61,8 +65,12 @@ def real() -> list[tuple[Told, Any]]:
 
 def ours(told: Told) -> tuple[int, ...] | None:
     return dealt(
-        told["num_layers"], told["pipeline_model_parallel_size"], told["virtual_pipeline_model_parallel_size"] or 1,
-        first=told.get(COUNTS[0]), last=told.get(COUNTS[1]), embedding=told.get(ENDS[0], False),
+        told["num_layers"],
+        told["pipeline_model_parallel_size"],
+        told["virtual_pipeline_model_parallel_size"] or 1,
+        first=told.get(COUNTS[0]),
+        last=told.get(COUNTS[1]),
+        embedding=told.get(ENDS[0], False),
         loss=told.get(ENDS[1], False),
     )
 
@@ -95,9 +103,14 @@ def test_layout_strings_are_what_megatron_builds() -> None:
             continue
         chunks = [("dense",) * size for size in sizes]
         chunks[0], chunks[-1] = ("embedding", *chunks[0]), (*chunks[-1], "head")
-        questions.append({"num_layers": sum(sizes), "pipeline_model_parallel_size": pp,
-                          "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None,
-                          "pipeline_model_parallel_layout": written(chunks)})
+        questions.append(
+            {
+                "num_layers": sum(sizes),
+                "pipeline_model_parallel_size": pp,
+                "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None,
+                "pipeline_model_parallel_layout": written(chunks),
+            }
+        )
         expected.append(stages(sizes, pp))
     for told, answer, wanted in zip(questions, asked(questions), expected, strict=True):
         assert answer == wanted, told

@@ -58,8 +58,10 @@ def _findings(edit: Edit, case: str = "zero1", auto: bool = False) -> str:
 def _requests(name: str) -> list[dict[str, Any]]:
     plan = _plan(name)
     files = render(plan, "deepspeed")
-    return [deepspeed._native_request(json.loads(files["ds_config.json"]), plan),
-            deepspeed._trainer_request(json.loads(files["ds_config_hf.json"]), plan)]
+    return [
+        deepspeed._native_request(json.loads(files["ds_config.json"]), plan),
+        deepspeed._trainer_request(json.loads(files["ds_config_hf.json"]), plan),
+    ]
 
 
 def _left_open() -> dict[str, Any]:
@@ -76,17 +78,21 @@ def answers() -> dict[str, list[dict[str, Any]]]:
     pytest.importorskip("deepspeed")
     config = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
     asked: dict[str, list[dict[str, Any]]] = {name: _requests(name) for name in CASES} | {
-        "own words": [{"config": {**config, "train_batch_size": 7}, "world_size": 2},
-                      {"config": {**config, "zero_optimization": {"stagee": 1}}, "world_size": 2},
-                      {"config": config, "world_size": 2}],
-        "left open": [_left_open()]}
+        "own words": [
+            {"config": {**config, "train_batch_size": 7}, "world_size": 2},
+            {"config": {**config, "zero_optimization": {"stagee": 1}}, "world_size": 2},
+            {"config": config, "world_size": 2},
+        ],
+        "left open": [_left_open()],
+    }
     found = iter(deepspeed.run([request for requests in asked.values() for request in requests], 240))
     return {name: [next(found) for _ in requests] for name, requests in asked.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rendered_files_pass_every_check(name: str, tmp_path: Path, answers: dict[str, list[dict[str, Any]]],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendered_files_pass_every_check(
+    name: str, tmp_path: Path, answers: dict[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan, asked = _plan(name), []
     monkeypatch.setattr(deepspeed, "run", lambda requests, timeout_s: asked.extend(requests) or answers[name])
     write(render(plan, "deepspeed"), tmp_path / "out")
@@ -96,28 +102,31 @@ def test_rendered_files_pass_every_check(name: str, tmp_path: Path, answers: dic
     assert asked == _requests(name)
 
 
-@pytest.mark.parametrize(("edit", "said"), [
-    (lambda c: c.update(gradient_cliping=1.0), "gradient_clipping"),
-    (lambda c: _zero(c).update(overlap_com=True), "overlap_comm"),
-    (lambda c: c.update(activation_checkpointing={"cpu_checkpointng": True}), "cpu_checkpointing"),
-    (lambda c: c["optimizer"].update(type="AdamWW"), "optimizer.type"),
-    (lambda c: c["optimizer"]["params"].update(beta=[0.9, 0.95]), "betas"),
-    (lambda c: c.update(scheduler={"type": "WarmupLR", "params": {"warmup_steps": 5}}), "warmup_num_steps"),
-    (lambda c: c.update(train_batch_size=128.0), "train_batch_size: has the wrong type"),
-    (lambda c: _zero(c).update(reduce_bucket_size="auto"), "reduce_bucket_size"),
-    (lambda c: _zero(c).update(reduce_bucket_size=5e8), "need integer"),
-    (lambda c: _zero(c).update(stage=4), "zero_optimization.stage"),
-    (lambda c: _zero(c).update(offload_param={"device": "cpu"}), "is ignored at ZeRO stage 1"),
-    (lambda c: _zero(c).update(reduce_bucket_size=2_000_000_000), "3.7 GiB"),
-    (lambda c: _zero(c).update(stage3_max_live_parameters=1), "ignored at stage 1"),
-    (lambda c: _zero(c).update(offload_optimizer={"device": "cpu"}), "torch_adam"),
-    (lambda c: c.update(data_types={"grad_accum_dtype": "float"}), "grad_accum_dtype"),
-    (lambda c: c["optimizer"]["params"].update(lr=3.0), "learning rate"),
-    (lambda c: c.update(train_batch_size=127), "Try: 128"),
-    (lambda c: c.update(tensor_parallel={"autotp_size": 3}), "do not divide by 3"),
-    (lambda c: c.update(expert_parallel={"autoep_size": 2}), "autoep_size is ignored"),
-    (lambda c: c.update(bf16=True), "bf16: is not a section"),
-])
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda c: c.update(gradient_cliping=1.0), "gradient_clipping"),
+        (lambda c: _zero(c).update(overlap_com=True), "overlap_comm"),
+        (lambda c: c.update(activation_checkpointing={"cpu_checkpointng": True}), "cpu_checkpointing"),
+        (lambda c: c["optimizer"].update(type="AdamWW"), "optimizer.type"),
+        (lambda c: c["optimizer"]["params"].update(beta=[0.9, 0.95]), "betas"),
+        (lambda c: c.update(scheduler={"type": "WarmupLR", "params": {"warmup_steps": 5}}), "warmup_num_steps"),
+        (lambda c: c.update(train_batch_size=128.0), "train_batch_size: has the wrong type"),
+        (lambda c: _zero(c).update(reduce_bucket_size="auto"), "reduce_bucket_size"),
+        (lambda c: _zero(c).update(reduce_bucket_size=5e8), "need integer"),
+        (lambda c: _zero(c).update(stage=4), "zero_optimization.stage"),
+        (lambda c: _zero(c).update(offload_param={"device": "cpu"}), "is ignored at ZeRO stage 1"),
+        (lambda c: _zero(c).update(reduce_bucket_size=2_000_000_000), "3.7 GiB"),
+        (lambda c: _zero(c).update(stage3_max_live_parameters=1), "ignored at stage 1"),
+        (lambda c: _zero(c).update(offload_optimizer={"device": "cpu"}), "torch_adam"),
+        (lambda c: c.update(data_types={"grad_accum_dtype": "float"}), "grad_accum_dtype"),
+        (lambda c: c["optimizer"]["params"].update(lr=3.0), "learning rate"),
+        (lambda c: c.update(train_batch_size=127), "Try: 128"),
+        (lambda c: c.update(tensor_parallel={"autotp_size": 3}), "do not divide by 3"),
+        (lambda c: c.update(expert_parallel={"autoep_size": 2}), "autoep_size is ignored"),
+        (lambda c: c.update(bf16=True), "bf16: is not a section"),
+    ],
+)
 def test_a_mistake_is_named(edit: Edit, said: str) -> None:
     assert said in _findings(edit)
 
@@ -144,14 +153,18 @@ def test_a_json_that_is_no_object_is_told(tmp_path: Path) -> None:
         assert "ds_config.json" in check.detail
 
 
-@pytest.mark.parametrize(("file", "edit", "check", "said"), [
-    ("ds_config.json", lambda c: _zero(c).update(stage=2), "ds_config.json: meaning", "zero_optimization.stage"),
-    ("ds_config.json", lambda c: c["optimizer"]["params"].update(lr=1e-4), "ds_config.json: meaning", "params.lr"),
-    ("model/config.json", lambda c: c.update(rope_theta=5e5), "model/config.json", "rope_theta"),
-    ("model/config.json", lambda c: c.update(num_hidden_layers=39), "model/config.json", "num_hidden_layers"),
-])
-def test_a_file_that_is_not_the_plan_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, edit: Edit,
-                                               check: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "edit", "check", "said"),
+    [
+        ("ds_config.json", lambda c: _zero(c).update(stage=2), "ds_config.json: meaning", "zero_optimization.stage"),
+        ("ds_config.json", lambda c: c["optimizer"]["params"].update(lr=1e-4), "ds_config.json: meaning", "params.lr"),
+        ("model/config.json", lambda c: c.update(rope_theta=5e5), "model/config.json", "rope_theta"),
+        ("model/config.json", lambda c: c.update(num_hidden_layers=39), "model/config.json", "num_hidden_layers"),
+    ],
+)
+def test_a_file_that_is_not_the_plan_s_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, edit: Edit, check: str, said: str
+) -> None:
     monkeypatch.setattr(deepspeed, "run", lambda requests, timeout_s: [{"ok": False, "error": "not asked"}] * 2)
     plan = _plan()
     write(render(plan, "deepspeed"), tmp_path / "out")
@@ -164,15 +177,17 @@ def test_a_file_that_is_not_the_plan_s_is_told(tmp_path: Path, monkeypatch: pyte
     assert said in found.detail
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("--seq-length=2048", "--seq-length is 2048"), ("--seq-lenght=4096", "unrecognized arguments")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("--seq-length=2048", "--seq-length is 2048"), ("--seq-lenght=4096", "unrecognized arguments")]
+)
 def test_launch_sh_and_train_py_must_agree(tmp_path: Path, text: str, said: str) -> None:
     plan = _plan()
     write(render(plan, "deepspeed"), tmp_path / "out")
     script = tmp_path / "out" / "launch.sh"
     script.write_text(script.read_text().replace("--seed=1234", text))
-    found = next(check for check in deepspeed.checks(tmp_path / "out", plan, Options())
-                 if check.name == "train.py: arguments")
+    found = next(
+        check for check in deepspeed.checks(tmp_path / "out", plan, Options()) if check.name == "train.py: arguments"
+    )
     assert found.status == "failed"
     assert said in found.detail
 

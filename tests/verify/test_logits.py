@@ -28,53 +28,146 @@ SEQUENCE, VOCABULARY = 24, 200
 # Kernels, number formats and the transport of tokens between GPUs: none changes what is computed.
 DROPPED = {"--bf16", "--moe-grouped-gemm"}
 IMPLEMENTATION = [
-    "--transformer-impl", "local", "--use-cpu-initialization", "--no-persist-layer-norm",
-    "--no-gradient-accumulation-fusion", "--no-rope-fusion", "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion",
-    "--no-bias-dropout-fusion", "--moe-token-dispatcher-type", "allgather",
+    "--transformer-impl",
+    "local",
+    "--use-cpu-initialization",
+    "--no-persist-layer-norm",
+    "--no-gradient-accumulation-fusion",
+    "--no-rope-fusion",
+    "--no-bias-swiglu-fusion",
+    "--no-masked-softmax-fusion",
+    "--no-bias-dropout-fusion",
+    "--moe-token-dispatcher-type",
+    "allgather",
 ]
 TINY: dict[str, Any] = {
-    "schema": "symconfig.model/1", "name": "tiny", "source": "this test", "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "vocab_size": VOCABULARY, "max_position_embeddings": 128,
+    "schema": "symconfig.model/1",
+    "name": "tiny",
+    "source": "this test",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
 }
-EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-                           "norm_topk_prob": True, "router_aux_loss_coef": 0.01}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "router_aux_loss_coef": 0.01,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "rope_theta": 5000.0},
     "llama 3.1: scaled rope": {
-        "model_type": "llama", "rope_theta": 500000.0, "max_position_embeddings": 131072,
-        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                          "original_max_position_embeddings": 8192}},
+        "model_type": "llama",
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 131072,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
     "qwen2: biases of q, k, v, tied, all heads have keys": {
-        "model_type": "qwen2", "rope_theta": 1e6, "qkv_bias": True, "norm_eps": 1e-6, "tie_word_embeddings": True,
-        "num_key_value_heads": 4},
+        "model_type": "qwen2",
+        "rope_theta": 1e6,
+        "qkv_bias": True,
+        "norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+    },
     "qwen3: normed q and k, wide heads": {
-        "model_type": "qwen3", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6, "head_dim": 32},
+        "model_type": "qwen3",
+        "rope_theta": 1e6,
+        "qk_norm": True,
+        "norm_eps": 1e-6,
+        "head_dim": 32,
+    },
     "mixtral": {"model_type": "mixtral", "intermediate_size": 0, "rope_theta": 1e6, "experts": EXPERTS},
     "qwen3 moe: probabilities as they are": {
-        "model_type": "qwen3_moe", "rope_theta": 1e6, "qk_norm": True, "norm_eps": 1e-6,
-        "experts": {**EXPERTS, "norm_topk_prob": False}},
+        "model_type": "qwen3_moe",
+        "rope_theta": 1e6,
+        "qk_norm": True,
+        "norm_eps": 1e-6,
+        "experts": {**EXPERTS, "norm_topk_prob": False},
+    },
     "gpt-oss: sinks, windows, clamped experts with biases, YaRN": {
-        "model_type": "gpt_oss", "intermediate_size": 0, "rope_theta": 150000.0, "hidden_act": "clamped_swiglu",
-        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-                         "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
-        "max_position_embeddings": 131072, "qkv_bias": True, "attention_out_bias": True, "attention_sinks": True,
-        "sliding_window": 8, "sliding_window_pattern": [True, False],
-        "experts": {**EXPERTS, "softmax_after_topk": True, "router_bias": True, "expert_bias": True}},
+        "model_type": "gpt_oss",
+        "intermediate_size": 0,
+        "rope_theta": 150000.0,
+        "hidden_act": "clamped_swiglu",
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+        },
+        "max_position_embeddings": 131072,
+        "qkv_bias": True,
+        "attention_out_bias": True,
+        "attention_sinks": True,
+        "sliding_window": 8,
+        "sliding_window_pattern": [True, False],
+        "experts": {**EXPERTS, "softmax_after_topk": True, "router_bias": True, "expert_bias": True},
+    },
     "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN": {
-        "model_type": "deepseek_v3", "norm_eps": 1e-6, "attention": "mla", "num_key_value_heads": 4,
-        "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
-                         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+        "model_type": "deepseek_v3",
+        "norm_eps": 1e-6,
+        "attention": "mla",
+        "num_key_value_heads": 4,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 40.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
         "max_position_embeddings": 163840,
-        "latent": {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
-                   "v_head_dim": 16},
-        "experts": {**EXPERTS, "num_experts": 8, "num_experts_per_tok": 4, "scoring_func": "sigmoid", "n_group": 4,
-                    "topk_group": 2, "routed_scaling_factor": 2.5, "e_score_correction_bias": True,
-                    "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1}},
+        "latent": {
+            "q_lora_rank": 32,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 16,
+        },
+        "experts": {
+            **EXPERTS,
+            "num_experts": 8,
+            "num_experts_per_tok": 4,
+            "scoring_func": "sigmoid",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "e_score_correction_bias": True,
+            "shared_expert_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+        },
+    },
     "gpt2: learned positions, biases, LayerNorm, GELU": {
-        "model_type": "gpt2", "intermediate_size": 256, "num_key_value_heads": 4, "tie_word_embeddings": True,
-        "hidden_act": "gelu_tanh", "gated_mlp": False, "mlp_bias": True, "norm": "layernorm", "position": "learned",
-        "qkv_bias": True, "attention_out_bias": True, "attention_dropout": 0.1, "hidden_dropout": 0.1},
+        "model_type": "gpt2",
+        "intermediate_size": 256,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "hidden_act": "gelu_tanh",
+        "gated_mlp": False,
+        "mlp_bias": True,
+        "norm": "layernorm",
+        "position": "learned",
+        "qkv_bias": True,
+        "attention_out_bias": True,
+        "attention_dropout": 0.1,
+        "hidden_dropout": 0.1,
+    },
 }
 # The model on which it must show, a rendered argument, and what it is replaced by.
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -83,10 +176,16 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "epsilon": ("llama", "--norm-epsilon=1e-05", "--norm-epsilon=0.1"),
     "renormalised": ("qwen3 moe: probabilities as they are", "--moe-router-pre-softmax", ""),
     "window": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN", "--window-size=7,0", "--window-size=8,0"),
-    "rounded YaRN range": ("gpt-oss: sinks, windows, clamped experts with biases, YaRN",
-                           "--no-yarn-correction-range-round-to-int", ""),
-    "softmax scale": ("deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
-                      "--mscale-all-dim=1.0", "--mscale-all-dim=0.0"),
+    "rounded YaRN range": (
+        "gpt-oss: sinks, windows, clamped experts with biases, YaRN",
+        "--no-yarn-correction-range-round-to-int",
+        "",
+    ),
+    "softmax scale": (
+        "deepseek v3: latent attention, groups of experts, a bias of the choice, a shared expert, YaRN",
+        "--mscale-all-dim=1.0",
+        "--mscale-all-dim=0.0",
+    ),
     "one expert": ("mixtral", "--moe-router-topk=2", "--moe-router-topk=3"),
 }
 
@@ -118,8 +217,11 @@ def _case(fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         tokens = torch.randint(0, VOCABULARY, (2, SEQUENCE))
         expected = model(tokens).logits
     plan = sample_plan(descriptor, tp=1, pp=1, dp=1, seq_length=SEQUENCE, global_batch=8)
-    args = [word for word in _joined(render.arguments(plan))
-            if word not in DROPPED and not word.startswith(("--transformer-impl", "--moe-token-dispatcher-type"))]
+    args = [
+        word
+        for word in _joined(render.arguments(plan))
+        if word not in DROPPED and not word.startswith(("--transformer-impl", "--moe-token-dispatcher-type"))
+    ]
     return {"args": args, "tokens": tokens, "weights": model.state_dict(), "config": model.config}, expected
 
 
@@ -140,8 +242,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
         case["args"] = [*case["args"], *IMPLEMENTATION]
     folder = tmp_path_factory.mktemp("logits")
     torch.save({"source": str(source.root), "verify": VERIFY, "cases": cases}, folder / "request.pt")
-    ended = subprocess.run([sys.executable, str(WORKER), str(folder / "request.pt"), str(folder / "answer.pt")],
-                           capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        [sys.executable, str(WORKER), str(folder / "request.pt"), str(folder / "answer.pt")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     answer = torch.load(folder / "answer.pt")
     return expected, {name: logits[..., :VOCABULARY] for name, logits in answer.items()}

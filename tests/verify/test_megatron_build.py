@@ -30,11 +30,14 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-@pytest.mark.parametrize(("asked", "done"), [
-    ({}, ["local", "refusals", "network", "local"]),
-    ({"transformer_impl": "local"}, ["local", "refusals", "network", "local"]),
-    ({"transformer_impl": "transformer_engine"}, ["network", "transformer_engine"]),
-])
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [
+        ({}, ["local", "refusals", "network", "local"]),
+        ({"transformer_impl": "local"}, ["local", "refusals", "network", "local"]),
+        ({"transformer_impl": "transformer_engine"}, ["network", "transformer_engine"]),
+    ],
+)
 def test_megatrons_own_layers_stand_in_only_where_transformer_engines_are_not_asked_for(
     asked: dict[str, str], done: list[str], patched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,15 @@ REFUSED = {
     "one chunk a stage": ("--num-virtual-stages-per-pipeline-rank", [], "virtual_pipeline_model_parallel_size"),
     "no expert parallelism": ("--expert-model-parallel-size", ["1"], "only supported with expert model parallelism"),
     "full recompute": (
-        FLAG, ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
-        "disable full recomputation"),
-    "recomputed experts": (FLAG, ["--recompute-granularity", "selective", "--recompute-modules", "moe"],
-                           "disable moe in recompute_modules"),
+        FLAG,
+        ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
+        "disable full recomputation",
+    ),
+    "recomputed experts": (
+        FLAG,
+        ["--recompute-granularity", "selective", "--recompute-modules", "moe"],
+        "disable moe in recompute_modules",
+    ),
     "two prediction layers": (FLAG, ["--mtp-num-layers", "2"], "at most one layer"),
     "gathered experts": ("--moe-token-dispatcher-type", ["allgather"], "alltoall/flex token dispatcher"),
 }

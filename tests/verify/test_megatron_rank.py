@@ -35,17 +35,23 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "layout": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}),
     "counts": ("llama2-13b", {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12, "last_stage_layers": 8}),
     "ends alone, an empty chunk": ("llama2-13b", {"pp": 2, "vpp": 3, "pipeline_layout": "E|t*20||t*19|t|L"}),
-    "split": ("llama2-13b", {"pp": 6, "account_for_embedding": True, "account_for_loss": True,
-                             "pipeline_layout": None}),
+    "split": (
+        "llama2-13b",
+        {"pp": 6, "account_for_embedding": True, "account_for_loss": True, "pipeline_layout": None},
+    ),
     "a stage of nothing": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*20||t*20|L"}),
     "MTP alone": ("deepseek-v3", {"pp": 4, "ep": 8, "pipeline_layout": "Et*20|t*20|t*21m|L"}),
     "MLA, MTP, dense first, offloaded": ("deepseek-v3", {"pp": 2, "optimizer_offload": 0.5}),
 }
 # The chunks, where the sample's equal shares are not those of the options.
-CHUNKS = {"layout": "Et*9|t*11|t*11|t*9L", "counts": "Et*12|t*10|t*10|t*8L",
-          "ends alone, an empty chunk": "E|t*20||t*19|t|L", "MTP alone": "Et*20|t*20|t*21m|L",
-          "a stage of nothing": "Et*20||t*20|L",
-          "split": "Et*6|t*7|t*7|t*7|t*7|t*6L"}
+CHUNKS = {
+    "layout": "Et*9|t*11|t*11|t*9L",
+    "counts": "Et*12|t*10|t*10|t*8L",
+    "ends alone, an empty chunk": "E|t*20||t*19|t|L",
+    "MTP alone": "Et*20|t*20|t*21m|L",
+    "a stage of nothing": "Et*20||t*20|L",
+    "split": "Et*6|t*7|t*7|t*7|t*7|t*6L",
+}
 BOUNDS = (30.0, 2 * 2**30)  # seconds and bytes of a rank; seconds of a processor, which others' work does not lengthen
 
 
@@ -61,18 +67,30 @@ def _item(name: str) -> Rendered:
 
 
 WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
-    "lost layers": (lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
-                    "--num-layers 60 (rendered: --num-layers 80)"),
-    "experts that do not divide": (lambda: replaced(_item("experts"), "--num-experts", "10"),
-                                   "Number of experts should be a multiple of expert model parallel_size"),
-    "an empty stage": (lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
-                       "--pipeline-model-parallel-layout Et*20|t*20||L (rendered:"),
-    "a misspelt flag": (lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
-                        "unrecognized arguments: --moe-grouped-gem"),
-    "more experts": (lambda: replaced(_item("experts"), "--num-experts", "16"),
-                     "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight (58,720,256, expert)"),
-    "another width": (lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
-                      "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)"),
+    "lost layers": (
+        lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
+        "--num-layers 60 (rendered: --num-layers 80)",
+    ),
+    "experts that do not divide": (
+        lambda: replaced(_item("experts"), "--num-experts", "10"),
+        "Number of experts should be a multiple of expert model parallel_size",
+    ),
+    "an empty stage": (
+        lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
+        "--pipeline-model-parallel-layout Et*20|t*20||L (rendered:",
+    ),
+    "a misspelt flag": (
+        lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
+        "unrecognized arguments: --moe-grouped-gem",
+    ),
+    "more experts": (
+        lambda: replaced(_item("experts"), "--num-experts", "16"),
+        "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight (58,720,256, expert)",
+    ),
+    "another width": (
+        lambda: replaced(_item("fp16"), "--ffn-hidden-size", "13312"),
+        "it has decoder.layers.0.mlp.linear_fc1.weight (34,078,720)",
+    ),
 }
 
 
@@ -97,7 +115,8 @@ def test_ranks_are_as_planned(name: str, real: dict[str, list[Check]]) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_was_edited_fails_with_the_file_the_flag_and_megatrons_own_words(
-        name: str, real: dict[str, list[Check]]) -> None:
+    name: str, real: dict[str, list[Check]]
+) -> None:
     said = " ".join(check.detail for check in real[name] if check.status == "failed")
     assert "megatron_args.txt" in said
     assert WRONG[name][1] in said
@@ -110,10 +129,13 @@ def _used_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize(("gpus", "model", "overrides"), [
-    (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
-    (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
-])
+@pytest.mark.parametrize(
+    ("gpus", "model", "overrides"),
+    [
+        (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
+        (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
+    ],
+)
 def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: str, overrides: dict[str, Any]) -> None:
     item = rendered(sample_plan(model, "h100", **overrides))
     assert item.plan.best.parallel.world_size == gpus
@@ -148,15 +170,25 @@ def test_parameters_that_differ_are_named() -> None:
     assert megatron_rank.parameters(ours, [*real, ("m.c.bias", 2, False, False)]) == "it has m.c.bias (2, frozen)"
     assert megatron_rank.parameters(ours, real[:1]) == "the plan has b.weight (4, expert)"
     assert megatron_rank.parameters(ours, [real[0], ("m.b.weight", 4, False, True)]) == (
-        "it has m.b.weight (4); the plan has b.weight (4, expert)")
+        "it has m.b.weight (4); the plan has b.weight (4, expert)"
+    )
     many = megatron_rank.parameters([], [("w", 1, False, True)] * 9)
     assert many == "it has w (1), w (1), w (1), w (1) and 5 more"
 
 
 def test_a_buffer_that_differs_is_told_where_the_sums_agree() -> None:
     states = rank_states(sample_plan("llama3.1-70b"), 0, "local")
-    real = [{"chunk": item.chunk, "expert": item.expert, "element_bytes": item.element_bytes,
-             "elements": item.elements, "unpadded": item.unpadded, "buckets": item.buckets} for item in states.buffers]
+    real = [
+        {
+            "chunk": item.chunk,
+            "expert": item.expert,
+            "element_bytes": item.element_bytes,
+            "elements": item.elements,
+            "unpadded": item.unpadded,
+            "buckets": item.buckets,
+        }
+        for item in states.buffers
+    ]
     assert list(megatron_rank.buffers(states.buffers, real, "x")) == []
     real[0]["unpadded"] = None  # of a version that does not tell
     assert list(megatron_rank.buffers(states.buffers, real, "x")) == []
@@ -214,8 +246,10 @@ def test_every_rank_of_a_folder_is_said_while_it_is_built_and_has_its_numbers(fo
     heard: list[str] = []
     found = checks.verify(folder, progress=heard.append, build=True)
     assert [str(check) for check in found if check.status != "passed"] == []
-    assert [check.name for check in found if check.compared] == ["Megatron 0.19.2: rank 0, stage 0",
-                                                                 "Megatron 0.19.2: rank 63, stage 1"]
+    assert [check.name for check in found if check.compared] == [
+        "Megatron 0.19.2: rank 0, stage 0",
+        "Megatron 0.19.2: rank 63, stage 1",
+    ]
     assert "Megatron builds rank 63 of 64 (2 of 2)" in heard
 
 

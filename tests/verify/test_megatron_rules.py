@@ -46,8 +46,11 @@ EDITS = {
     "interleaving": ("llama3.1-70b", "--global-batch-size", ["20"], "of 5 microbatches"),
     "heads over tp": ("gpt3-175b", "--num-attention-heads", ["95"], "tp = 8"),
     "ends that leave no equal share": (
-        "llama2-13b", "--num-layers", ["40", "--decoder-first-pipeline-num-layers", "19",
-                                       "--decoder-last-pipeline-num-layers", "20"], "do not hold all layers"),
+        "llama2-13b",
+        "--num-layers",
+        ["40", "--decoder-first-pipeline-num-layers", "19", "--decoder-last-pipeline-num-layers", "20"],
+        "do not hold all layers",
+    ),
 }
 
 
@@ -62,19 +65,22 @@ def test_an_edited_list_is_refused_with_flag_got_and_need(name: str) -> None:
     assert any(words in sentence and sentence.startswith("megatron_args.txt: ") for sentence in found), found
 
 
-@pytest.mark.parametrize(("words", "version", "said"), [
-    (f"{FIRST} 13 {LAST} 7", "core_v0.13.0", None),
-    (f"{FIRST} 13", "core_v0.13.0", None),
-    (f"{FIRST} 13 {LAST} 8", "core_v0.13.0", "do not hold all layers"),
-    (f"{FIRST} 41", "core_v0.19.0", "do not hold all layers"),
-    (f"{FIRST} 10 {LAST} 10 {VIRTUAL} 2", "core_v0.13.0", None),
-    (f"{LAST} 10 {VIRTUAL} 2", "core_v0.14.0", None),
-    (f"{LAST} 10 {VIRTUAL} 2", "core_v0.13.0", "alone doubles the layers"),
-    (f"{FIRST} 13 {LAST} 7 {VIRTUAL} 2", "core_v0.19.0", "a multiple of vpp = 2"),
-    (f"{FIRST} 14 {LAST} 12 {VIRTUAL} 2", "core_v0.19.0", "a multiple of vpp = 2"),
-    (f"{FIRST} 10 --account-for-loss-in-pipeline-split", "core_v0.19.0", "in several ways"),
-    (f"{FIRST} 10 {LAYOUT} Et*10|(t*10|)*2t*10L", "core_v0.19.0", "in several ways"),
-])
+@pytest.mark.parametrize(
+    ("words", "version", "said"),
+    [
+        (f"{FIRST} 13 {LAST} 7", "core_v0.13.0", None),
+        (f"{FIRST} 13", "core_v0.13.0", None),
+        (f"{FIRST} 13 {LAST} 8", "core_v0.13.0", "do not hold all layers"),
+        (f"{FIRST} 41", "core_v0.19.0", "do not hold all layers"),
+        (f"{FIRST} 10 {LAST} 10 {VIRTUAL} 2", "core_v0.13.0", None),
+        (f"{LAST} 10 {VIRTUAL} 2", "core_v0.14.0", None),
+        (f"{LAST} 10 {VIRTUAL} 2", "core_v0.13.0", "alone doubles the layers"),
+        (f"{FIRST} 13 {LAST} 7 {VIRTUAL} 2", "core_v0.19.0", "a multiple of vpp = 2"),
+        (f"{FIRST} 14 {LAST} 12 {VIRTUAL} 2", "core_v0.19.0", "a multiple of vpp = 2"),
+        (f"{FIRST} 10 --account-for-loss-in-pipeline-split", "core_v0.19.0", "in several ways"),
+        (f"{FIRST} 10 {LAYOUT} Et*10|(t*10|)*2t*10L", "core_v0.19.0", "in several ways"),
+    ],
+)
 def test_layers_that_megatron_loses_in_silence_are_found(words: str, version: str, said: str | None) -> None:
     """40 layers on four stages."""
     item = rendered("llama2-13b", pp=4, version=version)
@@ -82,13 +88,16 @@ def test_layers_that_megatron_loses_in_silence_are_found(words: str, version: st
     assert found == [] if said is None else any(said in sentence for sentence in found), found
 
 
-@pytest.mark.parametrize(("layout", "version", "said"), [
-    ("Et*15|(t*15|)*2t*16mL", "core_v0.14.0", None),
-    ("Et*15|(t*15|)*2t*16m|L", "core_v0.14.0", "lies before the loss"),
-    ("Et*15|t*15|t*31m|L", "core_v0.15.0", "lies before the loss"),
-    ("Et*15|t*15|t*31m|L", "core_v0.16.1", None),
-    ("Et*15|t*15|t*15|t*16|m|||L", "core_v0.19.0", "on the first stage"),
-])
+@pytest.mark.parametrize(
+    ("layout", "version", "said"),
+    [
+        ("Et*15|(t*15|)*2t*16mL", "core_v0.14.0", None),
+        ("Et*15|(t*15|)*2t*16m|L", "core_v0.14.0", "lies before the loss"),
+        ("Et*15|t*15|t*31m|L", "core_v0.15.0", "lies before the loss"),
+        ("Et*15|t*15|t*31m|L", "core_v0.16.1", None),
+        ("Et*15|t*15|t*15|t*16|m|||L", "core_v0.19.0", "on the first stage"),
+    ],
+)
 def test_multi_token_prediction_elsewhere_than_megatron_builds_it_is_found(
     layout: str, version: str, said: str | None
 ) -> None:
@@ -99,10 +108,17 @@ def test_multi_token_prediction_elsewhere_than_megatron_builds_it_is_found(
     assert found == [] if said is None else any(said in sentence for sentence in found), found
 
 
-@pytest.mark.parametrize(("layout", "words"), [
-    ("Et*20|t*19L", "39 x t"), ("Et*40L", "pp = 2"), ("t*20|t*20L", "0 x E"), ("Et*20|Lt*20", "L last"),
-    ("Ex*20|t*20L", "letters other"), ("E" + "(" * 50 + "t" + ")*9999" * 50 + "|L", "letters other"),
-])
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("Et*20|t*19L", "39 x t"),
+        ("Et*40L", "pp = 2"),
+        ("t*20|t*20L", "0 x E"),
+        ("Et*20|Lt*20", "L last"),
+        ("Ex*20|t*20L", "letters other"),
+        ("E" + "(" * 50 + "t" + ")*9999" * 50 + "|L", "letters other"),
+    ],
+)
 def test_a_layout_that_loses_layers_is_refused(layout: str, words: str) -> None:
     found = refused([*rendered("llama2-13b").args, LAYOUT, layout], 64)
     assert any(words in sentence for sentence in found), found

@@ -17,9 +17,19 @@ from tests.verify.megatron_support import rendered, replaced, source
 MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
 # Kernels, buffers and schedules, which Megatron has no single resolved value for, or derives from others; how the
 # stages are told is compared by the layers that come of it.
-NOT_COMPARED = {"cp_comm", "param_offload", "account_for_embedding", "account_for_loss", "microbatch_group_size",
-                "moe_dispatcher", "grad_bytes", "schedule", "pipeline_layout", "first_stage_layers",
-                "last_stage_layers"}
+NOT_COMPARED = {
+    "cp_comm",
+    "param_offload",
+    "account_for_embedding",
+    "account_for_loss",
+    "microbatch_group_size",
+    "moe_dispatcher",
+    "grad_bytes",
+    "schedule",
+    "pipeline_layout",
+    "first_stage_layers",
+    "last_stage_layers",
+}
 
 
 def test_every_field_of_the_descriptor_is_compared_or_named_as_not_architectural() -> None:
@@ -71,8 +81,10 @@ WRONG = {
 def checked() -> dict[str, list[Check]]:
     """Every sample model and every wrong list, in one process with one import of Megatron."""
     items = {model: rendered(model, cluster="h100") for model in MODELS}
-    items |= {name: replaced(rendered(model, cluster="h100"), option, *values)
-              for name, (model, option, values, _) in WRONG.items()}
+    items |= {
+        name: replaced(rendered(model, cluster="h100"), option, *values)
+        for name, (model, option, values, _) in WRONG.items()
+    }
     return megatron.check_many(items, source())
 
 

@@ -31,57 +31,90 @@ def ours(layer: int | None, tensor: str, size: float, operator: str, block: str 
 
 def real(layer: int | None, module: str, size: float, op: str = "aten.mm.default", **more: Any) -> dict[str, Any]:
     path = module if layer is None else f"decoder.layers.{layer}.{module}".rstrip(".")
-    return {"chunk": 0, "layer": layer, "bytes": size, "module": path, "reader": path, "op": op, "shared": False,
-            **more}
+    return {
+        "chunk": 0,
+        "layer": layer,
+        "bytes": size,
+        "module": path,
+        "reader": path,
+        "op": op,
+        "shared": False,
+        **more,
+    }
 
 
 def test_tensors_of_one_module_and_one_size_go_together() -> None:
     found = megatron_saved.groups(
         [ours(0, "weights", 8, "softmax"), ours(0, "mask", 4, "mask_scores"), ours(0, "hidden", 8, "activation")],
-        [real(0, CORE, 4, "aten.tril.default"), real(0, CORE, 8, "aten._softmax.default"), real(0, "mlp", 8)])
+        [real(0, CORE, 4, "aten.tril.default"), real(0, CORE, 8, "aten._softmax.default"), real(0, "mlp", 8)],
+    )
     (group,) = found
     assert [what for what, _, _ in megatron_saved.pairs(group.ours, group.real)] == [
-        f"weights = {CORE} _softmax", f"mask = {CORE} tril", "hidden = mlp mm"]
+        f"weights = {CORE} _softmax",
+        f"mask = {CORE} tril",
+        "hidden = mlp mm",
+    ]
 
 
 def test_parts_of_one_storage_and_the_experts_of_a_rank_are_summed() -> None:
     (group,) = megatron_saved.groups(
         [ours(0, "gate", 8, "expert_gate_up_proj"), ours(0, "up", 8, "expert_gate_up_proj")],
-        [real(0, FC1.format(expert), 4) for expert in range(4)])
+        [real(0, FC1.format(expert), 4) for expert in range(4)],
+    )
     assert list(megatron_saved.pairs(group.ours, group.real)) == [
-        ("gate + up = mlp.experts.local_experts.linear_fc1 mm", 16, 16)]
+        ("gate + up = mlp.experts.local_experts.linear_fc1 mm", 16, 16)
+    ]
 
 
 def test_a_tensor_that_another_module_makes_is_found_by_its_size() -> None:
-    (group,) = megatron_saved.groups([ours(0, "probabilities", 3, "expert_activation"), ours(0, "in", 9, "dispatch")],
-                                     [real(0, "mlp", 9, "aten.cat.default"), real(0, "mlp", 3, "aten.cat.default")])
+    (group,) = megatron_saved.groups(
+        [ours(0, "probabilities", 3, "expert_activation"), ours(0, "in", 9, "dispatch")],
+        [real(0, "mlp", 9, "aten.cat.default"), real(0, "mlp", 3, "aten.cat.default")],
+    )
     assert [what for what, _, _ in megatron_saved.pairs(group.ours, group.real)] == [
-        "in = mlp cat", "probabilities = mlp cat #2, by its size"]
+        "in = mlp cat",
+        "probabilities = mlp cat #2, by its size",
+    ]
 
 
 def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> None:
     layers = [ours(0, "layer_in", 1, ""), *(ours(place, "hidden", 9, "activation") for place in (1, 2))]
     found = megatron_saved.groups(
         [ours(None, "tokens", 2, "", "embedding"), *layers, ours(None, "logits", 5, "lm_head", "head")],
-        [real(0, "", 1), real(1, "mlp", 9), real(2, "mlp", 9), real(None, "embedding", 2), real(None, "", 5)])
+        [real(0, "", 1), real(1, "mlp", 9), real(2, "mlp", 9), real(None, "embedding", 2), real(None, "", 5)],
+    )
     assert [(group.title, group.ours_bytes, group.real_bytes) for group in found] == [
-        ("dense 1, 1 layer", 1, 1), ("dense 2, 2 layers", 18, 18), ("embedding, head", 7, 7)]
+        ("dense 1, 1 layer", 1, 1),
+        ("dense 2, 2 layers", 18, 18),
+        ("embedding, head", 7, 7),
+    ]
 
 
 def test_what_the_multi_token_layer_keeps_is_not_the_decoders() -> None:
     found = megatron_saved.groups(
-        [ours(0, "hidden", 9, "activation"), ours(0, "hidden", 7, "activation", "mtp"),
-         ours(0, "mtp_final_norm", 5, "mtp_final_norm", "mtp")],
-        [real(0, "mlp", 9), {**real(0, "mlp", 6), "module": "mtp.layers.0.mtp_model_layer.mlp"},
-         {**real(None, "mtp", 5), "reader": "output_layer"}])
+        [
+            ours(0, "hidden", 9, "activation"),
+            ours(0, "hidden", 7, "activation", "mtp"),
+            ours(0, "mtp_final_norm", 5, "mtp_final_norm", "mtp"),
+        ],
+        [
+            real(0, "mlp", 9),
+            {**real(0, "mlp", 6), "module": "mtp.layers.0.mtp_model_layer.mlp"},
+            {**real(None, "mtp", 5), "reader": "output_layer"},
+        ],
+    )
     assert [(group.title, group.real_bytes) for group in found] == [
-        ("dense, 1 layer", 9), ("mtp, 1 layer", 6), ("mtp", 5)]
+        ("dense, 1 layer", 9),
+        ("mtp, 1 layer", 6),
+        ("mtp", 5),
+    ]
     assert next(megatron_saved.problems(found)).startswith("mtp, 1 layer: symconfig has 7 bytes, Megatron keeps 6")
 
 
 def test_tables_that_serve_every_microbatch_are_left_out() -> None:
-    (group,) = megatron_saved.groups([ours(0, "hidden", 9, "activation")],
-                                     [real(0, "mlp", 9), real(0, "rotary_pos_emb", 5, shared=True)])
+    (group,) = megatron_saved.groups(
+        [ours(0, "hidden", 9, "activation")], [real(0, "mlp", 9), real(0, "rotary_pos_emb", 5, shared=True)]
+    )
     assert group.real_bytes == 9
 
 
@@ -94,7 +127,8 @@ def test_two_per_cent_of_a_kind_or_of_the_stage_are_a_failure(size: float, sente
 def test_a_difference_is_said_with_both_numbers() -> None:
     found = megatron_saved.groups([ours(0, "hidden", 1500, "activation")], [real(0, "mlp", 1000)])
     assert next(megatron_saved.problems(found)) == (
-        "dense, 1 layer: symconfig has 1,500 bytes, Megatron keeps 1,000 (+50.00 %).")
+        "dense, 1 layer: symconfig has 1,500 bytes, Megatron keeps 1,000 (+50.00 %)."
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
@@ -147,8 +181,18 @@ def test_a_plan_that_recomputes_what_the_arguments_do_not_fails(traced: dict[str
 
 
 def test_the_table_tells_bytes_apart_from_counts() -> None:
-    check = Check("it", "passed", "", 0.0, (Compared("x", 101, 100, "bytes"), Compared("y", 3, 2, "count"),
-                                            Compared("z", 1, 1, "bytes"), Compared("new", 1, 0, "bytes")))
+    check = Check(
+        "it",
+        "passed",
+        "",
+        0.0,
+        (
+            Compared("x", 101, 100, "bytes"),
+            Compared("y", 3, 2, "count"),
+            Compared("z", 1, 1, "bytes"),
+            Compared("new", 1, 0, "bytes"),
+        ),
+    )
     grid: Any = blocks(Path("DIR"), [check])[1]
     assert [row[-1] for row in grid.rows] == ["+1 (+1.00 %)", "+1", "0", "+1"]
 

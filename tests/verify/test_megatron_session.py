@@ -35,8 +35,15 @@ def parse_args():
 @pytest.fixture
 def pretender(tmp_path: Path) -> MegatronSource:
     """A folder that is imported as Megatron and does as it is told."""
-    for name in ("training/arguments.py", "training/training.py", "core/__init__.py", "core/models/__init__.py",
-                 "core/models/gpt.py", "core/models/common/embeddings/rope_utils.py", "core/utils.py"):
+    for name in (
+        "training/arguments.py",
+        "training/training.py",
+        "core/__init__.py",
+        "core/models/__init__.py",
+        "core/models/gpt.py",
+        "core/models/common/embeddings/rope_utils.py",
+        "core/utils.py",
+    ):
         path = tmp_path / "megatron" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(ARGUMENTS if name.endswith("arguments.py") else "")
@@ -63,8 +70,14 @@ def test_a_crash_or_a_hang_of_one_list_is_reported_and_the_others_are_still_judg
 
 
 def test_after_a_hang_or_a_refusal_no_other_job_of_its_group_is_tried(pretender: MegatronSource) -> None:
-    lists = [("a", "hangs", "a"), ("a rank 0", "exits", "a"), ("b", "exits", "b"), ("b rank 0", "hangs", "b"),
-             ("c", "exits", None), ("d", "exits", None)]
+    lists = [
+        ("a", "hangs", "a"),
+        ("a rank 0", "exits", "a"),
+        ("b", "exits", "b"),
+        ("b rank 0", "hangs", "b"),
+        ("c", "exits", None),
+        ("d", "exits", None),
+    ]
     found = megatron_session.run(pretender, [Job(id, (what,), 8, group=group) for id, what, group in lists], 3.0)
     assert found["a rank 0"].not_run == "the check of rank 0 did not end within 3 s"
     assert found["b rank 0"].not_run == "the arguments are refused"
@@ -83,18 +96,29 @@ REFUSED = {
     "world": ("--tensor-model-parallel-size", ["5"], "world size"),
     "batch": ("--global-batch-size", ["100"], "eval_global_batch_size"),
     "layers": ("--num-layers", ["41"], "divisible by the pipeline-model-parallel size"),
-    "layout with other stages": ("--seq-length", ["4096", "--pipeline-model-parallel-layout", "E|t*20|t*20L"],
-                                 "must be divisible"),
+    "layout with other stages": (
+        "--seq-length",
+        ["4096", "--pipeline-model-parallel-layout", "E|t*20|t*20L"],
+        "must be divisible",
+    ),
     "layout with other layers": ("--seq-length", ["4096", "--pipeline-model-parallel-layout", "Et*20|t*19L"], "layers"),
     "selective with a method": (
-        "--seq-length", ["4096", "--recompute-granularity", "selective", "--recompute-method", "block"],
-        "recompute method is not yet supported"),
+        "--seq-length",
+        ["4096", "--recompute-granularity", "selective", "--recompute-method", "block"],
+        "recompute method is not yet supported",
+    ),
     "gather without the optimizer": ("--use-distributed-optimizer", [], "--overlap-param-gather only supported"),
     "unknown option": ("--seq-length", ["4096", "--sequence-paralel"], "unrecognized arguments: --sequence-paralel"),
-    "full recompute without a method": ("--seq-length", ["4096", "--recompute-granularity", "full"],
-                                        "recompute_method"),
-    "experts over ep": ("--seq-length", ["4096", "--num-experts", "9", "--expert-model-parallel-size", "8"],
-                        "multiple of expert model parallel"),
+    "full recompute without a method": (
+        "--seq-length",
+        ["4096", "--recompute-granularity", "full"],
+        "recompute_method",
+    ),
+    "experts over ep": (
+        "--seq-length",
+        ["4096", "--num-experts", "9", "--expert-model-parallel-size", "8"],
+        "multiple of expert model parallel",
+    ),
     "a list that fills the memory": ("--seq-length", ["4096", "--moe-layer-freq", "([1]*9999999999)"], "MemoryError"),
 }
 

@@ -16,8 +16,10 @@ from tests.sample_plans import sample_plan
 
 
 def checkout(root: Path, minor: int = 14) -> Path:
-    for name, text in (("training/arguments.py", ""),
-                       ("core/package_info.py", f"MAJOR = 0\nMINOR = {minor}\nPATCH = 1\n")):
+    for name, text in (
+        ("training/arguments.py", ""),
+        ("core/package_info.py", f"MAJOR = 0\nMINOR = {minor}\nPATCH = 1\n"),
+    ):
         path = root / "megatron" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -53,9 +55,7 @@ def test_a_named_place_that_is_no_megatron_is_bad_input(tmp_path: Path) -> None:
         megatron_source.find(tmp_path)
 
 
-def test_an_installed_package_without_a_trainer_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_without_a_trainer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = checkout(tmp_path / "site")
     monkeypatch.setattr(megatron_source, "_installed", lambda: [installed])
     found = megatron_source.find()

@@ -71,8 +71,11 @@ def traces() -> dict[str, Mapping[str, Any]]:
 
 def held(trace: Mapping[str, Any], inside: str) -> int:
     """Bytes of the tensors that a module made, its submodules included."""
-    return sum(record["bytes"] for record in trace["saved"]
-               if not record["shared"] and (record["module"] + ".").startswith(inside + "."))
+    return sum(
+        record["bytes"]
+        for record in trace["saved"]
+        if not record["shared"] and (record["module"] + ".").startswith(inside + ".")
+    )
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -100,8 +103,11 @@ def test_full_recompute_keeps_the_input_of_every_layer_or_group(traces: dict[str
     layer_input = SEQUENCE // TP * WIDTH * 2
 
     def inputs(name: str) -> int:
-        return sum(1 for record in traces[name]["saved"] if record["bytes"] == layer_input
-                   and any("random.py" in reader for reader in record["needed_by"]))
+        return sum(
+            1
+            for record in traces[name]["saved"]
+            if record["bytes"] == layer_input and any("random.py" in reader for reader in record["needed_by"])
+        )
 
     assert inputs("uniform") == LAYERS
     assert inputs("pairs") == LAYERS // 2
@@ -129,8 +135,11 @@ def test_every_recompute_of_experts_and_latent_attention(traces: dict[str, Mappi
 
 
 def test_every_expert_gets_its_share(traces: dict[str, Mapping[str, Any]]) -> None:
-    rows = [record["shape"][0] for record in traces["experts none"]["saved"]
-            if record["module"].endswith("linear_fc1") and "local_experts" in record["module"]]
+    rows = [
+        record["shape"][0]
+        for record in traces["experts none"]["saved"]
+        if record["module"].endswith("linear_fc1") and "local_experts" in record["module"]
+    ]
     tokens, chosen, experts, ranks = SEQUENCE // 2, 8, 256, 8  # of each of the ranks that exchange tokens
     assert rows == [tokens * chosen * ranks // experts] * (experts // ranks)
 

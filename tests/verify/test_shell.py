@@ -53,9 +53,18 @@ def test_a_dry_run_gives_what_the_script_exports_and_nothing_of_this_shell(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=0, max_size=8),
-                min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), min_size=0, max_size=8),
+        min_size=1,
+        max_size=12,
+    )
+)
 def test_words_come_back_as_bash_quoted_them(words: list[str]) -> None:
-    printed = subprocess.run(["bash", "-c", "printf '%q\\n' \"$@\"", "bash", *words], capture_output=True,
-                             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"}, check=True).stdout
+    printed = subprocess.run(
+        ["bash", "-c", "printf '%q\\n' \"$@\"", "bash", *words],
+        capture_output=True,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        check=True,
+    ).stdout
     assert [shell.unquote(line) for line in printed.split(b"\n")[:-1]] == words

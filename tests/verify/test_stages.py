@@ -35,32 +35,59 @@ class Case:
 
 CASES = {
     "DeepSeek-V3 on 2,048 GPUs": Case(
-        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"}, "mL"),
+        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"}, "mL"
+    ),
     "DeepSeek-V3 with an empty chunk": Case(
-        "deepseek-v3", 61, 2048, 8192, {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
-        "Et*3|(tt|)*29|mL"),
+        "deepseek-v3",
+        61,
+        2048,
+        8192,
+        {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
+        "Et*3|(tt|)*29|mL",
+    ),
     "DeepSeek-V3 as Megatron's documentation lays it out": Case(
-        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,m|L"},
-        "Et*3|(tt|)*29m|L"),
+        "deepseek-v3",
+        61,
+        2048,
+        8192,
+        {"pp": "16", "tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,m|L"},
+        "Et*3|(tt|)*29m|L",
+    ),
     "GLM-4.5-Air on PP4": Case(str(GLM), 46, 64, 512, {"pp": "4", "vpp": "1", "ep": "8"}, "on the first stage"),
     "30 layers on PP4": Case("llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", change={"num_hidden_layers": 30}),
     "30 layers on PP4, without layout strings": Case(
-        "llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", "core_v0.12.1", change={"num_hidden_layers": 30}),
+        "llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", "core_v0.12.1", change={"num_hidden_layers": 30}
+    ),
     "46 layers on PP4, without layout strings": Case(
-        "llama3.1-8b", 46, 32, 256, {"pp": "4", "vpp": "1"}, "on the first stage", "core_v0.12.1",
-        change={"num_hidden_layers": 46, "vocab_size": 512_000}),
+        "llama3.1-8b",
+        46,
+        32,
+        256,
+        {"pp": "4", "vpp": "1"},
+        "on the first stage",
+        "core_v0.12.1",
+        change={"num_hidden_layers": 46, "vocab_size": 512_000},
+    ),
     "80 layers on PP16 VPP2": Case("llama3.1-70b", 80, 256, 1024, {"pp": "16", "vpp": "2"}, "|"),
     "126 layers on PP16 VPP8": Case("llama3.1-405b", 126, 1024, 1024, {"pp": "16", "vpp": "8"}, "takes a layer's"),
     "12 layers with chunks of no layer": Case(
-        "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL",
-        change={"num_hidden_layers": 12}),
+        "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL", change={"num_hidden_layers": 12}
+    ),
 }
 
 
 def planned(case: Case) -> Plan:
     model: ModelDescriptor = load_model(case.model).model_copy(update=case.change)
-    return symconfig.plan(model=model, cluster=case.cluster, gpus=case.gpus, global_batch_size=case.batch,
-                          seq_length=4096, pins=case.pins, megatron_version=case.version, top=1).plan
+    return symconfig.plan(
+        model=model,
+        cluster=case.cluster,
+        gpus=case.gpus,
+        global_batch_size=case.batch,
+        seq_length=4096,
+        pins=case.pins,
+        megatron_version=case.version,
+        top=1,
+    ).plan
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +116,7 @@ def test_megatron_builds_every_layer_where_the_plan_has_it(
 
 def test_a_layer_that_is_lost_doubled_or_elsewhere_is_named(plans: dict[str, Plan], results: dict[str, Result]) -> None:
     plan, result = plans["GLM-4.5-Air on PP4"], results["GLM-4.5-Air on PP4"]
-    (first, count, more), = result.stages[-1]
+    ((first, count, more),) = result.stages[-1]
 
     def said(*last: int) -> str:
         stages = (*result.stages[:-1], (last,))

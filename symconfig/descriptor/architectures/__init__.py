@@ -14,4 +14,5 @@ from symconfig.descriptor.architectures import deepseek, gemma, gpt, llama, qwen
 from symconfig.descriptor.architectures.architecture import Architecture
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
-    llama.ARCHITECTURES | qwen.ARCHITECTURES | deepseek.ARCHITECTURES | gpt.ARCHITECTURES | gemma.ARCHITECTURES)
+    llama.ARCHITECTURES | qwen.ARCHITECTURES | deepseek.ARCHITECTURES | gpt.ARCHITECTURES | gemma.ARCHITECTURES
+)

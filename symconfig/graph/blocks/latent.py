@@ -55,9 +55,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             (d.HEADS, KV_UP),
             [Use(k_part, (("qk_nope_head_dim", KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
         )
-        ctx.build.elementwise(
-            "rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True
-        )
+        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True)
         ctx.build.elementwise(
             "rope_k",
             [k_part, shared],

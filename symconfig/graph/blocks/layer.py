@@ -74,7 +74,11 @@ def mtp(ctx: Context, kind: str) -> Block:
         columns = Tensor("mtp_columns", (*_STREAM[:-1], d.MTP_COLUMNS))
         linear(ctx, "mtp_proj", joined, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
         ctx.build.elementwise(
-            "mtp_gather", [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))], x, loops=(d.GATHERED,), traffic=(0, 0),
+            "mtp_gather",
+            [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))],
+            x,
+            loops=(d.GATHERED,),
+            traffic=(0, 0),
             linear=True,
         )
         out = _body(ctx, x, kind)

@@ -54,8 +54,9 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
         close = lexer.closing(source.data, at, len(source.data))
         items = expander.items(at + 1, close)
         old = shell.state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
-        value: Value = _array(expander, items, old if added else None,
-                              keyed or (isinstance(old, Array) and old.keyed), place)
+        value: Value = _array(
+            expander, items, old if added else None, keyed or (isinstance(old, Array) and old.keyed), place
+        )
     else:
         parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
         parts = _started(shell, name, parts)
@@ -64,8 +65,9 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
         value = parts
         if subscript or isinstance(old, Array):
             key = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()
-            expander.assign(f"{name}[{text_of(key) or 0}]", (*(_item_of(shell, name, text_of(key)) if added else ()),
-                                                             *parts))
+            expander.assign(
+                f"{name}[{text_of(key) or 0}]", (*(_item_of(shell, name, text_of(key)) if added else ()), *parts)
+            )
             return name
         if added:
             value = (*(old if isinstance(old, tuple) else ()), *parts)

@@ -38,9 +38,11 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
         if truth.value is None or truth.status:
             start, end = conditions[0].start_byte, conditions[-1].end_byte
             written = source.data[start:end].decode("utf-8", "replace")
-            shell.undecided([partial(shell.statements, source, body),
-                             partial(_run_clauses, shell, source, clauses, at + 1)],
-                           opened(written, truth), source.place(start, end))
+            shell.undecided(
+                [partial(shell.statements, source, body), partial(_run_clauses, shell, source, clauses, at + 1)],
+                opened(written, truth),
+                source.place(start, end),
+            )
             return Truth(None, truth.why)
     return TRUE
 
@@ -51,7 +53,8 @@ def _presume(shell: Interpreter, names: tuple[str, ...], before: dict[str, Value
         value = shell.state.variables.get(name)
         if name not in before and isinstance(value, tuple):
             shell.state.variables[name] = tuple(
-                part if part.overridden_by else replace(part, overridden_by=name) for part in value)
+                part if part.overridden_by else replace(part, overridden_by=name) for part in value
+            )
 
 
 def run_case(shell: Interpreter, source: Source, node: Node) -> Truth:
@@ -66,12 +69,10 @@ def run_case(shell: Interpreter, source: Source, node: Node) -> Truth:
     for index, item in enumerate(items):
         matched = None if why else _matches(shell, source, item, text_of(word))
         if matched is None:
-            written = f"case {source.data[value.start_byte:value.end_byte].decode('utf-8', 'replace')}"
-            rest = [lambda item=item: _item(shell, source, items, items.index(item))
-                    for item in items[index:]]
+            written = f"case {source.data[value.start_byte : value.end_byte].decode('utf-8', 'replace')}"
+            rest = [lambda item=item: _item(shell, source, items, items.index(item)) for item in items[index:]]
             covered = any(_matches(shell, source, item, "\0") for item in items[index:])
-            shell.undecided(rest if covered else [*rest, lambda: None],
-                           opened(written, Truth(None, why or "")), place)
+            shell.undecided(rest if covered else [*rest, lambda: None], opened(written, Truth(None, why or "")), place)
             return Truth(None, why or "")
         if matched:
             return shell.guarded(partial(_item, shell, source, items, index))

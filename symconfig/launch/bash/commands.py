@@ -49,17 +49,23 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     if shell.captured:
         shell.log.aside.append(tuple(words))
     else:
-        shell.log.commands.append(Command((*shell.launcher, *words), len(shell.launcher),
-                                          dict(environment(shell.state)), dict(shell.state.files), place,
-                                          shell.maybe[0] if shell.maybe else None))
+        shell.log.commands.append(
+            Command(
+                (*shell.launcher, *words),
+                len(shell.launcher),
+                dict(environment(shell.state)),
+                dict(shell.state.files),
+                place,
+                shell.maybe[0] if shell.maybe else None,
+            )
+        )
     return STARTED
 
 
 # ---- variables
 
 
-def declare(shell: Interpreter, keyword: str, flags: str, name: str, value: Parts | None,
-            after: bool = False) -> None:
+def declare(shell: Interpreter, keyword: str, flags: str, name: str, value: Parts | None, after: bool = False) -> None:
     """`declare`, `local`, `export`, `readonly`. after: the value is assigned already, or none is given."""
     state = shell.state
     frame = shell.locals[-1] if shell.locals and "g" not in flags else None
@@ -243,8 +249,9 @@ def _echo(shell: Interpreter, words: Words, place: Place) -> Truth:
     for index, word in enumerate(words):
         parts += [*((Part(" "),) if index else ()), *(replace(part, loose=False) for part in word.parts)]
     if "e" in flags and any("\\" in part.text for part in parts):
-        parts = [part if "\\" not in part.text else replace(part, text=unescaped(part.text), place=None)
-                 for part in parts]
+        parts = [
+            part if "\\" not in part.text else replace(part, text=unescaped(part.text), place=None) for part in parts
+        ]
     return _print(shell, (*parts, *(() if "n" in flags else (Part("\n"),))))
 
 
@@ -331,8 +338,9 @@ def _seq(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
     """`expr`, and `bc` of what is piped into it, on whole numbers; as of expr, it ends in an error where it is 0."""
-    parts: Parts = (shell.stdin or ()) if not words else tuple(
-        part for word in words for part in (*word.parts, Part(" ")))
+    parts: Parts = (
+        (shell.stdin or ()) if not words else tuple(part for word in words for part in (*word.parts, Part(" ")))
+    )
     why = unknown_of(parts)
     text = text_of(parts).strip()
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
@@ -369,6 +377,7 @@ def _always(status: Truth) -> Callable[[Interpreter, Words, Place], Truth]:
 
 def _prepares(name: str) -> Callable[[Interpreter, Words, Place], Truth]:
     """A program that makes folders and files ready: what it is given is kept, as it is of all programs."""
+
     def run(shell: Interpreter, words: Words, place: Place) -> Truth:
         shell.log.aside.append((Field((Part(name),), place), *words))
         return EXPECTED
@@ -378,16 +387,45 @@ def _prepares(name: str) -> Callable[[Interpreter, Words, Place], Truth]:
 
 _OWN: dict[str, Callable[[Interpreter, Words, Place], Truth]] = {
     **dict.fromkeys((":", "true", "trap", "sleep", "disown", "sync", "clear"), _always(TRUE)),
-    **dict.fromkeys(("ulimit", "umask", "wait", "alias", "unalias", "module", "conda", "popd", "jobs", "enable",
-                     "bind"), _always(EXPECTED)),
+    **dict.fromkeys(
+        ("ulimit", "umask", "wait", "alias", "unalias", "module", "conda", "popd", "jobs", "enable", "bind"),
+        _always(EXPECTED),
+    ),
     **{name: _prepares(name) for name in ("mkdir", "touch", "chmod", "cp", "mv", "rm", "ln")},
-    **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)), "false": _always(FALSE),
-    "export": _export, "read": _read, "mapfile": _mapfile, "readarray": _mapfile, "let": _let, "set": _set,
-    "shift": _shift, "getopts": _getopts, "exit": _leave("exit"), "return": _leave("return"),
-    "break": _leave("break"), "continue": _leave("continue"), "exec": _exec, "eval": _eval,
-    "source": nested.source, ".": nested.source, "cd": _cd, "pushd": _cd, "pwd": _pwd, "echo": _echo,
-    "printf": _printf, "dirname": _path(_dirname), "basename": _path(_basename),
-    "realpath": _path(lambda word: word.parts), "readlink": _path(lambda word: word.parts),
-    "cat": _cat, "tee": _tee, "seq": _seq, "expr": _calculated, "bc": _bc, "command": _which, "type": _which,
-    "which": _which, "test": _bracket,
+    **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)),
+    "false": _always(FALSE),
+    "export": _export,
+    "read": _read,
+    "mapfile": _mapfile,
+    "readarray": _mapfile,
+    "let": _let,
+    "set": _set,
+    "shift": _shift,
+    "getopts": _getopts,
+    "exit": _leave("exit"),
+    "return": _leave("return"),
+    "break": _leave("break"),
+    "continue": _leave("continue"),
+    "exec": _exec,
+    "eval": _eval,
+    "source": nested.source,
+    ".": nested.source,
+    "cd": _cd,
+    "pushd": _cd,
+    "pwd": _pwd,
+    "echo": _echo,
+    "printf": _printf,
+    "dirname": _path(_dirname),
+    "basename": _path(_basename),
+    "realpath": _path(lambda word: word.parts),
+    "readlink": _path(lambda word: word.parts),
+    "cat": _cat,
+    "tee": _tee,
+    "seq": _seq,
+    "expr": _calculated,
+    "bc": _bc,
+    "command": _which,
+    "type": _which,
+    "which": _which,
+    "test": _bracket,
 }

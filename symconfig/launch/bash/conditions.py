@@ -14,7 +14,13 @@ from symconfig.launch.bash.patterns import matches, pattern
 from symconfig.launch.bash.values import Parts, text_of, unknown_of
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
-    "-eq": int.__eq__, "-ne": int.__ne__, "-lt": int.__lt__, "-le": int.__le__, "-gt": int.__gt__, "-ge": int.__ge__}
+    "-eq": int.__eq__,
+    "-ne": int.__ne__,
+    "-lt": int.__lt__,
+    "-le": int.__le__,
+    "-gt": int.__gt__,
+    "-ge": int.__ge__,
+}
 _TEXTS = ("=", "==", "!=", "<", ">", "=~")
 _OF_FILES = "abcdefghkprstuwxGLNOS"
 _REGEX_LENGTH = 256
@@ -130,8 +136,12 @@ class _Test:
         names = {part.variables[-1] for part in operand if part.variables}
         only = len(operand) == 1 and len(names) == 1 and len(operand[0].variables) == 1
         name = next(iter(names), "")
-        if only and name not in self.expander.state.variables and why.startswith("depends on") and (
-                name.isidentifier() or name.isdigit()):
+        if (
+            only
+            and name not in self.expander.state.variables
+            and why.startswith("depends on")
+            and (name.isidentifier() or name.isdigit())
+        ):
             return Truth(operator == "z", presumed=(name,))
         return Truth(None, why)
 
@@ -165,8 +175,12 @@ def _searched(parts: Parts, text: str) -> bool | None:
     expression = "".join(part.text if part.loose else re.escape(part.text) for part in parts)
     simple = not re.search(r"\[\[:|\\[a-zA-Z<>]|\(\?", expression)
     repeated = len(re.findall(r"[*+{]", expression))
-    if not simple or repeated > 2 or (repeated and "(" in expression) or max(len(text),
-                                                                             len(expression)) > _REGEX_LENGTH:
+    if (
+        not simple
+        or repeated > 2
+        or (repeated and "(" in expression)
+        or max(len(text), len(expression)) > _REGEX_LENGTH
+    ):
         return None
     try:
         return re.search(expression, text) is not None
@@ -189,8 +203,9 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
         written = expander.data[first:last].decode("utf-8", "replace")
         operator = written in ("&&", "||", "!", "(", ")", *_TEXTS, *_NUMBERS) or re.fullmatch(r"-[a-zA-Z]", written)
         quoted_shape = "\0" if not operator else ""  # a quoted or expanded "!" is no operator
-        tokens.append((written if operator else quoted_shape + written, () if operator else
-                       expander.value(first, last)))
+        tokens.append(
+            (written if operator else quoted_shape + written, () if operator else expander.value(first, last))
+        )
     return _Test(expander, tokens, double=True).either()
 
 
@@ -214,5 +229,3 @@ def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 def _balanced(word: bytes) -> bool:
     return word.count(b"(") == word.count(b")")
-
-

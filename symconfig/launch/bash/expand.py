@@ -89,8 +89,11 @@ class Expander:
 
     def number(self, text: str, place: Place) -> int:
         """An arithmetic expression whose `$` are expanded. Raises Dark."""
-        return Arithmetic(text, lambda name: self._look(name, place, 0),
-                          lambda name, number: self.assign(name, plain(str(number), place=place))).value()
+        return Arithmetic(
+            text,
+            lambda name: self._look(name, place, 0),
+            lambda name, number: self.assign(name, plain(str(number), place=place)),
+        ).value()
 
     def arithmetic(self, start: int, end: int) -> int:
         """The expression at [start, end). Raises Dark."""
@@ -122,8 +125,7 @@ class Expander:
         self.budget.spend(len(stream))
         made = fields(stream, self.ifs)
         several = len(made) > 1 or any(not isinstance(run, str) and _ELEMENTS.search(self.data, *run) for run in choice)
-        return [Field(parts, (cover(part.written for part in parts) if several else None) or place)
-                for parts in made]
+        return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
     def _one(self, stream: Stream) -> Parts:
         """Without splitting: elements are joined by a blank."""
@@ -135,8 +137,16 @@ class Expander:
 
     # ---- the scanner
 
-    def scan(self, start: int, end: int, *, quoted: bool = False, loose: bool = False, literals: bool = False,
-             doubles: bool = True) -> Stream:
+    def scan(
+        self,
+        start: int,
+        end: int,
+        *,
+        quoted: bool = False,
+        loose: bool = False,
+        literals: bool = False,
+        doubles: bool = True,
+    ) -> Stream:
         """The parts of the bytes [start, end).
 
         quoted: they stand between double quotes; doubles: whether a double quote is special among them. loose: results
@@ -195,8 +205,9 @@ class Expander:
 
     def _literal(self, start: int, end: int) -> Parts:
         place = self.source.place(start - 1, end + 1)
-        return tuple(replace(part, written=part.written or place)
-                     for part in self.source.literal(start, end)) or (Part("", written=place),)
+        return tuple(replace(part, written=part.written or place) for part in self.source.literal(start, end)) or (
+            Part("", written=place),
+        )
 
     def _string(self, start: int, end: int) -> Stream:
         parts = self.scan(start, end, quoted=True)
@@ -256,8 +267,15 @@ class Expander:
     def _sum(self, at: int, end: int, tight: bool) -> Parts:
         place = self.source.place(at, end)
         try:
-            return (Part(str(self.arithmetic(at + 3, end - 2)), None, self._names(at + 3, end - 2), loose=not tight,
-                         written=place),)
+            return (
+                Part(
+                    str(self.arithmetic(at + 3, end - 2)),
+                    None,
+                    self._names(at + 3, end - 2),
+                    loose=not tight,
+                    written=place,
+                ),
+            )
         except Dark as dark:
             return (hole(str(dark), place, loose=not tight),)
 
@@ -325,8 +343,7 @@ class Expander:
             index += max((key for key in value.items if isinstance(key, int)), default=-1) + 1
         return index
 
-    def elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool,
-                 which: str) -> Stream:
+    def elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """`$@`, `${A[@]}` and their `*`."""
         found: Stream = []
         join = which == "*" and quoted
@@ -336,8 +353,14 @@ class Expander:
             if index:
                 found.append(Part(self.ifs[:1]) if join else None)
             for part in item.parts or (Part("", written=item.place),):
-                found.append(replace(part, variables=(name, *part.variables), written=item.place,
-                                     loose=bool(part.unknown and part.loose) or (loose and not quoted)))
+                found.append(
+                    replace(
+                        part,
+                        variables=(name, *part.variables),
+                        written=item.place,
+                        loose=bool(part.unknown and part.loose) or (loose and not quoted),
+                    )
+                )
         return found
 
     def _look(self, name: str, place: Place, depth: int) -> int:
@@ -383,4 +406,3 @@ def missing(name: str) -> str:
     if name in ("?", "$", "!", "-", "_"):
         return f"depends on ${name}"
     return f"depends on ${name}, which is not set in the script"
-

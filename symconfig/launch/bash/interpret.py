@@ -163,8 +163,7 @@ class Interpreter:
         stdin, status = self.stdin, TRUE
         for index, stage in enumerate(stages):
             last = index == len(stages) - 1
-            inside = replace(self, state=self.state.copy(), output=self.output if last else [], stdin=stdin,
-                             pending=[])
+            inside = replace(self, state=self.state.copy(), output=self.output if last else [], stdin=stdin, pending=[])
             try:
                 status = inside.execute(source, stage)
             except Leave as leave:
@@ -201,8 +200,14 @@ class Interpreter:
         expander = self.expander(source, deciding=True)
         if first.type == "[[":
             return double_tested(expander, start, end)
-        return tested(expander, [item.parts for first_byte, last_byte in lexer.words(source.data, start, end)
-                                 for item in expander.fields(first_byte, last_byte)])
+        return tested(
+            expander,
+            [
+                item.parts
+                for first_byte, last_byte in lexer.words(source.data, start, end)
+                for item in expander.fields(first_byte, last_byte)
+            ],
+        )
 
     # ---- functions and commands
 
@@ -210,7 +215,8 @@ class Interpreter:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.state.functions[source.data[name.start_byte : name.end_byte].decode("utf-8", "replace")] = Function(
-                source, body)
+                source, body
+            )
         return TRUE
 
     def call(self, name: str, arguments: Sequence[Field], place: Place) -> Truth:
@@ -249,9 +255,14 @@ class Interpreter:
             assigned = [child for child in children if child.type == "variable_assignment"]
             # The parser may end a value too early, `A=$B-$2`: what it takes for the command is the value's end.
             start = max((value_end(source.data, child) for child in assigned), default=0)
-            named = [child for child in children if (child.is_named or child.type in ("==", "=~"))
-                     and child.type not in ("variable_assignment", "comment") and not child.type.endswith("_redirect")
-                     and child.start_byte >= start]
+            named = [
+                child
+                for child in children
+                if (child.is_named or child.type in ("==", "=~"))
+                and child.type not in ("variable_assignment", "comment")
+                and not child.type.endswith("_redirect")
+                and child.start_byte >= start
+            ]
             strings = [child for child in children if child.type.endswith("_redirect")]
 
             def run(extra: Sequence[Node], assigned: list[Node] = assigned, named: list[Node] = named) -> Truth:
@@ -294,12 +305,22 @@ class Interpreter:
 
 
 _HANDLERS: dict[str, Callable[[Interpreter, Source, Node], Truth]] = {
-    "list": lists.run_list, "negated_command": Interpreter._negated, "pipeline": Interpreter._pipeline,
-    "subshell": Interpreter._subshell, "compound_statement": Interpreter._compound,
-    "test_command": Interpreter._test, "if_statement": branches.run_if, "case_statement": branches.run_case,
-    "for_statement": loops.run_for, "c_style_for_statement": loops.run_c_for,
-    "while_statement": loops.run_while, "function_definition": Interpreter._function,
-    "variable_assignment": assignments.run_assignment, "variable_assignments": assignments.run_assignments,
-    "declaration_command": assignments.run_declaration, "unset_command": assignments.run_unset,
-    "command": Interpreter._command, "redirected_statement": Interpreter._redirected,
+    "list": lists.run_list,
+    "negated_command": Interpreter._negated,
+    "pipeline": Interpreter._pipeline,
+    "subshell": Interpreter._subshell,
+    "compound_statement": Interpreter._compound,
+    "test_command": Interpreter._test,
+    "if_statement": branches.run_if,
+    "case_statement": branches.run_case,
+    "for_statement": loops.run_for,
+    "c_style_for_statement": loops.run_c_for,
+    "while_statement": loops.run_while,
+    "function_definition": Interpreter._function,
+    "variable_assignment": assignments.run_assignment,
+    "variable_assignments": assignments.run_assignments,
+    "declaration_command": assignments.run_declaration,
+    "unset_command": assignments.run_unset,
+    "command": Interpreter._command,
+    "redirected_statement": Interpreter._redirected,
 }

@@ -142,8 +142,7 @@ def _choices(data: bytes, at: int, end: int) -> tuple[int, list[list[tuple[int, 
         texts = _sequence(data[at + 1 : index].decode("utf-8", "replace"))
         return None if texts is None else (index, [[text] for text in texts])
     bounds = [*commas, index]
-    return index, [each for first, last in pairwise(bounds)
-                   for each in braces(data, first + 1, last)]
+    return index, [each for first, last in pairwise(bounds) for each in braces(data, first + 1, last)]
 
 
 def _sequence(inside: str) -> list[str] | None:
@@ -158,6 +157,9 @@ def _sequence(inside: str) -> list[str] | None:
     if abs(last - first) // step > MAX_WORDS:
         return None
     sign = 1 if last >= first else -1
-    width = max(len(each) for each in ends[:2]) if any(e.lstrip("-").startswith("0") and len(e) > 1
-                                                       for e in ends[:2]) else 0
+    width = (
+        max(len(each) for each in ends[:2])
+        if any(e.lstrip("-").startswith("0") and len(e) > 1 for e in ends[:2])
+        else 0
+    )
     return [str(number).zfill(width) for number in range(first, last + sign, sign * step)]

@@ -30,8 +30,11 @@ def run_for(shell: Interpreter, source: Source, node: Node) -> Truth:
     place = source.place(variable.start_byte, variable.end_byte)
     if any(child.type == "in" for child in node.children):
         expander = shell.expander(source)
-        values = [item for start, end in word_ranges(source.data, node.children_by_field_name("value"))
-                  for item in expander.fields(start, end)]
+        values = [
+            item
+            for start, end in word_ranges(source.data, node.children_by_field_name("value"))
+            for item in expander.fields(start, end)
+        ]
     else:
         values = list(shell.state.arguments)
         shell.state.taken.update(item.place for item in values)

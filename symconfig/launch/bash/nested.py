@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 # What is sourced to have programs at hand, and sets nothing that a training command is given.
-_ACTIVATION = re.compile(r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc|set_?env\.sh"
-                         r"|setvars\.sh|modules?(\.sh)?|init/(bash|sh))$|/etc/profile")
+_ACTIVATION = re.compile(
+    r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc|set_?env\.sh"
+    r"|setvars\.sh|modules?(\.sh)?|init/(bash|sh))$|/etc/profile"
+)
 _DEPTH = 20  # of files that source each other
 
 
@@ -85,8 +87,11 @@ def run_file(shell: Interpreter, path: Path) -> Truth:
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
         chain = [Path(name).name for name in (*shell.sourcing, real)]
         what = "is sourced by itself" if real in shell.sourcing else f"is the file number {_DEPTH} in a row"
-        raise InputError(Problem(what, file=str(path), got=" -> ".join(chain), need="files that end",
-                                 hint="take out one of these lines"))
+        raise InputError(
+            Problem(
+                what, file=str(path), got=" -> ".join(chain), need="files that end", hint="take out one of these lines"
+            )
+        )
     text = open_text(path, root=shell.log.folder or path.parent)
     if text not in shell.log.texts:
         shell.log.texts.append(text)
@@ -147,8 +152,7 @@ def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool
 
 
 def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpreter:
-    return replace(shell, state=visible(shell.state), launcher=(*shell.launcher, *words[:index]), pending=[],
-                   locals=[])
+    return replace(shell, state=visible(shell.state), launcher=(*shell.launcher, *words[:index]), pending=[], locals=[])
 
 
 def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place: Place) -> None:

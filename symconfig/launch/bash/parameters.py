@@ -48,7 +48,7 @@ def split_braced(data: bytes, start: int, end: int) -> Braced | None:
     """What stands between `${` and `}`; None where it is no expansion."""
     head = _HEAD.match(data, start, end)
     if head is None:
-        return (Braced("#", "", None, "", (end, end)) if data[start:end] == b"#" else None)
+        return Braced("#", "", None, "", (end, end)) if data[start:end] == b"#" else None
     sign, name, at = head.group(1).decode(), head.group(2).decode(), head.end()
     subscript = None
     if data[at : at + 1] == b"[":
@@ -62,8 +62,9 @@ def split_braced(data: bytes, start: int, end: int) -> Braced | None:
     return Braced(name, sign, subscript, operator.group().decode(), (operator.end(), end))
 
 
-def operated(expander: Expander, braced: Braced, subscript: str | None, place: Place, quoted: bool,
-             loose: bool) -> Stream:
+def operated(
+    expander: Expander, braced: Braced, subscript: str | None, place: Place, quoted: bool, loose: bool
+) -> Stream:
     """The parts of the expansion that stands at `place`."""
     tight = quoted or not loose
     if braced.sign == "!" and subscript not in ("@", "*"):
@@ -108,8 +109,12 @@ def _of_all(expander: Expander, braced: Braced, which: str, place: Place, quoted
             return _default(expander, braced, quoted, loose)
         items = [] if braced.operator in ("+", ":+") else items
     elif braced.operator == ":":
-        sliced = _sliced_items(expander, braced, {**({0: Field(expander.find("0", place) or (), place)} if arguments
-                                                     else {}), **table}, place)
+        sliced = _sliced_items(
+            expander,
+            braced,
+            {**({0: Field(expander.find("0", place) or (), place)} if arguments else {}), **table},
+            place,
+        )
         if sliced is None:
             return [hole("is a slice whose bounds are not known", place, loose=True)]
         items = sliced
@@ -118,16 +123,20 @@ def _of_all(expander: Expander, braced: Braced, which: str, place: Place, quoted
     return expander.elements(name, items, place, quoted, loose, which)
 
 
-def _sliced_items(expander: Expander, braced: Braced, table: dict[int | str, Field],
-                  place: Place) -> list[Field] | None:
+def _sliced_items(
+    expander: Expander, braced: Braced, table: dict[int | str, Field], place: Place
+) -> list[Field] | None:
     bounds = _bounds(expander, braced, place)
     if bounds is None:
         return None
     first, count = bounds
     if first < 0:
         first += max((key for key in table if isinstance(key, int)), default=-1) + 1
-    chosen = [item for key, item in sorted(table.items(), key=lambda pair: (isinstance(pair[0], str), pair[0]))
-              if isinstance(key, int) and key >= first]
+    chosen = [
+        item
+        for key, item in sorted(table.items(), key=lambda pair: (isinstance(pair[0], str), pair[0]))
+        if isinstance(key, int) and key >= first
+    ]
     return chosen if count is None else chosen[: max(count, 0)]
 
 
@@ -135,8 +144,15 @@ def _default(expander: Expander, braced: Braced, quoted: bool, loose: bool) -> S
     return expander.scan(*braced.operand, quoted=quoted, loose=loose, literals=loose)
 
 
-def _with_default(expander: Expander, braced: Braced, found: Parts | None, subscript: str | None, place: Place,
-                  quoted: bool, loose: bool) -> Stream:
+def _with_default(
+    expander: Expander,
+    braced: Braced,
+    found: Parts | None,
+    subscript: str | None,
+    place: Place,
+    quoted: bool,
+    loose: bool,
+) -> Stream:
     """What is nowhere set counts as not set: the environment may replace the default."""
     tight = quoted or not loose
     unset = found is None or (braced.operator.startswith(":") and not unknown_of(found) and not text_of(found))
@@ -148,10 +164,15 @@ def _with_default(expander: Expander, braced: Braced, found: Parts | None, subsc
     name = braced.name
     outside = name not in expander.state.variables
     stream = _default(expander, braced, quoted, loose)
-    made = [None if part is None else replace(
-        through((part,), name, place, loose=part.loose, default=outside)[0],
-        written=part.written if part.text.strip() != text_of(p for p in stream if p).strip() else place)
-        for part in stream]
+    made = [
+        None
+        if part is None
+        else replace(
+            through((part,), name, place, loose=part.loose, default=outside)[0],
+            written=part.written if part.text.strip() != text_of(p for p in stream if p).strip() else place,
+        )
+        for part in stream
+    ]
     if kind != "=" or name.isdigit():
         return made
     # What the variable has now is expanded: quotes of the default no longer count.
@@ -178,8 +199,11 @@ def _transformed(expander: Expander, braced: Braced, parts: Parts, place: Place)
         return (hole(why, place, braced.name, loose=loose),)
     if operator == ":":
         bounds = _bounds(expander, braced, place)
-        return _dark(braced, place, loose) if bounds is None else _substring(parts, *bounds) or (
-            Part("", loose=loose, written=place),)
+        return (
+            _dark(braced, place, loose)
+            if bounds is None
+            else _substring(parts, *bounds) or (Part("", loose=loose, written=place),)
+        )
     if operator in ("^", "^^", ",", ",,"):
         return _cased(parts, operator)
     if operator in ("#", "##", "%", "%%"):
@@ -198,8 +222,11 @@ def _bounds(expander: Expander, braced: Braced, place: Place) -> tuple[int, int 
     start, end = braced.operand
     at = start
     while at < end and expander.data[at : at + 1] != b":":
-        at = lexer.skip(expander.data, at, end) if expander.data[at : at + 1] != b"(" else (
-            lexer.closing(expander.data, at, end) + 1)
+        at = (
+            lexer.skip(expander.data, at, end)
+            if expander.data[at : at + 1] != b"("
+            else (lexer.closing(expander.data, at, end) + 1)
+        )
     try:
         first = expander.arithmetic(start, min(at, end))
         return first, expander.arithmetic(at + 1, end) if at < end else None
@@ -281,5 +308,3 @@ def _replaced(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
         if braced.operator == "/":
             break
     return (*found, *cut(parts, done))
-
-

@@ -9,8 +9,13 @@ from functools import cache
 from symconfig.launch.bash.values import Part
 
 _CLASSES: dict[str, Callable[[str], bool]] = {
-    "alpha": str.isalpha, "digit": str.isdigit, "alnum": str.isalnum, "space": str.isspace, "upper": str.isupper,
-    "lower": str.islower, "punct": lambda c: c.isprintable() and not c.isalnum() and not c.isspace(),
+    "alpha": str.isalpha,
+    "digit": str.isdigit,
+    "alnum": str.isalnum,
+    "space": str.isspace,
+    "upper": str.isupper,
+    "lower": str.islower,
+    "punct": lambda c: c.isprintable() and not c.isalnum() and not c.isspace(),
 }
 
 
@@ -42,8 +47,9 @@ def pattern(parts: tuple[Part, ...]) -> tuple[Item, ...] | None:
             elif character == "*":
                 found.append(Item("*", star=True))
             else:
-                found.append(Item(text[index:end], literal=character not in "?[" or (character == "[" and
-                                                                                     end == index + 1)))
+                found.append(
+                    Item(text[index:end], literal=character not in "?[" or (character == "[" and end == index + 1))
+                )
             index = end
     return tuple(found)
 

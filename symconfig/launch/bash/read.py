@@ -30,8 +30,10 @@ _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE
 _SLURM = {
     **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
     **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",), "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "gres": ("SLURM_GPUS_ON_NODE",), "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
 }
 
 
@@ -51,8 +53,9 @@ class Bash:
     folder: Path | None
 
 
-def read_bash(text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None,
-              extra: Sequence[str] = ()) -> Bash:
+def read_bash(
+    text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None, extra: Sequence[str] = ()
+) -> Bash:
     """The training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
@@ -60,8 +63,14 @@ def read_bash(text: Text, *, folder: Path | None = None, variables: Mapping[str,
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
-        raise InputError(Problem("has a line that is too long for a script", file=text.file, got=f"{longest:,} bytes",
-                                 need=f"at most {LINE_BYTES:,}"))
+        raise InputError(
+            Problem(
+                "has a line that is too long for a script",
+                file=text.file,
+                got=f"{longest:,} bytes",
+                need=f"at most {LINE_BYTES:,}",
+            )
+        )
     log = Log([text], folder)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
     path = folder / Path(text.file).name if folder is not None else None
@@ -80,8 +89,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given), given=given)
-    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1))
-                            for index, word in enumerate(extra))
+    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
     for option, word in _directives(text).items():
         for name in _SLURM.get(option, ()):
             value = word.pieces[0].text.rpartition(":")[2]
@@ -109,15 +117,26 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         raise InputError(_nothing(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
-    unread = [*log.unread, *_around(best, log, splits, source), *made.unread, *_dark_files(made, files),
-              *_idle(text, state)]
+    unread = [
+        *log.unread,
+        *_around(best, log, splits, source),
+        *made.unread,
+        *_dark_files(made, files),
+        *_idle(text, state),
+    ]
     runs, others = _beside(best, splits, log)
-    reading = replace(_reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others,
-                      stops=tuple(log.stops))
+    reading = replace(
+        _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
+    )
     again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(reading, again, {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-                {name: _pieces(parts) for name, parts in known.items()}, folder)
+    return Bash(
+        reading,
+        again,
+        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
+        {name: _pieces(parts) for name, parts in known.items()},
+        folder,
+    )
 
 
 def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
@@ -126,9 +145,17 @@ def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
     environment = {name: Field(parts, found.command.place).word() for name, parts in found.command.environment.items()}
     environment |= _given(found.launcher)
     scheduler = _directives(text)
-    return Reading("bash", tuple(log.texts), tuple(made.settings),
-                   found.program.word() if found.program is not None else None, launcher, environment=environment,
-                   world=world(launcher, scheduler, environment), unread=tuple(made.unread), scheduler=scheduler)
+    return Reading(
+        "bash",
+        tuple(log.texts),
+        tuple(made.settings),
+        found.program.word() if found.program is not None else None,
+        launcher,
+        environment=environment,
+        world=world(launcher, scheduler, environment),
+        unread=tuple(made.unread),
+        scheduler=scheduler,
+    )
 
 
 def _given(launcher: Sequence[Field]) -> dict[str, Word]:
@@ -150,6 +177,7 @@ def _given(launcher: Sequence[Field]) -> dict[str, Word]:
 
 def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
     """The same program's other runs, and the words of all else that is started, each once."""
+
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
 
@@ -157,8 +185,12 @@ def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     parted = {id(each.command): each for each in splits}
     for command in log.commands:
         words, found = key(command.words), parted.get(id(command))
-        same = found is not None and best.program is not None and found.program is not None and (
-            found.program.text == best.program.text)
+        same = (
+            found is not None
+            and best.program is not None
+            and found.program is not None
+            and (found.program.text == best.program.text)
+        )
         if words == mine or words in runs:
             continue
         if same and found is not None and len(runs) < MOST_RUNS:
@@ -172,8 +204,7 @@ def _pieces(parts: Parts) -> tuple[Piece, ...]:
     return Field(parts, Place("", 0, 0, 1, 1)).word().pieces
 
 
-def _around(best: Split, log: Log, splits: Sequence[Split],
-            source: Callable[[Place], str]) -> list[Unread]:
+def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
     """What else stands beside the command that was taken."""
     found = []
     for index, word in enumerate(best.launcher):
@@ -190,8 +221,14 @@ def _around(best: Split, log: Log, splits: Sequence[Split],
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
-            found.append(Unread(command.place, what, "is a command of its own for bash: the one above it ends before, "
-                                                     "at a comment, a blank line or a \\ with a blank after it"))
+            found.append(
+                Unread(
+                    command.place,
+                    what,
+                    "is a command of its own for bash: the one above it ends before, "
+                    "at a comment, a blank line or a \\ with a blank after it",
+                )
+            )
     return found
 
 
@@ -203,11 +240,19 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
         if name in state.taken:
             continue
         if now is state.given[name]:
-            yield Unread(text.place(0, 0), name, "is given from outside, and nothing in the script reads it: only the "
-                                                 "programs that it starts get it", False)
+            yield Unread(
+                text.place(0, 0),
+                name,
+                "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
+                False,
+            )
         else:
-            yield Unread(own or text.place(0, 0), name, "is given from outside, and the script sets it itself before "
-                                                        "it reads it", False)
+            yield Unread(
+                own or text.place(0, 0),
+                name,
+                "is given from outside, and the script sets it itself before it reads it",
+                False,
+            )
     for argument in state.arguments:
         if argument.place.file == GIVEN and argument.place not in state.taken:
             yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", False)
@@ -215,9 +260,12 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
     """Files that the script writes and the program is given, whose contents are not known."""
-    return [Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
-            for setting in made.settings for word in setting.values
-            if word.text in files and (why := unknown_of(files[word.text]))]
+    return [
+        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+        for setting in made.settings
+        for word in setting.values
+        if word.text in files and (why := unknown_of(files[word.text]))
+    ]
 
 
 def _nothing(text: Text, log: Log) -> Problem:
@@ -225,9 +273,13 @@ def _nothing(text: Text, log: Log) -> Problem:
     names = dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text)
     got = f"commands {', '.join(list(names)[:5])}" if names else "no command that starts a program"
     why = f"; {first.place}: {first.what} {first.why}" if first else ""
-    return Problem("starts no training program that can be recognised" + why, file=text.file, got=got,
-                   need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-                   hint="name the script that holds the training command, or give its arguments as one line")
+    return Problem(
+        "starts no training program that can be recognised" + why,
+        file=text.file,
+        got=got,
+        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+        hint="name the script that holds the training command, or give its arguments as one line",
+    )
 
 
 def _directives(text: Text) -> dict[str, Word]:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from symconfig.launch.bash.interpret import Interpreter
 
 
-def redirected(shell: Interpreter, source: Source, nodes: Sequence[Node],
-               run: Callable[[Sequence[Node]], Truth]) -> Truth:
+def redirected(
+    shell: Interpreter, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]
+) -> Truth:
     """Runs a command with its redirections. run: is given words that stand after one."""
     stdin, target, append = shell.stdin, None, False
     extra: list[Node] = []
@@ -37,15 +38,25 @@ def redirected(shell: Interpreter, source: Source, nodes: Sequence[Node],
             destinations = node.children_by_field_name("destination")
             extra += destinations[1:]
             sign, descriptor = _sign(node), node.child_by_field_name("descriptor")
-            if destinations and sign in (">", ">>", ">|", "&>", "&>>") and (
-                    descriptor is None or source.data[descriptor.start_byte : descriptor.end_byte] == b"1"):
+            if (
+                destinations
+                and sign in (">", ">>", ">|", "&>", "&>>")
+                and (descriptor is None or source.data[descriptor.start_byte : descriptor.end_byte] == b"1")
+            ):
                 target = shell.expander(source).value(destinations[0].start_byte, destinations[0].end_byte)
                 append = sign.endswith(">>")
     return _collected(shell, stdin, target, append, lambda: run(extra), source, behind)
 
 
-def _collected(shell: Interpreter, stdin: Parts | None, target: Parts | None, append: bool,
-               run: Callable[[], Truth], source: Source, behind: Sequence[tuple[str, Node]]) -> Truth:
+def _collected(
+    shell: Interpreter,
+    stdin: Parts | None,
+    target: Parts | None,
+    append: bool,
+    run: Callable[[], Truth],
+    source: Source,
+    behind: Sequence[tuple[str, Node]],
+) -> Truth:
     outer, before = shell.stdin, shell.output
     piped = any(sign == "|" for sign, _ in behind)
     shell.stdin = stdin

@@ -61,14 +61,16 @@ def holds_options(word: Field) -> bool:
     """Whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
     names = [part.variables[-1] for part in word.parts if part.variables]
     return any(_OPTIONS.search(name) for name in names) or any(
-        _BRANCHES.match(part.unknown or "") for part in word.parts)
+        _BRANCHES.match(part.unknown or "") for part in word.parts
+    )
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
     """A word that may be any number of options."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
-    return Unread(place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known",
-                  options=True)
+    return Unread(
+        place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known", options=True
+    )
 
 
 def _setting(name: Field, values: Sequence[Field]) -> Setting:
@@ -86,8 +88,13 @@ def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting
     written = source(word.place)
     if written.startswith(spelled + "="):
         size = len((spelled + "=").encode())
-        place = Place(word.place.file, word.place.start + size, word.place.end, word.place.line,
-                      word.place.column + len(spelled) + 1)
+        place = Place(
+            word.place.file,
+            word.place.start + size,
+            word.place.end,
+            word.place.line,
+            word.place.column + len(spelled) + 1,
+        )
     else:
         place = cover(part.place for part in parts) or word.place
     value = Field(parts, place).word()

@@ -70,8 +70,13 @@ class State:
     taken: set[str | Place] = field(default_factory=set)
 
     def copy(self) -> State:
-        return replace(self, variables=dict(self.variables), exported=set(self.exported),
-                       functions=dict(self.functions), files=dict(self.files))
+        return replace(
+            self,
+            variables=dict(self.variables),
+            exported=set(self.exported),
+            functions=dict(self.functions),
+            files=dict(self.files),
+        )
 
     def read(self, name: str) -> Value:
         """What a variable has; None also where nothing sets it."""
@@ -151,9 +156,11 @@ def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
     outputs = [outcome.output for outcome in outcomes]
     alike = all(same(outputs[0], output) for output in outputs[1:])
     reasons = [outcome.maybe for outcome in outcomes]
-    return Outcome(merged([outcome.state for outcome in outcomes], why, place),
-                   outputs[0] if alike else _common_parts(outputs, why, place),
-                   reasons[0] if all(reasons) else None)
+    return Outcome(
+        merged([outcome.state for outcome in outcomes], why, place),
+        outputs[0] if alike else _common_parts(outputs, why, place),
+        reasons[0] if all(reasons) else None,
+    )
 
 
 def _of(state: State, name: str) -> Value | str:
@@ -165,7 +172,8 @@ def same(left: Value | str, right: Value | str) -> bool:
     """Whether two values have the same text and the same holes."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
-            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items)
+            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
+        )
     if isinstance(left, tuple) and isinstance(right, tuple):
         return left is right or _meaning(left) == _meaning(right)
     return left == right
@@ -196,8 +204,14 @@ def _common(values: list[Value | str], why: str, place: Place) -> Value:
 def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
     """What all begin with, and one item for all that may come after."""
     shortest = min(len(each) for each in items)
-    count = next((index for index in range(shortest)
-                  if any(_meaning(each[index].parts) != _meaning(items[0][index].parts) for each in items)), shortest)
+    count = next(
+        (
+            index
+            for index in range(shortest)
+            if any(_meaning(each[index].parts) != _meaning(items[0][index].parts) for each in items)
+        ),
+        shortest,
+    )
     rest = next((each[count] for each in items if len(each) > count), None)
     there = rest.place if rest is not None else place
     unknown = Field((hole(why, there, loose=True),), there)
@@ -208,7 +222,8 @@ def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
     """What all begin with, up to the last word that all have whole."""
     count = 0
     while all(len(value) > count for value in values) and all(
-            _meaning((value[count],)) == _meaning((values[0][count],)) for value in values):
+        _meaning((value[count],)) == _meaning((values[0][count],)) for value in values
+    ):
         count += 1
     head = list(values[0][:count])
     rests = [value[count:] for value in values]
@@ -226,9 +241,14 @@ def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
 
 def visible(state: State) -> State:
     """What a program that is started sees: exported variables and files."""
-    return replace(state, variables={name: state.variables[name] for name in state.exported
-                                     if name in state.variables},
-                   exported=set(state.exported), functions={}, arguments=(), files=dict(state.files))
+    return replace(
+        state,
+        variables={name: state.variables[name] for name in state.exported if name in state.variables},
+        exported=set(state.exported),
+        functions={},
+        arguments=(),
+        files=dict(state.files),
+    )
 
 
 def environment(state: State) -> Mapping[str, Parts]:

@@ -17,11 +17,32 @@ _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.comm
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
 # Launcher options that take no value; of torchrun, deepspeed and accelerate.
-_SWITCHES = ("--standalone", "--no-python", "--no_python", "--use-env", "--use_env", "--run-path", "--run_path",
-             "--no_local_rank", "--force_multi", "--multi_gpu", "--use_deepspeed", "--use_fsdp", "--no_ssh", "--module",
-             "--elastic_training", "--save_pid", "--mixed", "-u", "-m")
-_OTHER_WORK = re.compile(r"preprocess|convert|checkpoint|download|setup|evaluat|eval_|_eval|infer|generat|serve|server"
-                         r"|tokeniz|merge|benchmark_data|tools/|ckpt|export", re.IGNORECASE)
+_SWITCHES = (
+    "--standalone",
+    "--no-python",
+    "--no_python",
+    "--use-env",
+    "--use_env",
+    "--run-path",
+    "--run_path",
+    "--no_local_rank",
+    "--force_multi",
+    "--multi_gpu",
+    "--use_deepspeed",
+    "--use_fsdp",
+    "--no_ssh",
+    "--module",
+    "--elastic_training",
+    "--save_pid",
+    "--mixed",
+    "-u",
+    "-m",
+)
+_OTHER_WORK = re.compile(
+    r"preprocess|convert|checkpoint|download|setup|evaluat|eval_|_eval|infer|generat|serve|server"
+    r"|tokeniz|merge|benchmark_data|tools/|ckpt|export",
+    re.IGNORECASE,
+)
 _TRAINS = re.compile(r"train|tune|sft|gpt|bert|llama|t5|rlhf|dpo", re.IGNORECASE)
 
 
@@ -43,8 +64,9 @@ class Split:
         """What looks most like training is the greatest."""
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
-        started = any(basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
-                      for word in self.launcher)
+        started = any(
+            basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS) for word in self.launcher
+        )
         named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
         return not _OTHER_WORK.search(name), started or named, self.options
 
@@ -79,9 +101,16 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
 
 def _after_launcher(words: Sequence[Field]) -> int | None:
     """The first word after a launcher's options, where the program is no file that shows as one."""
-    start = next((index for index, word in enumerate(words)
-                  if basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS)
-                  or re.fullmatch(r"python[\d.]*", basename(word.text))), None)
+    start = next(
+        (
+            index
+            for index, word in enumerate(words)
+            if basename(word.text) in LAUNCHERS
+            or word.text.startswith(_MODULE_LAUNCHERS)
+            or re.fullmatch(r"python[\d.]*", basename(word.text))
+        ),
+        None,
+    )
     if start is None or not any(word.text.startswith("--") for word in words[start:]):
         return None
     at = start + 1

@@ -134,8 +134,15 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
     """
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
-        Part(part.text, part.place, (name, *part.variables), part.overridden_by or (name if default else None),
-             part.unknown, loose, part.written if several and part.written else place)
+        Part(
+            part.text,
+            part.place,
+            (name, *part.variables),
+            part.overridden_by or (name if default else None),
+            part.unknown,
+            loose,
+            part.written if several and part.written else place,
+        )
         for part in parts
     )
 
@@ -157,9 +164,13 @@ def joined(parts: Parts) -> Iterator[Part]:
 
 
 def _beside(left: Part, right: Part) -> bool:
-    return (left.place is not None and right.place is not None and left.place.file == right.place.file
-            and left.place.end == right.place.start
-            and (left.variables, left.overridden_by) == (right.variables, right.overridden_by))
+    return (
+        left.place is not None
+        and right.place is not None
+        and left.place.file == right.place.file
+        and left.place.end == right.place.start
+        and (left.variables, left.overridden_by) == (right.variables, right.overridden_by)
+    )
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:

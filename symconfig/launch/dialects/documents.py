@@ -62,7 +62,8 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
     """A flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
-        for entry in _expanded(tree, variables) if entry.value is not None
+        for entry in _expanded(tree, variables)
+        if entry.value is not None
     )
     return Reading("deepspeed", (tree.text,), settings, tree=tree, unread=tree.unread)
 
@@ -73,8 +74,9 @@ def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
     return [expanded(entry, given) for entry in entries(tree)]
 
 
-def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry],
-                  text: Text | None = None) -> Reading:
+def read_sections(
+    tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry], text: Text | None = None
+) -> Reading:
     """Megatron-Bridge and NeMo: a file with sections, overrides, or both. text: of overrides without a file."""
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
@@ -82,8 +84,15 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
     environment = {path[-1]: entry.words[0] for path, entry in found.items() if path[0] == "env_vars" and entry.words}
     settings, unread = translated(found)
     texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
-    return Reading("overrides", texts, settings, tree=tree, environment=environment, world=_world(found),
-                   unread=(*(tree.unread if tree is not None else ()), *unread))
+    return Reading(
+        "overrides",
+        texts,
+        settings,
+        tree=tree,
+        environment=environment,
+        world=_world(found),
+        unread=(*(tree.unread if tree is not None else ()), *unread),
+    )
 
 
 def _below_training(path: Path) -> Path:
@@ -94,8 +103,10 @@ def _below_training(path: Path) -> Path:
 
 def _world(found: Mapping[Path, Entry]) -> World:
     nodes, devices = (found.get(("trainer", key)) for key in ("num_nodes", "devices"))
-    numbers = [entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
-               for entry in (nodes, devices)]
+    numbers = [
+        entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
+        for entry in (nodes, devices)
+    ]
     said = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
     gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
     return World(gpus, numbers[0], numbers[1], said)

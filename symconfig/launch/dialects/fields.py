@@ -53,10 +53,30 @@ RENAMED = {
     "tokenizer.model": "tokenizer_model",
     "tokenizer.library": "",  # said with tokenizer.type
     # Said by another key beside it, by World, or always so in Megatron-LM.
-    **dict.fromkeys(("trainer.devices", "trainer.num_nodes", "fp8_e4m3", "fp8_hybrid", "megatron_amp_O2", "mcore_gpt",
-                     "params_dtype", "pipeline_dtype", "autocast_dtype", "enable_autocast", "autocast_enabled",
-                     "pre_process", "post_process", "gated_linear_unit", "transformer_block_type", "_target_",
-                     "use_scaled_init_method", "normalize_attention_scores", "cpu_offloading"), ""),
+    **dict.fromkeys(
+        (
+            "trainer.devices",
+            "trainer.num_nodes",
+            "fp8_e4m3",
+            "fp8_hybrid",
+            "megatron_amp_O2",
+            "mcore_gpt",
+            "params_dtype",
+            "pipeline_dtype",
+            "autocast_dtype",
+            "enable_autocast",
+            "autocast_enabled",
+            "pre_process",
+            "post_process",
+            "gated_linear_unit",
+            "transformer_block_type",
+            "_target_",
+            "use_scaled_init_method",
+            "normalize_attention_scores",
+            "cpu_offloading",
+        ),
+        "",
+    ),
 }
 NEGATED = {  # true here is false there
     "share_embeddings_and_output_weights": "untie_embeddings_and_output_weights",
@@ -69,33 +89,74 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
         "layernorm1p": (("normalization", "LayerNorm"), ("layernorm_zero_centered_gamma", True)),
     },
     "optim.name": {
-        **dict.fromkeys(("distributed_fused_adam", "mcore_distributed_optim"),
-                        (("optimizer", "adam"), ("use_distributed_optimizer", True))),
+        **dict.fromkeys(
+            ("distributed_fused_adam", "mcore_distributed_optim"),
+            (("optimizer", "adam"), ("use_distributed_optimizer", True)),
+        ),
         **dict.fromkeys(("fused_adam", "adam", "adamw"), (("optimizer", "adam"),)),
     },
     "optim.grad_sync_dtype": {"bf16": (("grad_reduce_in_bf16", True),), "fp32": (), "32": ()},
     # Megatron-LM reduces in fp32 with bf16, unless it is told otherwise.
-    "grad_reduce_in_fp32": {"true": (("accumulate_allreduce_grads_in_fp32", True),),
-                            "false": (("grad_reduce_in_bf16", True),)},
+    "grad_reduce_in_fp32": {
+        "true": (("accumulate_allreduce_grads_in_fp32", True),),
+        "false": (("grad_reduce_in_bf16", True),),
+    },
     "transformer_engine": {"true": (("transformer_impl", "transformer_engine"),), "false": ()},
 }
 # Sections that say nothing of the computation.
-ASIDE = frozenset(("exp_manager", "logger", "run", "profiling", "nsys_profile", "s3_checkpointing", "wandb",
-                   "callbacks", "inprocess_restart", "ft", "straggler", "nvrx_straggler", "tensor_inspect", "defaults",
-                   "hydra", "cluster", "container_mounts", "megatron_timer_kwargs", "validation_ds",
-                   "test_ds", "env_vars", "source", "task_encoder"))
+ASIDE = frozenset(
+    (
+        "exp_manager",
+        "logger",
+        "run",
+        "profiling",
+        "nsys_profile",
+        "s3_checkpointing",
+        "wandb",
+        "callbacks",
+        "inprocess_restart",
+        "ft",
+        "straggler",
+        "nvrx_straggler",
+        "tensor_inspect",
+        "defaults",
+        "hydra",
+        "cluster",
+        "container_mounts",
+        "megatron_timer_kwargs",
+        "validation_ds",
+        "test_ds",
+        "env_vars",
+        "source",
+        "task_encoder",
+    )
+)
 # Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
 WEIGHTY = frozenset(("peft", "lora", "fsdp", "transformer_layer_spec", "drop_layers"))
 
 _FP8_RECIPES: dict[str, tuple[Meaning, ...]] = {
     "": (),
-    "fp8_delayed_scaling": (("fp8", "hybrid"), ("fp8_recipe", "delayed"), ("fp8_amax_history_len", 1024),
-                            ("fp8_amax_compute_algo", "max"), ("fp8_param_gather", True)),
-    "mxfp8": (("fp8", "e4m3"), ("fp8_recipe", "mxfp8"), ("fp8_param_gather", True),
-              ("reuse_grad_buf_for_mxfp8_param_ag", True)),
-    "fp8_current_scaling": (("fp8", "hybrid"), ("fp8_recipe", "tensorwise"), ("first_last_layers_bf16", True),
-                            ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1),
-                            ("fp8_param_gather", True)),
+    "fp8_delayed_scaling": (
+        ("fp8", "hybrid"),
+        ("fp8_recipe", "delayed"),
+        ("fp8_amax_history_len", 1024),
+        ("fp8_amax_compute_algo", "max"),
+        ("fp8_param_gather", True),
+    ),
+    "mxfp8": (
+        ("fp8", "e4m3"),
+        ("fp8_recipe", "mxfp8"),
+        ("fp8_param_gather", True),
+        ("reuse_grad_buf_for_mxfp8_param_ag", True),
+    ),
+    "fp8_current_scaling": (
+        ("fp8", "hybrid"),
+        ("fp8_recipe", "tensorwise"),
+        ("first_last_layers_bf16", True),
+        ("num_layers_at_start_in_bf16", 1),
+        ("num_layers_at_end_in_bf16", 1),
+        ("fp8_param_gather", True),
+    ),
     "fp8_subchannel_scaling": (("fp8", "hybrid"), ("fp8_recipe", "blockwise")),
     "nvfp4": (("fp4", "e2m1"), ("fp4_recipe", "nvfp4")),
 }

@@ -26,8 +26,11 @@ _QUOTED = re.compile(r"\\\\(.)")
 def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
     """The options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
     own = tree.get("ENV_VARS")
-    environment = {name: word(tree, ("ENV_VARS", name)) for name, value in (own or {}).items()
-                   if value is not None and not isinstance(value, dict | list)}
+    environment = {
+        name: word(tree, ("ENV_VARS", name))
+        for name, value in (own or {}).items()
+        if value is not None and not isinstance(value, dict | list)
+    }
     top = tree.spans[()].value
     given = {name: Word((Piece(value),), top) for name, value in variables.items()}
     known = {**given, **environment}
@@ -42,8 +45,14 @@ def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
     dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
     translation, unread = translated(dotted)
     dialect: Format = "model args yaml" if found or not translation else "overrides"  # of NeMo's own names
-    return Reading(dialect, (tree.text,), (*found, *translation), tree=tree, environment=environment,
-                   unread=(*tree.unread, *unread, *_later_runs(tree)))
+    return Reading(
+        dialect,
+        (tree.text,),
+        (*found, *translation),
+        tree=tree,
+        environment=environment,
+        unread=(*tree.unread, *unread, *_later_runs(tree)),
+    )
 
 
 def _setting(name: str, entry: Entry) -> Iterator[Setting]:

@@ -15,10 +15,35 @@ from symconfig.launch.text import Place, Text
 from symconfig.launch.yaml_tree import parse_yaml
 
 _OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
-_SECTIONS = frozenset(("model", "trainer", "train", "training", "optimizer", "optim", "ddp", "data", "dataset",
-                       "scheduler", "checkpoint", "mixed_precision", "comm_overlap", "dist", "tokenizer", "rng",
-                       "logger", "peft", "fine_tuning", "env_vars", "exp_manager", "validation", "profiling",
-                       "resume", "log"))
+_SECTIONS = frozenset(
+    (
+        "model",
+        "trainer",
+        "train",
+        "training",
+        "optimizer",
+        "optim",
+        "ddp",
+        "data",
+        "dataset",
+        "scheduler",
+        "checkpoint",
+        "mixed_precision",
+        "comm_overlap",
+        "dist",
+        "tokenizer",
+        "rng",
+        "logger",
+        "peft",
+        "fine_tuning",
+        "env_vars",
+        "exp_manager",
+        "validation",
+        "profiling",
+        "resume",
+        "log",
+    )
+)
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
 _SPELLINGS = {
     ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",

@@ -16,8 +16,14 @@ def of_each_rank(launcher: str, files: Files) -> str:
     """launch.sh's text. Raises InfeasibleError where it starts the processes in a way of its own only."""
     text = files["launch.sh"]
     if "PER_RANK" not in text:
-        raise InfeasibleError(Problem("this target starts its processes itself", field="launcher", got=launcher,
-                                      hint="slurm, pytorchjob, trainjob, skypilot or ray, which start nodes"))
+        raise InfeasibleError(
+            Problem(
+                "this target starts its processes itself",
+                field="launcher",
+                got=launcher,
+                hint="slurm, pytorchjob, trainjob, skypilot or ray, which start nodes",
+            )
+        )
     return text
 
 

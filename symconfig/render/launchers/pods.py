@@ -30,8 +30,9 @@ SETTINGS = (
     Setting("resource", "what the cluster calls its GPUs (default: the vendor's device plugin's name)"),
     Setting("rdma", "a network device that every pod takes one of, such as rdma/hca"),
 )
-RESTARTS = Setting("restarts", "how often all pods are started again after a failure", "0", r"[0-9]{1,4}",
-                   "a whole number")
+RESTARTS = Setting(
+    "restarts", "how often all pods are started again after a failure", "0", r"[0-9]{1,4}", "a whole number"
+)
 
 
 def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
@@ -42,8 +43,7 @@ def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, ob
     limits = {values["resource"] or RESOURCES[plan.cluster.gpu.vendor]: nodes.gpus}
     if values["rdma"]:
         limits[values["rdma"]] = 1
-    volumes = [("files", "/symconfig"), ("shm", "/dev/shm"),
-               *([("data", values["mount"])] if values["claim"] else [])]
+    volumes = [("files", "/symconfig"), ("shm", "/dev/shm"), *([("data", values["mount"])] if values["claim"] else [])]
     return {
         "name": values["name"] or label(plan.model.name),
         "keys": {path: _key(path) for path in _carried(files)},
@@ -69,14 +69,23 @@ def label(text: str) -> str:
 def _carried(files: Files) -> list[str]:
     """Paths of what a run needs."""
     carried = [path for path in files.paths() if path not in _UNUSED]
-    problems = [Problem("is no name for a ConfigMap", file=path, need="letters, digits, - . _ and /")
-                for path in carried if not _KEY.fullmatch(_key(path))]
+    problems = [
+        Problem("is no name for a ConfigMap", file=path, need="letters, digits, - . _ and /")
+        for path in carried
+        if not _KEY.fullmatch(_key(path))
+    ]
     if problems:
         raise InputError(problems)
     size = sum(len(files[path].encode()) + len(path) for path in carried)
     if size > MOST_BYTES:
-        raise InfeasibleError(Problem("the files do not fit in a ConfigMap", got=f"{size} bytes",
-                                      need=f"at most {MOST_BYTES}", hint="put them on a volume, or into the image"))
+        raise InfeasibleError(
+            Problem(
+                "the files do not fit in a ConfigMap",
+                got=f"{size} bytes",
+                need=f"at most {MOST_BYTES}",
+                hint="put them on a volume, or into the image",
+            )
+        )
     return carried
 
 

@@ -20,7 +20,12 @@ def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chos
     if not save or PurePosixPath(save).is_absolute() or "://" in save:
         return
     asked = "an absolute training.save in the job"
-    raise InputError(Problem(f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
-                             field=f"launcher {launcher}", got=f"training.save {save!r}",
-                             need="a folder on storage that all nodes share",
-                             hint=f"{asked}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if told else asked))
+    raise InputError(
+        Problem(
+            f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
+            field=f"launcher {launcher}",
+            got=f"training.save {save!r}",
+            need="a folder on storage that all nodes share",
+            hint=f"{asked}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if told else asked,
+        )
+    )

@@ -22,8 +22,12 @@ SETTINGS = (
 )
 # SkyPilot 0.14, sky/utils/gpu_names.py and catalog/data_fetchers: its name, where words of the product tell the GPU.
 ACCELERATORS = (
-    (r"A100\b.*\b80 ?GB", "A100-80GB"), (r"A100\b", "A100"), (r"V100\b.*\b32 ?GB", "V100-32GB"), (r"V100\b", "V100"),
-    (r"MI300X\b", "MI300X"), (r"RTX 4090\b", "RTX4090"),
+    (r"A100\b.*\b80 ?GB", "A100-80GB"),
+    (r"A100\b", "A100"),
+    (r"V100\b.*\b32 ?GB", "V100-32GB"),
+    (r"V100\b", "V100"),
+    (r"MI300X\b", "MI300X"),
+    (r"RTX 4090\b", "RTX4090"),
     *((rf"{name}\b", name) for name in ("H100", "H200", "B200", "B300", "GB200", "GB300", "L40S", "L40", "L4", "A10G")),
 )
 
@@ -38,8 +42,14 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     product = plan.cluster.gpu.product
     name = chosen.values["accelerator"] or named(product)
     if name is None:
-        raise InfeasibleError(Problem("SkyPilot has no name for this GPU", field="launcher skypilot", got=product,
-                                      hint="--launcher skypilot:accelerator=NAME, as your own cluster calls it"))
+        raise InfeasibleError(
+            Problem(
+                "SkyPilot has no name for this GPU",
+                field="launcher skypilot",
+                got=product,
+                hint="--launcher skypilot:accelerator=NAME, as your own cluster calls it",
+            )
+        )
     return {"accelerator": name, "name": label(plan.model.name)}
 
 

@@ -9,8 +9,10 @@ from symconfig.render.settings import Chosen, Setting
 OPTIONS = ("partition", "account", "qos", "time", "constraint", "reservation")
 # sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, or days- and then hours:minutes:seconds, of which
 # the last may be left out; or a word.
-_TIME = {"pattern": r"([0-9]{1,6}-)?[0-9]{1,9}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE",
-         "need": "a time as sbatch has it, such as 90, 12:00:00 or 2-00:00:00"}
+_TIME = {
+    "pattern": r"([0-9]{1,6}-)?[0-9]{1,9}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE",
+    "need": "a time as sbatch has it, such as 90, 12:00:00 or 2-00:00:00",
+}
 
 NAME = "slurm"
 DOES = "sbatch.sh: one task per node, which starts launch.sh"

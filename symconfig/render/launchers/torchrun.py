@@ -11,8 +11,9 @@ NAME = "torchrun"
 DOES = "rendezvous.sh: the same command on every node, torchrun finds out their ranks and starts again what died"
 START = "./rendezvous.sh HOST    # on every node, with the same HOST"
 SETTINGS = (
-    Setting("restarts", "how often torchrun starts all processes again when one died", "0", r"[0-9]{1,4}",
-            "a whole number"),
+    Setting(
+        "restarts", "how often torchrun starts all processes again when one died", "0", r"[0-9]{1,4}", "a whole number"
+    ),
 )
 
 

@@ -76,8 +76,11 @@ class Chart:
 
     def within(self, stage: int, pieces: Sequence[Window]) -> list[Event]:
         """The events that are drawn in any of the pieces, by their start; what runs beside work comes before it."""
-        seen = [event for event in self.events[stage]
-                if event.kind in self.kinds and any(piece.meets(event.start_s, event.end_s) for piece in pieces)]
+        seen = [
+            event
+            for event in self.events[stage]
+            if event.kind in self.kinds and any(piece.meets(event.start_s, event.end_s) for piece in pieces)
+        ]
         return sorted(seen, key=lambda event: (not LOOKS[event.kind].beside, event.start_s))
 
 

@@ -23,9 +23,16 @@ def table(found: Compared, most_bytes: float) -> Grid:
     """The fastest first; the plan's own is marked. most_bytes: that a GPU has for it. stale: by how many optimizer
     steps the weights of a gradient are older than those that it is applied to."""
     cells = tuple(
-        (row.schedule.title + (" (planned)" if row.own else ""), str(row.vpp), seconds(row.step_s), percent(row.idle),
-         gib(row.peak_bytes), "yes" if row.peak_bytes <= most_bytes else "no", str(row.staleness),
-         runs_in(row.schedule))
+        (
+            row.schedule.title + (" (planned)" if row.own else ""),
+            str(row.vpp),
+            seconds(row.step_s),
+            percent(row.idle),
+            gib(row.peak_bytes),
+            "yes" if row.peak_bytes <= most_bytes else "no",
+            str(row.staleness),
+            runs_in(row.schedule),
+        )
         for row in found.able
     )
     marked = next((number for number, row in enumerate(found.able) if row.own), None)
@@ -53,13 +60,24 @@ def most_bytes(plan: Plan, candidate: Candidate) -> float:
 def to_dict(found: Compared) -> list[dict[str, Any]]:
     """The same as plain data: those that can run it, then those that cannot."""
     able = [
-        _named(row.schedule) | {"planned": row.own, "vpp": row.vpp, "step_s": row.step_s, "idle": row.idle,
-                                "peak_bytes": row.peak_bytes, "staleness": row.staleness}
+        _named(row.schedule)
+        | {
+            "planned": row.own,
+            "vpp": row.vpp,
+            "step_s": row.step_s,
+            "idle": row.idle,
+            "peak_bytes": row.peak_bytes,
+            "staleness": row.staleness,
+        }
         for row in found.able
     ]
     return able + [_named(each.schedule) | {"refused": each.why} for each in found.refused]
 
 
 def _named(schedule: Schedule) -> dict[str, Any]:
-    return {"schedule": schedule.name, "title": schedule.title, "source": schedule.source,
-            "runs_in": list(schedule.runs_in)}
+    return {
+        "schedule": schedule.name,
+        "title": schedule.title,
+        "source": schedule.source,
+        "runs_in": list(schedule.runs_in),
+    }

@@ -26,16 +26,18 @@ class Look:
 OPTIMIZER = "optimizer"
 LEFT_OUT = "left out"
 # In the order of legends.
-LOOKS: Mapping[str, Look] = MappingProxyType({
-    "forward": Look("forward", ">", "black on bright_blue", "#8fcaf0", "thread_state_runnable"),
-    "recompute": Look("recompute", "r", "black on bright_yellow", "#f0e442", "yellow"),
-    "backward": Look("backward", "<", "black on yellow", "#e08a00", "rail_animation"),
-    "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
-    "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
-    # A message under way: whether its receiver waits for it is what a drawing shows.
-    "send": Look("send", "-", "white on bright_black", "#b0b0b0", "grey", beside=True, drawn=False),
-    "gather": Look("weight gather", "=", "black on bright_magenta", "#cc79a7", "rail_load", beside=True),
-    "reduce": Look("gradient reduction", "=", "white on magenta", "#9a4f86", "terrible", beside=True),
-    OPTIMIZER: Look("optimizer", "o", "white on red", "#d55e00", "bad"),
-})
+LOOKS: Mapping[str, Look] = MappingProxyType(
+    {
+        "forward": Look("forward", ">", "black on bright_blue", "#8fcaf0", "thread_state_runnable"),
+        "recompute": Look("recompute", "r", "black on bright_yellow", "#f0e442", "yellow"),
+        "backward": Look("backward", "<", "black on yellow", "#e08a00", "rail_animation"),
+        "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
+        "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
+        # A message under way: whether its receiver waits for it is what a drawing shows.
+        "send": Look("send", "-", "white on bright_black", "#b0b0b0", "grey", beside=True, drawn=False),
+        "gather": Look("weight gather", "=", "black on bright_magenta", "#cc79a7", "rail_load", beside=True),
+        "reduce": Look("gradient reduction", "=", "white on magenta", "#9a4f86", "terrible", beside=True),
+        OPTIMIZER: Look("optimizer", "o", "white on red", "#d55e00", "bad"),
+    }
+)
 IDLE = "."

@@ -43,8 +43,15 @@ def _draw(axes: Any, shape: Boxes | Line | Words, order: int) -> None:
     from matplotlib.collections import PolyCollection
 
     if isinstance(shape, Boxes):
-        corners = [((box.x, box.y), (box.x + box.width, box.y), (box.x + box.width, box.y + box.height),
-                    (box.x, box.y + box.height)) for box in shape.boxes]
+        corners = [
+            (
+                (box.x, box.y),
+                (box.x + box.width, box.y),
+                (box.x + box.width, box.y + box.height),
+                (box.x, box.y + box.height),
+            )
+            for box in shape.boxes
+        ]
         axes.add_collection(PolyCollection(corners, facecolor=shape.fill, edgecolor="none", zorder=order))
     elif isinstance(shape, Line):
         across, down = zip(*shape.points, strict=True)
@@ -53,5 +60,14 @@ def _draw(axes: Any, shape: Boxes | Line | Words, order: int) -> None:
         if shape.stroke is not None:
             axes.plot(across, down, color=shape.stroke, linewidth=0.72, zorder=order)
     else:
-        axes.text(shape.x, shape.y, shape.text.replace("$", r"\$"), fontsize=shape.size * 72 / _INCH, color=shape.fill,
-                  ha=_ACROSS[shape.anchor], va="baseline", fontweight="bold" if shape.bold else "normal", zorder=order)
+        axes.text(
+            shape.x,
+            shape.y,
+            shape.text.replace("$", r"\$"),
+            fontsize=shape.size * 72 / _INCH,
+            color=shape.fill,
+            ha=_ACROSS[shape.anchor],
+            va="baseline",
+            fontweight="bold" if shape.bold else "normal",
+            zorder=order,
+        )

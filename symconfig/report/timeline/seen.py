@@ -61,5 +61,7 @@ def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
 def _step(line: Timeline, step_s: float) -> str:
     if line.pp == 1:
         return f"A step takes {seconds(step_s)} s, its microbatches {seconds(line.step_s)} s of that."
-    return (f"A step takes {seconds(step_s)} s, the pipeline {seconds(line.step_s)} s of that, in which a stage is "
-            f"idle for {percent(idle(line))} of the time on average.")
+    return (
+        f"A step takes {seconds(step_s)} s, the pipeline {seconds(line.step_s)} s of that, in which a stage is "
+        f"idle for {percent(idle(line))} of the time on average."
+    )

@@ -13,8 +13,10 @@ _FONT = "font-family=\"'DejaVu Sans', Verdana, Helvetica, sans-serif\""
 def svg(scene: Scene) -> str:
     """The whole file."""
     width, height = _px(scene.width), _px(scene.height)
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" {_FONT}>')
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" {_FONT}>'
+    )
     paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
     return "\n".join((head, f"<title>{escape(scene.title)}</title>", paper, *_shapes(scene), "</svg>")) + "\n"
 
@@ -32,16 +34,19 @@ def _shapes(scene: Scene) -> Iterator[str]:
 
 def _boxes(shape: Boxes) -> str:
     """One path for all of them: a fifth of the bytes of as many rectangles."""
-    path = "".join(f"M{_px(box.x)} {_px(box.y)}h{_px(box.width)}v{_px(box.height)}h-{_px(box.width)}z"
-                   for box in shape.boxes)
+    path = "".join(
+        f"M{_px(box.x)} {_px(box.y)}h{_px(box.width)}v{_px(box.height)}h-{_px(box.width)}z" for box in shape.boxes
+    )
     return f'<path fill="{shape.fill}" d="{path}"/>'
 
 
 def _words(shape: Words) -> str:
     anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
     bold = ' font-weight="bold"' if shape.bold else ""
-    return (f'<text x="{_px(shape.x)}" y="{_px(shape.y)}" font-size="{_px(shape.size)}" fill={quoteattr(shape.fill)}'
-            f"{anchor}{bold}>{escape(shape.text)}</text>")
+    return (
+        f'<text x="{_px(shape.x)}" y="{_px(shape.y)}" font-size="{_px(shape.size)}" fill={quoteattr(shape.fill)}'
+        f"{anchor}{bold}>{escape(shape.text)}</text>"
+    )
 
 
 def _px(value: float) -> str:

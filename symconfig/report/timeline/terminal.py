@@ -32,10 +32,14 @@ def drawing(chart: Chart, width: int, ascii_only: bool = False) -> Painted:
     pieces = fitting(chart.phases, room, _LEAST, _WANTED)
     drawn = axes(pieces, 0.0, float(room), float(len(_BREAK)))
     levels = _PLAIN_LEVELS if ascii_only else _LEVELS
-    work = [((head, ""), *_work(chart, stage, drawn), (f"{percent(chart.idle(stage)):>{_TAIL}}", ""))
-            for stage, head in enumerate(heads)]
-    memory = [((head + _sparkline(chart, stage, drawn, levels), ""),
-               (f"{gib(chart.memory[stage].peak_bytes):>{_TAIL}}", "")) for stage, head in enumerate(heads)]
+    work = [
+        ((head, ""), *_work(chart, stage, drawn), (f"{percent(chart.idle(stage)):>{_TAIL}}", ""))
+        for stage, head in enumerate(heads)
+    ]
+    memory = [
+        ((head + _sparkline(chart, stage, drawn, levels), ""), (f"{gib(chart.memory[stage].peak_bytes):>{_TAIL}}", ""))
+        for stage, head in enumerate(heads)
+    ]
     indent = " " * len(heads[0])
     ruler = ((indent + _ruler(drawn, chart.total_s), "dim"), (f"{'idle':>{_TAIL}}", "dim"))
     scale = f"memory of each stage, {levels[0]} {gib(chart.least_bytes)} to {levels[-1]} {gib(chart.peak_bytes)} GiB"
@@ -69,8 +73,10 @@ def _work(chart: Chart, stage: int, drawn: Sequence[Axis]) -> list[Span]:
                 letters[begin:end] = _letters(event, number, end - begin)
                 kinds[begin:end] = [event.kind] * (end - begin)
     edges = [0, *(index for index in range(1, len(kinds)) if kinds[index] != kinds[index - 1]), len(kinds)]
-    return [("".join(letters[begin:end]), LOOKS[kinds[begin]].style if kinds[begin] else "dim")
-            for begin, end in pairwise(edges)]
+    return [
+        ("".join(letters[begin:end]), LOOKS[kinds[begin]].style if kinds[begin] else "dim")
+        for begin, end in pairwise(edges)
+    ]
 
 
 def _letters(event: Event, number: str, width: int) -> str:

@@ -84,8 +84,17 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
             words.append(f"chunk {event.chunk}")
         arguments |= {"chunk": event.chunk, "chunk of the model": chart.timeline.placed[stage][event.chunk]}
     begin, end = _us(event.start_s), _us(event.end_s)
-    return {"name": " ".join(words), "cat": event.kind, "ph": "X", "ts": begin, "dur": round(end - begin, 3),
-            "pid": _STAGES, "tid": thread, "cname": look.traced, "args": arguments}
+    return {
+        "name": " ".join(words),
+        "cat": event.kind,
+        "ph": "X",
+        "ts": begin,
+        "dur": round(end - begin, 3),
+        "pid": _STAGES,
+        "tid": thread,
+        "cname": look.traced,
+        "args": arguments,
+    }
 
 
 def _left_out(thread: int, kept: Sequence[Event], missing: int, pieces: Sequence[Window]) -> Iterator[_Record]:
@@ -94,8 +103,17 @@ def _left_out(thread: int, kept: Sequence[Event], missing: int, pieces: Sequence
         ends = [event.end_s for event in kept if event.start_s < before.end_s]
         starts = [event.start_s for event in kept if event.start_s >= after.start_s]
         begin, end = _us(max([before.end_s, *ends[-1:]])), _us(min([after.start_s, *starts[:1]]))
-        yield {"name": LEFT_OUT, "cat": LEFT_OUT, "ph": "X", "ts": begin, "dur": round(end - begin, 3), "pid": _STAGES,
-               "tid": thread, "cname": "grey", "args": {"events left out of this track": missing}}
+        yield {
+            "name": LEFT_OUT,
+            "cat": LEFT_OUT,
+            "ph": "X",
+            "ts": begin,
+            "dur": round(end - begin, 3),
+            "pid": _STAGES,
+            "tid": thread,
+            "cname": "grey",
+            "args": {"events left out of this track": missing},
+        }
 
 
 def _counter(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Record]:
@@ -104,8 +122,13 @@ def _counter(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Re
         first, end = np.searchsorted(memory.seconds, (piece.start_s, piece.end_s), side="left")
         before = max(0, first - 1)  # what the piece begins with
         for at_s, value in zip(memory.seconds[before:end].tolist(), memory.bytes[before:end].tolist(), strict=True):
-            yield {"name": f"stage {stage} memory GiB", "ph": "C", "ts": _us(max(at_s, piece.start_s)), "pid": _MEMORY,
-                   "args": {"GiB": round(value / GIB, 4)}}
+            yield {
+                "name": f"stage {stage} memory GiB",
+                "ph": "C",
+                "ts": _us(max(at_s, piece.start_s)),
+                "pid": _MEMORY,
+                "args": {"GiB": round(value / GIB, 4)},
+            }
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> _Record:

@@ -54,8 +54,11 @@ class _Search:
         others = tuple(kind.count for kind in kinds[:-1])
         most: dict[Bag, int] = {(0,) * len(others): 0}
         for stage in self.floors:
-            mine = [(rest, cap) for rest in product(*(range(count + 1) for count in others))
-                    if (cap := self._cap(stage, rest, most_s)) is not None]
+            mine = [
+                (rest, cap)
+                for rest in product(*(range(count + 1) for count in others))
+                if (cap := self._cap(stage, rest, most_s)) is not None
+            ]
             after: dict[Bag, int] = {}
             for taken, total in most.items():
                 for rest, cap in mine:
@@ -92,8 +95,11 @@ class _Search:
 
     def seconds(self, low_s: float, high_s: float) -> list[float]:
         """All that a stage may take within these limits, rising."""
-        found = {value for stage in {(floor.base_s, floor.least): floor for floor in self.floors}.values()
-                 for value in self._of_stage(stage, low_s, high_s)}
+        found = {
+            value
+            for stage in {(floor.base_s, floor.least): floor for floor in self.floors}.values()
+            for value in self._of_stage(stage, low_s, high_s)
+        }
         return sorted(found)
 
     def _of_stage(self, stage: Floor, low_s: float, high_s: float) -> Iterator[float]:

@@ -44,8 +44,12 @@ def fastest_chain(scale: Scale, mode: Mode | None, bound_s: float, most_s: float
 def _least_work(scale: Scale, pick: Pick, slowest_s: float) -> Chain | None:
     """Of the cuts with no slower stage; seconds in whole units, so that what is equal but for rounding stays equal."""
     unit = slowest_s * CLOSE or 1.0
-    return _chain(scale, pick, slowest_s * (1 + CLOSE),
-                  lambda value, one: (value[0] + round(one.seconds / unit), max(value[1], one.peak_bytes)))
+    return _chain(
+        scale,
+        pick,
+        slowest_s * (1 + CLOSE),
+        lambda value, one: (value[0] + round(one.seconds / unit), max(value[1], one.peak_bytes)),
+    )
 
 
 def leanest_chain(scale: Scale, mode: Mode | None) -> Chain | None:
@@ -65,9 +69,7 @@ def _remembered(pick: Pick) -> Pick:
     return again
 
 
-def _chain(
-    scale: Scale, pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]
-) -> Chain | None:
+def _chain(scale: Scale, pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:
     """Stage by stage, the best way to reach each place with no stage slower than most_s."""
     problem = scale.problem
     sequence, total = problem.sequence, len(problem.sequence)

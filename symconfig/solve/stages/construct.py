@@ -32,9 +32,7 @@ class Policy:
 POLICIES = tuple(Policy(late, from_last) for late in (False, True) for from_last in (False, True))
 
 
-def construct(
-    scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy
-) -> Assignment | None:
+def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
     """An assignment whose stages take at most most_s and fit, in the first frame that has one."""
     problem, fills = scale.problem, dict[_Beside, list[Counts]]()
     for frame in frames:

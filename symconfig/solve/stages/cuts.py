@@ -88,8 +88,12 @@ def check(problem: StageProblem) -> None:
     if have < need:
         what = "every virtual pipeline stage needs a layer" if problem.vpp > 1 else "every pipeline stage needs a layer"
         raise InfeasibleError(
-            Problem(what, got=f"{have} layers", need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
-                    hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""))
+            Problem(
+                what,
+                got=f"{have} layers",
+                need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
+                hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""),
+            )
         )
 
 

@@ -146,12 +146,17 @@ def _fewer(kinds: list[Kind]) -> list[Kind]:
 
 def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Kind, ...]) -> Floor:
     pp, vpp = problem.pp, problem.vpp
-    ends = [(kind, chunk // pp, _allowed(problem, kind, mode)) for kind, chunk in _tied(problem).items()
-            for _ in range(problem.sequence.count(kind)) if chunk % pp == stage]
+    ends = [
+        (kind, chunk // pp, _allowed(problem, kind, mode))
+        for kind, chunk in _tied(problem).items()
+        for _ in range(problem.sequence.count(kind))
+        if chunk % pp == stage
+    ]
     least = np.array([least_layers(problem, stage + k * pp) for k in range(vpp)])
     once = problem.stage_bytes[stage]
-    once += sum(problem.state_bytes[kind] + min(problem.once_bytes[kind][c] for c in choices)
-                for kind, _, choices in ends)
+    once += sum(
+        problem.state_bytes[kind] + min(problem.once_bytes[kind][c] for c in choices) for kind, _, choices in ends
+    )
     kept = np.zeros(vpp)
     for kind, k, choices in ends:
         kept[k] += min(problem.kept_bytes[kind][c] for c in choices)
@@ -163,7 +168,10 @@ def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Ki
         vpp,
         int(least.sum()),
         sum(min(problem.seconds[kind][c] for c in choices) for kind, _, choices in ends),
-        tuple(zip((once + held @ kept).tolist(), fewest.tolist(), ((held - fewest[:, None]) @ least).tolist(),
-                  strict=True)),
+        tuple(
+            zip(
+                (once + held @ kept).tolist(), fewest.tolist(), ((held - fewest[:, None]) @ least).tolist(), strict=True
+            )
+        ),
         max((min(problem.transient_bytes[kind][c] for c in choices) for kind, _, choices in ends), default=0.0),
     )

@@ -34,8 +34,9 @@ def available(solver: Solver) -> None:
         raise FailedError(Problem("the solver HiGHS is not installed", hint=install.HIGHS))
 
 
-def fastest_program(scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: Solver, limit_s: float
-                    ) -> Answer:
+def fastest_program(
+    scale: Scale, mode: Mode | None, bound_s: float, most_s: float, solver: Solver, limit_s: float
+) -> Answer:
     """The least slowest stage, to the solvers' own tolerance of a ten-millionth.
 
     bound_s: none is faster; most_s: only what is not slower is of interest.
@@ -126,8 +127,9 @@ class _Model:
                 column = self.columns[n]
                 if column.option.choices:
                     of_choice[column.chunk, column.option.choices[0]].append((n, 1.0))
-            chosen = [self.program.add_variable(f"c{stage}_{c}", cat=self.pulp.LpBinary)
-                      for c in range(self.problem.choices)]
+            chosen = [
+                self.program.add_variable(f"c{stage}_{c}", cat=self.pulp.LpBinary) for c in range(self.problem.choices)
+            ]
             self._add(self.pulp.lpSum(chosen) == 1)
             for (_, choice), terms in of_choice.items():
                 self._add(self._sum(terms) <= chosen[choice])
@@ -156,8 +158,15 @@ class _Model:
             if name == "highs":
                 solver = pulp.HiGHS(msg=False, timeLimit=limit_s, threads=1, gapRel=0.0)
             else:
-                solver = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, logPath=str(log), msg=False, threads=1,
-                                       timeLimit=limit_s, timeMode="cpu", gapRel=0.0)
+                solver = pulp.COIN_CMD(
+                    path=pulp.PULP_CBC_CMD.pulp_cbc_path,
+                    logPath=str(log),
+                    msg=False,
+                    threads=1,
+                    timeLimit=limit_s,
+                    timeMode="cpu",
+                    gapRel=0.0,
+                )
             try:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
@@ -179,8 +188,10 @@ class _Model:
         return float(said[1]) if said else 0.0
 
     def _found(self) -> Assignment:
-        mine = sorted((column for n, column in enumerate(self.columns) if self.taken[n].value() > 0.5),
-                      key=lambda column: column.chunk)
+        mine = sorted(
+            (column for n, column in enumerate(self.columns) if self.taken[n].value() > 0.5),
+            key=lambda column: column.chunk,
+        )
         chunks = tuple(tuple(kind for kind, count in column.span.content for _ in range(count)) for column in mine)
         first = self.mode.first if self.mode else 0
         return assignment(self.problem, chunks, tuple(column.option.choices for column in mine), first)

@@ -30,9 +30,7 @@ FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
 SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
 
 
-def solve(
-    problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto"
-) -> StageSolution | Unsatisfied:
+def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto") -> StageSolution | Unsatisfied:
     """The assignment with the fastest slowest stage.
 
     time_limit_s: of the processor, its own and CBC's; HiGHS takes what is left of it by the clock on the wall.
@@ -190,8 +188,14 @@ class _Solving:
     def _quickest(self) -> Mode | None:
         """The choice that is the fastest for every kind, if there is one."""
         seconds = self.problem.seconds.values()
-        return next((Mode(choice) for choice in range(self.problem.choices)
-                     if all(of_kind[choice] == min(of_kind) for of_kind in seconds)), None)
+        return next(
+            (
+                Mode(choice)
+                for choice in range(self.problem.choices)
+                if all(of_kind[choice] == min(of_kind) for of_kind in seconds)
+            ),
+            None,
+        )
 
     def _put_together(self, mode: Mode | None, least_s: float) -> bool:
         """Keeps cuts as fast as the bound, in all policies; else a slower one. Whether the bound was met."""

@@ -52,8 +52,13 @@ def leanest_of_cut(scale: Scale, chunks: Chunks, mode: Mode | None) -> Assignmen
     return found
 
 
-def _of_cut(scale: Scale, chunks: Chunks, mode: Mode | None, most_s: float,
-            pick: Callable[[Scale, int, Sequence[Content], Mode | None], Staffed | None]) -> Assignment | None:
+def _of_cut(
+    scale: Scale,
+    chunks: Chunks,
+    mode: Mode | None,
+    most_s: float,
+    pick: Callable[[Scale, int, Sequence[Content], Mode | None], Staffed | None],
+) -> Assignment | None:
     contents, pp = [content(chunk) for chunk in chunks], scale.problem.pp
     choices: list[tuple[int, ...]] = [()] * len(chunks)
     for stage in range(pp):
@@ -95,8 +100,12 @@ def _folded(scale: Scale, stage: int, chunks: Sequence[Content]) -> Iterator[Seq
 def _added(part: _Part, option: Option, moments: tuple[float, ...]) -> _Part:
     weight = option.weight
     seconds, once, working, *kept = part.amounts
-    amounts = (seconds + weight.seconds, once + weight.once_bytes, max(working, weight.transient_bytes),
-               *(total + count * weight.kept_bytes for total, count in zip(kept, moments, strict=True)))
+    amounts = (
+        seconds + weight.seconds,
+        once + weight.once_bytes,
+        max(working, weight.transient_bytes),
+        *(total + count * weight.kept_bytes for total, count in zip(kept, moments, strict=True)),
+    )
     return _Part(amounts, (*part.choices, option.choices))
 
 

@@ -50,8 +50,15 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
     rows: Iterator[Row] = engines()[wanted.engine].run(tasks, wanted)
     for row in rows:
         if row.planner != planner():
-            raise FailedError(Problem("a worker has another symconfig", field="--engine", got=row.planner,
-                                      need=planner(), hint="the same version installed on every machine"))
+            raise FailedError(
+                Problem(
+                    "a worker has another symconfig",
+                    field="--engine",
+                    got=row.planner,
+                    need=planner(),
+                    hint="the same version installed on every machine",
+                )
+            )
         yield row
 
 
@@ -62,5 +69,11 @@ def lost(task: Task, why: str) -> Row:
 
 def missing(package: str, name: str) -> InputError:
     """The engine's package is not installed."""
-    return InputError(Problem(f"the engine {name} needs {package}, which is not installed", field="--engine", got=name,
-                              hint=f"pip install 'symconfig[{name}]', or pip install {package}"))
+    return InputError(
+        Problem(
+            f"the engine {name} needs {package}, which is not installed",
+            field="--engine",
+            got=name,
+            hint=f"pip install 'symconfig[{name}]', or pip install {package}",
+        )
+    )

@@ -69,5 +69,10 @@ def _client(wanted: Wanted) -> Any:
     try:
         return Client(wanted.address, timeout=CONNECT_S)
     except (OSError, ValueError) as error:
-        raise FailedError(Problem(f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip("."),
-                                  field="--address", got=wanted.address)) from None
+        raise FailedError(
+            Problem(
+                f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip("."),
+                field="--address",
+                got=wanted.address,
+            )
+        ) from None

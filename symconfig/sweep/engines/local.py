@@ -110,8 +110,12 @@ def _process(errors: IO[bytes]) -> subprocess.Popen[str]:
     """A worker with this very symconfig, wherever it was found."""
     paths = [str(Path(symconfig.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        [sys.executable, *WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=errors, env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}, text=True,
+        [sys.executable, *WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+        text=True,
         encoding="utf-8",
     )
 

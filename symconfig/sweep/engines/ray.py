@@ -66,11 +66,17 @@ def _connect(ray: Any, wanted: Wanted) -> None:
     try:
         if host and port.isdigit():
             socket.create_connection((host, int(port)), CONNECT_S).close()
-        ray.init(address=wanted.address, num_cpus=None if wanted.address else wanted.jobs, log_to_driver=False,
-                 logging_level="ERROR", include_dashboard=None if wanted.address else False)
+        ray.init(
+            address=wanted.address,
+            num_cpus=None if wanted.address else wanted.jobs,
+            log_to_driver=False,
+            logging_level="ERROR",
+            include_dashboard=None if wanted.address else False,
+        )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
-        raise FailedError(Problem(f"the Ray cluster does not answer: {_first_line(error)}", field="--address",
-                                  got=wanted.address)) from None
+        raise FailedError(
+            Problem(f"the Ray cluster does not answer: {_first_line(error)}", field="--address", got=wanted.address)
+        ) from None
 
 
 def _first_line(error: Exception) -> str:

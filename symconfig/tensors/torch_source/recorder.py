@@ -229,7 +229,6 @@ class Recorder:
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
 
 
-
 def _listed(item: tuple[Value, Labels]) -> tuple[Value, list[str | None]]:
     return item[0], list(item[1])
 

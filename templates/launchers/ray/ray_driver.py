@@ -52,8 +52,11 @@ def run(options: argparse.Namespace) -> int:
     resource = {options.resource: options.gpus}
     group = placement_group([{**resource, "CPU": 1}] * options.nodes, strategy="STRICT_SPREAD")
     if not group.wait(options.timeout):
-        print(f"ray_driver.py: no {options.nodes} nodes with {options.gpus} free {options.resource} and a CPU each in "
-              f"{options.timeout} s; the cluster has {ray.cluster_resources()}", file=sys.stderr)
+        print(
+            f"ray_driver.py: no {options.nodes} nodes with {options.gpus} free {options.resource} and a CPU each in "
+            f"{options.timeout} s; the cluster has {ray.cluster_resources()}",
+            file=sys.stderr,
+        )
         return 2
 
     def placed(index: int) -> dict[str, object]:
@@ -63,10 +66,16 @@ def run(options: argparse.Namespace) -> int:
 
     master, port = ray.get(address.options(**placed(0)).remote())
     words = json.loads(os.environ.get(WORDS, "[]"))
-    common = {"NNODES": str(options.nodes), "GPUS_PER_NODE": str(options.gpus), "MASTER_ADDR": master,
-              "MASTER_PORT": str(port)}
-    waiting = [node.options(**placed(index)).remote(words, {**common, "NODE_RANK": str(index)})
-               for index in range(options.nodes)]
+    common = {
+        "NNODES": str(options.nodes),
+        "GPUS_PER_NODE": str(options.gpus),
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(port),
+    }
+    waiting = [
+        node.options(**placed(index)).remote(words, {**common, "NODE_RANK": str(index)})
+        for index in range(options.nodes)
+    ]
     while waiting:
         done, waiting = ray.wait(waiting)
         status: int = ray.get(done[0])

@@ -37,8 +37,15 @@ def accept(folder: Path) -> Values:
         assert parallel.data_parallel_size == dp, parallel  # the batch that DeepSpeed is given counts these
         values["seq_length"] = parallel.sp_handler.sp_seq_length
     assert plugin.zero3_init_flag == (values["zero_stage"] == 3)
-    return {**values, **of_adapter(folder), "cp": cp, "dp": dp, "world": arguments.num_processes,
-            "nodes": arguments.num_machines, "gpus_per_node": int(arguments.nproc_per_node)}
+    return {
+        **values,
+        **of_adapter(folder),
+        "cp": cp,
+        "dp": dp,
+        "world": arguments.num_processes,
+        "nodes": arguments.num_machines,
+        "gpus_per_node": int(arguments.nproc_per_node),
+    }
 
 
 answer(accept)

@@ -130,26 +130,42 @@ def _values(config: Any) -> Values:
     tp, pp, cp = (getattr(model, f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
     dp = config.data_parallel_size
     values: Values = {
-        "tp": tp, "pp": pp, "cp": cp, "dp": dp, "world": tp * pp * cp * dp, "ep": model.expert_model_parallel_size,
-        "micro": train.micro_batch_size, "global": train.global_batch_size,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp": dp,
+        "world": tp * pp * cp * dp,
+        "ep": model.expert_model_parallel_size,
+        "micro": train.micro_batch_size,
+        "global": train.global_batch_size,
         "num_microbatches": train.global_batch_size // (train.micro_batch_size * dp),
-        "seq_length": model.seq_length, "sequence_parallel": model.sequence_parallel,
-        "precision": _precision(model), "grad_bytes": 4 if ddp.grad_reduce_in_fp32 else 2,
-        "recompute": model.recompute_granularity or "none", "recompute_method": model.recompute_method,
+        "seq_length": model.seq_length,
+        "sequence_parallel": model.sequence_parallel,
+        "precision": _precision(model),
+        "grad_bytes": 4 if ddp.grad_reduce_in_fp32 else 2,
+        "recompute": model.recompute_granularity or "none",
+        "recompute_method": model.recompute_method,
         "recompute_num_layers": model.recompute_num_layers,
         "optimizer_offload": optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0.0,
         "activation_offload": model.fine_grained_activation_offloading,
-        "zero_stage": _zero(ddp), "overlap_grad_reduce": ddp.overlap_grad_reduce,
+        "zero_stage": _zero(ddp),
+        "overlap_grad_reduce": ddp.overlap_grad_reduce,
         "overlap_param_gather": ddp.overlap_param_gather,
         "account_for_embedding": model.account_for_embedding_in_pipeline_split,
         "account_for_loss": model.account_for_loss_in_pipeline_split,
         "first_stage_layers": model.num_layers_in_first_pipeline_stage,
         "last_stage_layers": model.num_layers_in_last_pipeline_stage,
-        "num_hidden_layers": model.num_layers, "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
         "num_attention_heads": model.num_attention_heads,
-        "lr": optimizer.lr, "min_lr": optimizer.min_lr, "train_iters": train.train_iters,
-        "weight_decay": optimizer.weight_decay, "adam_beta1": optimizer.adam_beta1, "clip_grad": optimizer.clip_grad,
-        "lr_warmup_iters": config.scheduler.lr_warmup_iters, "seed": config.rng.seed,
+        "lr": optimizer.lr,
+        "min_lr": optimizer.min_lr,
+        "train_iters": train.train_iters,
+        "weight_decay": optimizer.weight_decay,
+        "adam_beta1": optimizer.adam_beta1,
+        "clip_grad": optimizer.clip_grad,
+        "lr_warmup_iters": config.scheduler.lr_warmup_iters,
+        "seed": config.rng.seed,
     }
     if model.multi_latent_attention is False:
         values["num_key_value_heads"] = model.num_query_groups
@@ -161,15 +177,23 @@ def _values(config: Any) -> Values:
         values["layers_by_stage"] = _layers(model)
         values["vpp"] = model.virtual_pipeline_model_parallel_size or 1
     if model.num_moe_experts:
-        values |= {"num_experts": model.num_moe_experts, "num_experts_per_tok": model.moe_router_topk,
-                   "etp": model.expert_tensor_parallel_size, "moe_dispatcher": model.moe_token_dispatcher_type,
-                   "overlap_moe_a2a": model.overlap_moe_expert_parallel_comm}
+        values |= {
+            "num_experts": model.num_moe_experts,
+            "num_experts_per_tok": model.moe_router_topk,
+            "etp": model.expert_tensor_parallel_size,
+            "moe_dispatcher": model.moe_token_dispatcher_type,
+            "overlap_moe_a2a": model.overlap_moe_expert_parallel_comm,
+        }
     if config.peft is not None:
         collectives.check()
         peft = config.peft
-        values |= {"lora_r": peft.dim, "lora_alpha": peft.alpha, "lora_dropout": peft.dropout,
-                   "lora_targets": sorted(_hugging_face(peft)),
-                   "trained_by_stage": trained_by_stage(config, tp * pp * cp * dp)}
+        values |= {
+            "lora_r": peft.dim,
+            "lora_alpha": peft.alpha,
+            "lora_dropout": peft.dropout,
+            "lora_targets": sorted(_hugging_face(peft)),
+            "trained_by_stage": trained_by_stage(config, tp * pp * cp * dp),
+        }
     return values
 
 
@@ -194,17 +218,29 @@ def _layers(model: Any) -> list[int]:
     state.set_virtual_pipeline_model_parallel_world_size(chunks)
     for stage in range(model.pipeline_model_parallel_size):
         state.set_pipeline_model_parallel_rank(stage)
-        found.append(sum(block.get_num_layers_to_build(model, vp_stage=chunk, pp_rank=stage)
-                         for chunk in (range(chunks) if chunks else [None])))
+        found.append(
+            sum(
+                block.get_num_layers_to_build(model, vp_stage=chunk, pp_rank=stage)
+                for chunk in (range(chunks) if chunks else [None])
+            )
+        )
     state.destroy_model_parallel()
     return found
 
 
 def _hugging_face(peft: Any) -> list[str]:
     """The names that PEFT has for what these modules are."""
-    parts = {"linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj", "linear_proj": "o_proj",
-             "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj", "linear_fc2": "down_proj",
-             "linear_qkv": "qkv_proj", "linear_fc1": "gate_up_proj"}
+    parts = {
+        "linear_q": "q_proj",
+        "linear_k": "k_proj",
+        "linear_v": "v_proj",
+        "linear_proj": "o_proj",
+        "linear_fc1_gate": "gate_proj",
+        "linear_fc1_up": "up_proj",
+        "linear_fc2": "down_proj",
+        "linear_qkv": "qkv_proj",
+        "linear_fc1": "gate_up_proj",
+    }
     return [parts[name] for name in peft.target_modules]
 
 

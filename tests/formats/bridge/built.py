@@ -27,9 +27,12 @@ def _trained(config: Any, world: int, rank: int) -> int:
     model = config.model
     try:
         state.initialize_model_parallel(
-            model.tensor_model_parallel_size, model.pipeline_model_parallel_size,
-            model.virtual_pipeline_model_parallel_size, context_parallel_size=model.context_parallel_size,
-            create_gloo_process_groups=False)
+            model.tensor_model_parallel_size,
+            model.pipeline_model_parallel_size,
+            model.virtual_pipeline_model_parallel_size,
+            context_parallel_size=model.context_parallel_size,
+            create_gloo_process_groups=False,
+        )
         model._pg_collection = groups.ProcessGroupCollection.use_mpu_process_groups()
         model.use_cpu_initialization, model.transformer_impl = True, "local"
         # No kernel is run; and torch's norms and attention know no split sequence, which changes no size.
@@ -39,13 +42,15 @@ def _trained(config: Any, world: int, rank: int) -> int:
         for name in ("megatron.core.transformer.attention", "megatron.bridge.peft.utils"):
             importlib.import_module(name).HAVE_TE = False  # type: ignore[attr-defined]
         model.transformer_layer_spec = lambda config: specs.get_gpt_layer_local_spec(
-            normalization=config.normalization, qk_layernorm=config.qk_layernorm)
+            normalization=config.normalization, qk_layernorm=config.qk_layernorm
+        )
         chunks = model.virtual_pipeline_model_parallel_size
         with torch.device("meta"):
             modules = [model.provide(vp_stage=chunk) for chunk in (range(chunks) if chunks else [None])]
             config.peft(modules, training=True)
-        return sum(parameter.numel() for module in modules for parameter in module.parameters()
-                   if parameter.requires_grad)
+        return sum(
+            parameter.numel() for module in modules for parameter in module.parameters() if parameter.requires_grad
+        )
     finally:
         state.destroy_model_parallel()
         torch.distributed.destroy_process_group()

@@ -15,17 +15,32 @@ from typing import Any
 import torch
 
 TP, TOKENS, HIDDEN, RANK = 4, 64, 32, 8
-_CALLS = {"all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "_all_gather_base": "all-gather",
-          "reduce_scatter_tensor": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter"}
+_CALLS = {
+    "all_reduce": "all-reduce",
+    "all_gather_into_tensor": "all-gather",
+    "_all_gather_base": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "_reduce_scatter_base": "reduce-scatter",
+}
 # (beside, sequence parallel) -> (phase, kind, elements of the whole tensor) -> how often.
 EXPECTED: dict[tuple[str, bool], dict[tuple[str, str, int], int]] = {
     ("columns", True): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
-    ("columns", False): {("forward", "all-gather", TOKENS * RANK): 1, ("backward", "all-reduce", TOKENS * RANK): 1,
-                         ("backward", "all-reduce", TOKENS * HIDDEN): 1},
-    ("rows", True): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
-                     ("backward", "all-gather", TOKENS * HIDDEN): 1, ("backward", "all-reduce", TOKENS * RANK): 1},
-    ("rows", False): {("forward", "all-reduce", TOKENS * RANK): 1, ("forward", "all-gather", TOKENS * HIDDEN): 1,
-                      ("backward", "all-reduce", TOKENS * RANK): 1},
+    ("columns", False): {
+        ("forward", "all-gather", TOKENS * RANK): 1,
+        ("backward", "all-reduce", TOKENS * RANK): 1,
+        ("backward", "all-reduce", TOKENS * HIDDEN): 1,
+    },
+    ("rows", True): {
+        ("forward", "all-reduce", TOKENS * RANK): 1,
+        ("forward", "all-gather", TOKENS * HIDDEN): 1,
+        ("backward", "all-gather", TOKENS * HIDDEN): 1,
+        ("backward", "all-reduce", TOKENS * RANK): 1,
+    },
+    ("rows", False): {
+        ("forward", "all-reduce", TOKENS * RANK): 1,
+        ("forward", "all-gather", TOKENS * HIDDEN): 1,
+        ("backward", "all-reduce", TOKENS * RANK): 1,
+    },
 }
 
 
@@ -48,12 +63,25 @@ def check() -> None:
 def _called(beside: str, sequence_parallel: bool) -> dict[tuple[str, str, int], int]:
     peft: Any = importlib.import_module("megatron.bridge.peft.utils")
     core: Any = importlib.import_module("megatron.core.transformer.transformer_config")
-    config = core.TransformerConfig(num_layers=1, hidden_size=HIDDEN, num_attention_heads=4,
-                                    tensor_model_parallel_size=TP, sequence_parallel=sequence_parallel,
-                                    use_cpu_initialization=True, gradient_accumulation_fusion=False)
+    config = core.TransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=4,
+        tensor_model_parallel_size=TP,
+        sequence_parallel=sequence_parallel,
+        use_cpu_initialization=True,
+        gradient_accumulation_fusion=False,
+    )
     adapter = peft.ParallelLinearAdapter(
-        HIDDEN, HIDDEN, RANK, "linear", activation="identity", input_is_parallel=beside == "rows",
-        model_parallel_config=config, disable_sequence_parallel_comm=beside == "columns")
+        HIDDEN,
+        HIDDEN,
+        RANK,
+        "linear",
+        activation="identity",
+        input_is_parallel=beside == "rows",
+        model_parallel_config=config,
+        disable_sequence_parallel_comm=beside == "columns",
+    )
     width = HIDDEN // TP if beside == "rows" else HIDDEN
     x = torch.randn(TOKENS, 1, width, requires_grad=True)
     calls: Counter[tuple[str, str, int]] = Counter()
@@ -74,10 +102,14 @@ def _counted(calls: Counter[tuple[str, str, int]], phase: str) -> Iterator[None]
             largest = max(item.numel() for item in (*tensors, *how.values()) if isinstance(item, torch.Tensor))
             calls[phase, _CALLS[name], largest] += 1
             return real[name](*tensors, **how)
+
         return call
 
-    modules: list[Any] = [torch.distributed, importlib.import_module("megatron.core.tensor_parallel.mappings"),
-                          importlib.import_module("megatron.core.tensor_parallel.layers")]
+    modules: list[Any] = [
+        torch.distributed,
+        importlib.import_module("megatron.core.tensor_parallel.mappings"),
+        importlib.import_module("megatron.core.tensor_parallel.layers"),
+    ]
     saved = [(module, name, getattr(module, name)) for module in modules for name in _ALIASES if hasattr(module, name)]
     for module, name, _ in saved:
         setattr(module, name, counting(_ALIASES[name]))
@@ -89,5 +121,8 @@ def _counted(calls: Counter[tuple[str, str, int]], phase: str) -> Iterator[None]
 
 
 # megatron-core's own names for some of them.
-_ALIASES = {**{name: name for name in _CALLS}, "dist_all_gather_func": "all_gather_into_tensor",
-            "dist_reduce_scatter_func": "reduce_scatter_tensor"}
+_ALIASES = {
+    **{name: name for name in _CALLS},
+    "dist_all_gather_func": "all_gather_into_tensor",
+    "dist_reduce_scatter_func": "reduce_scatter_tensor",
+}

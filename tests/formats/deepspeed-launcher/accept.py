@@ -23,8 +23,9 @@ VALUE = "a b,c=d"  # of a variable that every host must be told, and of an argum
 
 def _remote(running: Stage, folder: Path) -> tuple[list[str], list[str]]:
     """The hosts, and the command for them, that the launcher gives pdsh for what deepspeed.sh gives it."""
-    running.run(["bash", str(folder / "deepspeed.sh"), "--x", VALUE], folder, NCCL_DEBUG=VALUE, SAVE=VALUE,
-                DATA_SPLIT=VALUE)
+    running.run(
+        ["bash", str(folder / "deepspeed.sh"), "--x", VALUE], folder, NCCL_DEBUG=VALUE, SAVE=VALUE, DATA_SPLIT=VALUE
+    )
     ((words, variables),) = running.notes()
     started: list[list[str]] = []
 
@@ -37,16 +38,18 @@ def _remote(running: Stage, folder: Path) -> tuple[list[str], list[str]]:
         def wait(self) -> None:
             """At once."""
 
-    with mock.patch.dict(os.environ, variables, clear=True), \
-            mock.patch.object(runner, "DEEPSPEED_ENVIRONMENT_NAME", variables["DS_ENV_FILE"]), \
-            mock.patch.object(runner.subprocess, "check_call"), \
-            mock.patch.object(multinode_runner.shutil, "which", return_value="/usr/bin/pdsh"), \
-            mock.patch.object(runner.subprocess, "Popen", Started):
+    with (
+        mock.patch.dict(os.environ, variables, clear=True),
+        mock.patch.object(runner, "DEEPSPEED_ENVIRONMENT_NAME", variables["DS_ENV_FILE"]),
+        mock.patch.object(runner.subprocess, "check_call"),
+        mock.patch.object(multinode_runner.shutil, "which", return_value="/usr/bin/pdsh"),
+        mock.patch.object(runner.subprocess, "Popen", Started),
+    ):
         runner.main(words)
     (command,) = started
     if command[0] != "pdsh":
         return ["localhost"], command
-    return command[command.index("-w") + 1].split(","), command[command.index("-w") + 2:]
+    return command[command.index("-w") + 1].split(","), command[command.index("-w") + 2 :]
 
 
 def accept(folder: Path) -> Values:

@@ -33,8 +33,13 @@ def accept(folder: Path) -> Values:
         os.chdir(folder)
         model, data, training, finetuning, _ = get_train_args(read_args())
         assert Path(training.output_dir).is_absolute(), training.output_dir  # not beside the files
-        return {**_values(model, data, training, finetuning), "world": training.world_size, "nodes": nodes,
-                "gpus_per_node": per_node, "dp": training.world_size}
+        return {
+            **_values(model, data, training, finetuning),
+            "world": training.world_size,
+            "nodes": nodes,
+            "gpus_per_node": per_node,
+            "dp": training.world_size,
+        }
 
 
 def _values(model, data, training, finetuning) -> Values:
@@ -46,12 +51,21 @@ def _values(model, data, training, finetuning) -> Values:
         assert all(Path(item.dataset_name).is_absolute() for item in get_dataset_list(data.dataset, data.dataset_dir))
     assert data.packing if finetuning.stage == "pt" else data.template in TEMPLATES, data
     assert model.flash_attn in (AttentionFunction.SDPA, AttentionFunction.DISABLED)
-    values = {**of_config(holder.config), **of_trainer(training), "seq_length": data.cutoff_len, "adapter": None,
-              "recompute": "none" if model.disable_gradient_checkpointing else "full"}
+    values = {
+        **of_config(holder.config),
+        **of_trainer(training),
+        "seq_length": data.cutoff_len,
+        "adapter": None,
+        "recompute": "none" if model.disable_gradient_checkpointing else "full",
+    }
     if finetuning.finetuning_type == "lora":
-        values |= {"adapter": "qlora" if model.quantization_bit == 4 else "lora", "lora_r": finetuning.lora_rank,
-                   "lora_alpha": finetuning.lora_alpha, "lora_dropout": finetuning.lora_dropout,
-                   "lora_targets": sorted(finetuning.lora_target)}
+        values |= {
+            "adapter": "qlora" if model.quantization_bit == 4 else "lora",
+            "lora_r": finetuning.lora_rank,
+            "lora_alpha": finetuning.lora_alpha,
+            "lora_dropout": finetuning.lora_dropout,
+            "lora_targets": sorted(finetuning.lora_target),
+        }
     return values
 
 

@@ -13,7 +13,7 @@ from symconfig.verify.shell import exported
 def run(folder: Path) -> Run:
     command = dry_run(folder)
     own = command.index(str(folder / "pretrain_yaml.py"))
-    return Run(command[own + 2:], world_size(command), exported(folder, "launch.sh", 60.0), program=command[own])
+    return Run(command[own + 2 :], world_size(command), exported(folder, "launch.sh", 60.0), program=command[own])
 
 
 answer_each(run)

@@ -16,13 +16,16 @@ RUNNER = Path(__file__).with_name("runner.sh")
 
 def run(folder: Path) -> Run:
     said = yaml.load((folder / "model_config.yaml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    lines = "".join(f"{name}: {value if isinstance(value, str) else '[' + ' '.join(value) + ']'}\n"
-                    for name, value in said["MODEL_ARGS"].items())
-    args = subprocess.run(["bash", str(RUNNER), "layouts"], input=lines, capture_output=True, text=True,
-                          check=True).stdout.split("\0")[:-1]
+    lines = "".join(
+        f"{name}: {value if isinstance(value, str) else '[' + ' '.join(value) + ']'}\n"
+        for name, value in said["MODEL_ARGS"].items()
+    )
+    args = subprocess.run(
+        ["bash", str(RUNNER), "layouts"], input=lines, capture_output=True, text=True, check=True
+    ).stdout.split("\0")[:-1]
     command = dry_run(folder, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # a python3 with PyYAML
     own = next(index for index, word in enumerate(command) if word.endswith("pretrain_gpt.py"))
-    if command[own + 1:] != args:
+    if command[own + 1 :] != args:
         raise ValueError("launch.sh starts something else")
     return Run(args, world_size(command), said["ENV_VARS"])
 

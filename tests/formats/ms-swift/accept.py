@@ -74,7 +74,8 @@ class Finder:
 sys.meta_path.append(Finder())
 _version = importlib.metadata.version
 importlib.metadata.version = lambda name: (
-    _TE_VERSION if name.replace("_", "-") == "transformer-engine" else _version(name))
+    _TE_VERSION if name.replace("_", "-") == "transformer-engine" else _version(name)
+)
 
 from megatron.core import parallel_state  # noqa: E402
 from swift.cli.main import parse_yaml_args  # noqa: E402
@@ -85,20 +86,40 @@ from swift.utils import parse_args  # noqa: E402
 
 _CLASSES = {"pt": MegatronPretrainArguments, "sft": MegatronSftArguments}
 _SAME = {
-    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
-    "dp": "data_parallel_size", "micro": "micro_batch_size", "global": "global_batch_size",
-    "num_microbatches": "num_microbatches", "seq_length": "seq_length", "world": "world_size",
-    "sequence_parallel": "sequence_parallel", "recompute_method": "recompute_method",
-    "recompute_num_layers": "recompute_num_layers", "first_stage_layers": "decoder_first_pipeline_num_layers",
-    "last_stage_layers": "decoder_last_pipeline_num_layers", "pipeline_layout": "pipeline_model_parallel_layout",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "dp": "data_parallel_size",
+    "micro": "micro_batch_size",
+    "global": "global_batch_size",
+    "num_microbatches": "num_microbatches",
+    "seq_length": "seq_length",
+    "world": "world_size",
+    "sequence_parallel": "sequence_parallel",
+    "recompute_method": "recompute_method",
+    "recompute_num_layers": "recompute_num_layers",
+    "first_stage_layers": "decoder_first_pipeline_num_layers",
+    "last_stage_layers": "decoder_last_pipeline_num_layers",
+    "pipeline_layout": "pipeline_model_parallel_layout",
     "account_for_embedding": "account_for_embedding_in_pipeline_split",
-    "account_for_loss": "account_for_loss_in_pipeline_split", "lr": "lr", "min_lr": "min_lr", "seed": "seed",
-    "train_iters": "train_iters", "weight_decay": "weight_decay", "clip_grad": "clip_grad",
-    "lr_decay_style": "lr_decay_style", "lr_warmup_iters": "lr_warmup_iters", "adam_beta2": "adam_beta2",
+    "account_for_loss": "account_for_loss_in_pipeline_split",
+    "lr": "lr",
+    "min_lr": "min_lr",
+    "seed": "seed",
+    "train_iters": "train_iters",
+    "weight_decay": "weight_decay",
+    "clip_grad": "clip_grad",
+    "lr_decay_style": "lr_decay_style",
+    "lr_warmup_iters": "lr_warmup_iters",
+    "adam_beta2": "adam_beta2",
 }
 _STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_PARTS = {"linear_qkv": ("q_proj", "k_proj", "v_proj"), "linear_fc1": ("gate_proj", "up_proj"),
-          "linear_proj": ("o_proj",), "linear_fc2": ("down_proj",)}
+_PARTS = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc2": ("down_proj",),
+}
 
 
 def accept(folder: Path) -> Values:
@@ -117,16 +138,25 @@ def accept(folder: Path) -> Values:
 def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
     """What the arguments resolve to on the first rank."""
     world = int(environment["NNODES"]) * int(environment["NPROC_PER_NODE"])
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world),
-             "LOCAL_WORLD_SIZE": environment["NPROC_PER_NODE"]}
+    ranks = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": environment["NPROC_PER_NODE"],
+    }
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
-        with (mock.patch.dict(os.environ, {**environment, **ranks}),
-              mock.patch.object(megatron_lm_utils, "set_random_seed"),
-              mock.patch.object(parallel_state, "initialize_model_parallel",
-                                partial(parallel_state.initialize_model_parallel, create_gloo_process_groups=False)),
-              mock.patch("torch.cuda.current_device", return_value="cpu"),
-              mock.patch("torch.cuda.is_bf16_supported", return_value=True)):
+        with (
+            mock.patch.dict(os.environ, {**environment, **ranks}),
+            mock.patch.object(megatron_lm_utils, "set_random_seed"),
+            mock.patch.object(
+                parallel_state,
+                "initialize_model_parallel",
+                partial(parallel_state.initialize_model_parallel, create_gloo_process_groups=False),
+            ),
+            mock.patch("torch.cuda.current_device", return_value="cpu"),
+            mock.patch("torch.cuda.is_bf16_supported", return_value=True),
+        ):
             args, rest = parse_args(kind, argv)
             assert not rest, rest
             config = get_mcore_model_config(args, transformers.AutoConfig.from_pretrained(args.model_dir))
@@ -141,23 +171,44 @@ def values(args: Any, config: Any) -> Values:
     said |= {
         "vpp": args.virtual_pipeline_model_parallel_size or 1,
         "recompute": args.recompute_granularity or "none",
-        "zero_stage": (_STAGES[args.data_parallel_sharding_strategy] if args.use_megatron_fsdp
-                       else int(args.use_distributed_optimizer)),
-        "precision": ("fp16" if args.fp16 else "nvfp4" if args.fp4_format else "bf16" if not args.fp8_format
-                      else {"delayed": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)),
+        "zero_stage": (
+            _STAGES[args.data_parallel_sharding_strategy]
+            if args.use_megatron_fsdp
+            else int(args.use_distributed_optimizer)
+        ),
+        "precision": (
+            "fp16"
+            if args.fp16
+            else "nvfp4"
+            if args.fp4_format
+            else "bf16"
+            if not args.fp8_format
+            else {"delayed": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)
+        ),
         "optimizer_offload": args.optimizer_offload_fraction if args.optimizer_cpu_offload else 0.0,
-        "num_hidden_layers": config.num_layers, "hidden_size": config.hidden_size,
-        "num_attention_heads": config.num_attention_heads, "num_key_value_heads": config.num_query_groups,
-        "num_experts": config.num_moe_experts, "adapter": "lora" if args.tuner_type == "lora" else None,
+        "num_hidden_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_query_groups,
+        "num_experts": config.num_moe_experts,
+        "adapter": "lora" if args.tuner_type == "lora" else None,
     }
     if said["recompute"] == "selective":
         said["recompute_modules"] = args.recompute_modules
     if config.num_moe_experts:
-        said |= {"ep": config.expert_model_parallel_size, "etp": config.expert_tensor_parallel_size,
-                 "moe_dispatcher": config.moe_token_dispatcher_type, "num_experts_per_tok": config.moe_router_topk}
+        said |= {
+            "ep": config.expert_model_parallel_size,
+            "etp": config.expert_tensor_parallel_size,
+            "moe_dispatcher": config.moe_token_dispatcher_type,
+            "num_experts_per_tok": config.moe_router_topk,
+        }
     if said["adapter"]:
-        said |= {"lora_r": args.lora_rank, "lora_alpha": args.lora_alpha, "lora_dropout": args.lora_dropout,
-                 "lora_targets": sorted(part for name in args.target_modules for part in _PARTS[name])}
+        said |= {
+            "lora_r": args.lora_rank,
+            "lora_alpha": args.lora_alpha,
+            "lora_dropout": args.lora_dropout,
+            "lora_targets": sorted(part for name in args.target_modules for part in _PARTS[name]),
+        }
     return said
 
 

@@ -52,10 +52,21 @@ def accept(folder: Path) -> Values:
     assert container["name"] == "pytorch"
     (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "pytorchjob-port"]
     ranks = sorted({0, 1, pods - 1} & set(range(pods)))
-    operator = [{"PET_NNODES": str(pods), "PET_NODE_RANK": str(rank), "RANK": str(rank), "MASTER_PORT": str(port),
-                 "PET_MASTER_PORT": str(port), "MASTER_ADDR": f"{name}-master-0", "PET_MASTER_ADDR": f"{name}-master-0",
-                 "PET_NPROC_PER_NODE": job.spec.nproc_per_node, "PYTHONUNBUFFERED": "1",
-                 "WORLD_SIZE": str(pods * int(job.spec.nproc_per_node))} for rank in ranks]
+    operator = [
+        {
+            "PET_NNODES": str(pods),
+            "PET_NODE_RANK": str(rank),
+            "RANK": str(rank),
+            "MASTER_PORT": str(port),
+            "PET_MASTER_PORT": str(port),
+            "MASTER_ADDR": f"{name}-master-0",
+            "PET_MASTER_ADDR": f"{name}-master-0",
+            "PET_NPROC_PER_NODE": job.spec.nproc_per_node,
+            "PYTHONUNBUFFERED": "1",
+            "WORLD_SIZE": str(pods * int(job.spec.nproc_per_node)),
+        }
+        for rank in ranks
+    ]
     with stage("torchrun") as running:
         runs(running, container, pod, found["ConfigMap"]["data"], operator)
         values = by_node(running.notes(), ranks)

@@ -26,8 +26,10 @@ def cluster(running: Stage) -> Iterator[None]:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # of GPUs that there are none of, a node would have none
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={
-        "num_cpus": 4, "num_gpus": GPUS, "include_dashboard": True, "dashboard_port": 28265})
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 4, "num_gpus": GPUS, "include_dashboard": True, "dashboard_port": 28265},
+    )
     try:
         for _ in range(NODES - 1):
             made.add_node(num_cpus=4, num_gpus=GPUS)
@@ -68,7 +70,7 @@ def accept(folder: Path) -> Values:
 
 def fails(folder: Path) -> None:
     """Where launch.sh ends badly on one node, the job fails, and the other node is stopped long before its hour."""
-    (folder / "launch.sh").write_text('((NODE_RANK == 1)) && exit 7\nexec sleep 3600\n')
+    (folder / "launch.sh").write_text("((NODE_RANK == 1)) && exit 7\nexec sleep 3600\n")
     done = submitted(folder)
     assert done.returncode, done.stdout
     assert "launch.sh ended with 7 on a node; the others were stopped" in done.stdout + done.stderr, done.stdout

@@ -23,8 +23,15 @@ from sky.utils.gpu_names import CANONICAL_GPU_NAMES
 # Its catalog is fetched from the network; in its place the names that the package itself has.
 catalog = Path(get_catalog_path("common/accelerators.csv"))
 catalog.parent.mkdir(parents=True, exist_ok=True)
-catalog.write_text("".join(f"{line}\n" for line in (
-    "AcceleratorName,Clouds", *(f"{name},['Any']" for name in dict.fromkeys((*CANONICAL_GPU_NAMES, *GPU_NAME_MAP))))))
+catalog.write_text(
+    "".join(
+        f"{line}\n"
+        for line in (
+            "AcceleratorName,Clouds",
+            *(f"{name},['Any']" for name in dict.fromkeys((*CANONICAL_GPU_NAMES, *GPU_NAME_MAP))),
+        )
+    )
+)
 
 
 def accept(folder: Path) -> Values:
@@ -40,9 +47,15 @@ def accept(folder: Path) -> Values:
     addresses = "\n".join(f"10.0.0.{index}" for index in range(task.num_nodes))
     with stage("torchrun") as running:
         for rank in ranks:
-            running.run(["bash", "-c", task.run], folder, SKYPILOT_NUM_NODES=str(task.num_nodes),
-                        SKYPILOT_NUM_GPUS_PER_NODE=str(int(gpus)), SKYPILOT_NODE_RANK=str(rank),
-                        SKYPILOT_NODE_IPS=addresses, **task.envs)
+            running.run(
+                ["bash", "-c", task.run],
+                folder,
+                SKYPILOT_NUM_NODES=str(task.num_nodes),
+                SKYPILOT_NUM_GPUS_PER_NODE=str(int(gpus)),
+                SKYPILOT_NODE_RANK=str(rank),
+                SKYPILOT_NODE_IPS=addresses,
+                **task.envs,
+            )
         values = by_node(running.notes(), ranks)
     assert values["nodes"] == task.num_nodes
     return values

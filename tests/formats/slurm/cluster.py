@@ -56,9 +56,12 @@ class Slurm:
         self.folder = folder
         libraries = [str(root / "usr/lib/x86_64-linux-gnu"), str(plugins(root))] if root else []
         self.paths = [str(root / "usr" / name) for name in ("bin", "sbin")] if root else []
-        self.variables = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"),
-                          "PATH": os.pathsep.join([*self.paths, os.environ["PATH"]]),
-                          "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+        self.variables = {
+            **os.environ,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": os.pathsep.join([*self.paths, os.environ["PATH"]]),
+            "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+        }
 
     def run(self, *command: str, cwd: Path | None = None, **more: str) -> str:
         """Its output. Raises RuntimeError where it fails."""
@@ -122,9 +125,18 @@ def cluster(nodes: int, running: int) -> Iterator[Slurm]:
         slurm = Slurm(root, folder)
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
         where = f"PluginDir={plugins(root)}" if root else ""
-        (folder / "slurm.conf").write_text(CONFIG.format(
-            host=socket.gethostname().split(".")[0], user=user, plugins=where, port=port, folder=folder, last=nodes - 1,
-            first_port=port + 1, last_port=port + nodes))
+        (folder / "slurm.conf").write_text(
+            CONFIG.format(
+                host=socket.gethostname().split(".")[0],
+                user=user,
+                plugins=where,
+                port=port,
+                folder=folder,
+                last=nodes - 1,
+                first_port=port + 1,
+                last_port=port + nodes,
+            )
+        )
         (folder / "gres.conf").write_text(f"Name=gpu Count={GPUS}\n")
         (folder / "state").mkdir()
         _start(started, slurm, "slurmctld", "-c", "-D")

@@ -31,7 +31,7 @@ def accept(folder: Path) -> Values:
     sys.path.insert(0, environment["PYTHONPATH"].split(os.pathsep)[0])
     sys.modules.pop("plan_config", None)
     try:
-        config = ConfigManager().parse_args(words[words.index("-m") + 2:])
+        config = ConfigManager().parse_args(words[words.index("-m") + 2 :])
     finally:
         del sys.path[0]
     world = nodes * per_node
@@ -54,15 +54,26 @@ def _built(config: Trainer.Config, world: int) -> Values:
         model = spec.model.build()
     model.verify_module_protocol()
     whole = sum(parameter.numel() for parameter in model.parameters())
-    common = {"parallel_dims": dims, "training": config.training, "parallelism": config.parallelism,
-              "compile_config": config.compile, "ac_config": config.activation_checkpoint, "dump_folder": ""}
+    common = {
+        "parallel_dims": dims,
+        "training": config.training,
+        "parallelism": config.parallelism,
+        "compile_config": config.compile,
+        "ac_config": config.activation_checkpoint,
+        "dump_folder": "",
+    }
     if dims.pp == 1:
         spec.parallelize_fn(model, **common)
         return {"parameters": whole}
     loss = config.loss.build(compile_config=config.compile)
     schedule, parts, first, last = spec.pipelining_fn(
-        model, **common, device=torch.device("cpu"), model_config=spec.model, parallelize_fn=spec.parallelize_fn,
-        loss_fn=loss)
+        model,
+        **common,
+        device=torch.device("cpu"),
+        model_config=spec.model,
+        parallelize_fn=spec.parallelize_fn,
+        loss_fn=loss,
+    )
     assert (first, last) == (False, True), "the last rank has the head, and only it"
     micro = config.parallelism.pipeline_parallel_microbatch_size
     assert schedule._n_microbatches * micro == config.training.local_batch_size, schedule
@@ -78,18 +89,33 @@ def _values(config: Trainer.Config, world: int) -> Values:
     schedule, given = config.lr_scheduler, optimizer.optimizer_kwargs
     assert config.activation_checkpoint is None or isinstance(config.activation_checkpoint, FullAC.Config)
     return {
-        "tp": parallelism.tensor_parallel_degree, "pp": pp, "cp": parallelism.context_parallel_degree,
-        "ep": parallelism.expert_parallel_degree, "dp": dp, "sequence_parallel": parallelism.enable_sequence_parallel,
-        "micro": micro, "global": training.global_batch_size, "seq_length": training.seq_len,
+        "tp": parallelism.tensor_parallel_degree,
+        "pp": pp,
+        "cp": parallelism.context_parallel_degree,
+        "ep": parallelism.expert_parallel_degree,
+        "dp": dp,
+        "sequence_parallel": parallelism.enable_sequence_parallel,
+        "micro": micro,
+        "global": training.global_batch_size,
+        "seq_length": training.seq_len,
         "num_microbatches": local * training.global_batch_size // (training.local_batch_size * dp),
         "recompute": "none" if config.activation_checkpoint is None else "full",
-        "param_offload": training.enable_cpu_offload, "overlap_tp_comm": config.compile.enable_async_tensor_parallel,
+        "param_offload": training.enable_cpu_offload,
+        "overlap_tp_comm": config.compile.enable_async_tensor_parallel,
         **({"zero_stage": 3} if parallelism.fsdp_reshard_after_forward == "always" else {}),
-        "clip_grad": training.max_norm, "train_iters": training.steps, "seed": config.debug.seed,
-        "lr": given["lr"], "adam_beta1": given["betas"][0], "adam_beta2": given["betas"][1], "adam_eps": given["eps"],
-        "weight_decay": given["weight_decay"], "lr_warmup_iters": schedule.warmup_steps,
-        "min_lr": schedule.min_lr_factor * given["lr"], "log_interval": config.metrics.log_freq,
-        "num_hidden_layers": len(config.model_spec.model.layers), "hidden_size": config.model_spec.model.dim,
+        "clip_grad": training.max_norm,
+        "train_iters": training.steps,
+        "seed": config.debug.seed,
+        "lr": given["lr"],
+        "adam_beta1": given["betas"][0],
+        "adam_beta2": given["betas"][1],
+        "adam_eps": given["eps"],
+        "weight_decay": given["weight_decay"],
+        "lr_warmup_iters": schedule.warmup_steps,
+        "min_lr": schedule.min_lr_factor * given["lr"],
+        "log_interval": config.metrics.log_freq,
+        "num_hidden_layers": len(config.model_spec.model.layers),
+        "hidden_size": config.model_spec.model.dim,
         "vocab_size": config.model_spec.model.vocab_size,
     }
 

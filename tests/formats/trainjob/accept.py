@@ -48,9 +48,16 @@ def accept(folder: Path) -> Values:
     assert DNS_1035.fullmatch(name), name
     assert len(f"{name}-node-0-{nodes}") <= 63, name
     ranks = sorted({0, 1, nodes - 1} & set(range(nodes)))
-    operator = [{"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
-                 "PET_NODE_RANK": str(rank), "PET_MASTER_ADDR": f"{name}-node-0-0.{name}", "PET_MASTER_PORT": "29500"}
-                for rank in ranks]
+    operator = [
+        {
+            "PET_NNODES": str(nodes),
+            "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+            "PET_NODE_RANK": str(rank),
+            "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+            "PET_MASTER_PORT": "29500",
+        }
+        for rank in ranks
+    ]
     with stage("torchrun") as running:
         runs(running, container, pod, found["ConfigMap"]["data"], operator)
         values = by_node(running.notes(), ranks)

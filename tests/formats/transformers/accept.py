@@ -16,7 +16,7 @@ from transformers import AutoConfig, HfArgumentParser, TrainingArguments
 def accept(folder: Path) -> Values:
     words, environment = started(folder, "torchrun", NODE_RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
     nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-    given = words[words.index(environment["SCRIPT"]) + 1:]
+    given = words[words.index(environment["SCRIPT"]) + 1 :]
     with as_rank_0(nodes, per_node, environment):
         parser = HfArgumentParser(TrainingArguments)
         (arguments,) = parser.parse_args_into_dataclasses(given)
@@ -38,8 +38,9 @@ def _values(folder: Path, arguments: TrainingArguments, parallel: ParallelismCon
     holder.trainer_config_finalize(arguments, model, arguments.max_steps)
     cp = parallel.sp_size if parallel else 1
     if parallel:  # as Accelerator._prepare_deepspeed does
-        holder.config["train_batch_size"] = (arguments.per_device_train_batch_size
-                                             * arguments.gradient_accumulation_steps * parallel.data_parallel_size)
+        holder.config["train_batch_size"] = (
+            arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * parallel.data_parallel_size
+        )
     values = {**of_config(holder.config), **of_trainer(arguments), "cp": cp}
     if parallel:
         values["seq_length"] = parallel.sp_handler.sp_seq_length

@@ -15,8 +15,13 @@ from symconfig.report.timeline.svg import svg
 from tests.report.timeline.support import made
 
 SVG = "{http://www.w3.org/2000/svg}"
-SHAPES = [("1f1b", 1, 1, 4), ("1f1b", 4, 1, 8), ("interleaved", 8, 7, 16), ("1f1b", 16, 1, 512),
-          ("interleaved", 16, 4, 64)]
+SHAPES = [
+    ("1f1b", 1, 1, 4),
+    ("1f1b", 4, 1, 8),
+    ("interleaved", 8, 7, 16),
+    ("1f1b", 16, 1, 512),
+    ("interleaved", 16, 4, 64),
+]
 
 
 def boxes(name: str, **shape: int) -> list[Box]:
@@ -74,7 +79,7 @@ def test_the_file_is_xml_and_the_same_every_time(name: str, pp: int, vpp: int, m
 def test_a_name_with_markup_stays_text() -> None:
     from dataclasses import replace
 
-    chart = replace(made(), title="a<b> & \"c\" $x$")
+    chart = replace(made(), title='a<b> & "c" $x$')
     assert ET.fromstring(svg(picture(chart))).findtext(f"{SVG}title") == chart.title
     pytest.importorskip("matplotlib")
     assert png(picture(chart)).startswith(b"\x89PNG")

@@ -21,8 +21,11 @@ def events(text: str, phase: str) -> list[dict[str, Any]]:
 
 def tracks(text: str) -> dict[str, list[dict[str, Any]]]:
     """Complete events by the name of their track."""
-    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events(text, "M")
-             if event["name"] == "thread_name"}
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events(text, "M")
+        if event["name"] == "thread_name"
+    }
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
     for event in events(text, "X"):
         found[names[event["pid"], event["tid"]]].append(event)

@@ -79,4 +79,5 @@ def test_ticks_are_round_apart_and_all_different(end_s: float, unit: str) -> Non
     assert len(set(labels)) == len(labels)
     assert all(label.endswith(f" {unit}") for label in labels)
     assert [float(label.split()[0]) * (1e-3 if unit == "ms" else 1) for label in labels] == pytest.approx(
-        [place / 1000 * end_s for place in places])
+        [place / 1000 * end_s for place in places]
+    )

@@ -28,6 +28,7 @@ def everything(problem: StageProblem) -> Iterator[tuple[float, float]]:
 
     A stage with the same chunks is in many cuts: it is priced once.
     """
+
     @cache
     def priced(index: int, mine: Chunks, choices: Choices) -> tuple[float, float]:
         return stage(problem, index, mine, choices)

@@ -65,7 +65,11 @@ def small(seed: int, scope: Scope, vpp: int, layouts: Layouts = ANY) -> StagePro
 
 
 def large(
-    sequence: tuple[str, ...], pp: int, vpp: int, scope: Scope = Scope.MODEL, limit_bytes: float = 1e9,
+    sequence: tuple[str, ...],
+    pp: int,
+    vpp: int,
+    scope: Scope = Scope.MODEL,
+    limit_bytes: float = 1e9,
     layouts: Layouts = ANY,
 ) -> StageProblem:
     """Weights of a kind as they are to each other in large models: a dense layer takes 10 ms."""

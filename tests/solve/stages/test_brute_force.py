@@ -22,8 +22,13 @@ RULES = (
     Layouts(any_cut=True, empty_ends=True, empty=True, mtp_with_head=False),
     Layouts(any_cut=True, empty_ends=True, mtp_with_head=False),
 )
-SOLVERS = ["cbc", pytest.param("highs", marks=pytest.mark.skipif(
-    importlib.util.find_spec("highspy") is None, reason="highspy is not installed"))]
+SOLVERS = [
+    "cbc",
+    pytest.param(
+        "highs",
+        marks=pytest.mark.skipif(importlib.util.find_spec("highspy") is None, reason="highspy is not installed"),
+    ),
+]
 
 
 def holds(problem: StageProblem, solver: str) -> None:
@@ -40,8 +45,9 @@ def holds(problem: StageProblem, solver: str) -> None:
     every = set(cuts(problem))
     for one in (found.best, *found.alternatives):
         assert one.chunks in every
-        stages = [stage(problem, i, one.chunks[i :: problem.pp], one.choices[i :: problem.pp])
-                  for i in range(problem.pp)]
+        stages = [
+            stage(problem, i, one.chunks[i :: problem.pp], one.choices[i :: problem.pp]) for i in range(problem.pp)
+        ]
         assert max(s for s, _ in stages) >= wanted * (1 - 1e-7)
         assert max(b for _, b in stages) <= problem.limit_bytes * (1 + 1e-7)
         assert [s for s, _ in stages] == pytest.approx(stage_seconds(problem, one))

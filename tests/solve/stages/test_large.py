@@ -65,9 +65,16 @@ def test_one_chunk_a_stage(name: str) -> None:
         assert tuple(kind for chunk in found.best.chunks for kind in chunk) == problem.sequence
 
 
-@pytest.mark.parametrize(("sequence", "pp", "vpp"), [
-    (dense(126), 16, 8), (dense(126), 16, 7), (DEEPSEEK, 16, 4), (DEEPSEEK, 16, 2), (dense(80), 16, 2),
-])
+@pytest.mark.parametrize(
+    ("sequence", "pp", "vpp"),
+    [
+        (dense(126), 16, 8),
+        (dense(126), 16, 7),
+        (DEEPSEEK, 16, 4),
+        (DEEPSEEK, 16, 2),
+        (dense(80), 16, 2),
+    ],
+)
 def test_several_chunks_a_stage(sequence: tuple[str, ...], pp: int, vpp: int) -> None:
     problem = large(sequence, pp, vpp, layouts=EMPTY)
     found, by_program = solve(problem), solve(problem, solver="cbc", time_limit_s=60)
@@ -119,9 +126,15 @@ def test_the_same_answer_twice() -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.MODEL, Scope.FIRST])
-@pytest.mark.parametrize(("sequence", "pp", "vpp", "limit"), [
-    (ALTERNATING, 8, 3, 1e9), (dense(32), 4, 2, 85), (DEEPSEEK, 8, 2, 150), (dense(126), 16, 4, 200),
-])
+@pytest.mark.parametrize(
+    ("sequence", "pp", "vpp", "limit"),
+    [
+        (ALTERNATING, 8, 3, 1e9),
+        (dense(32), 4, 2, 85),
+        (DEEPSEEK, 8, 2, 150),
+        (dense(126), 16, 4, 200),
+    ],
+)
 def test_a_quick_answer_states_what_is_not_proved(
     sequence: tuple[str, ...], pp: int, vpp: int, limit: float, scope: Scope
 ) -> None:

@@ -58,14 +58,17 @@ def test_a_pinned_layout_is_kept() -> None:
     assert found.optimal
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda chunks: (chunks[0][:-1], *chunks[1:]), "loses 1 of 12 dense"),
-    (lambda chunks: (*chunks[:2], ("dense", "dense", *chunks[2])), "doubles 2 of 12 dense"),
-    (lambda chunks: (*chunks[:2], chunks[2][:-1]), "loses 1 of 1 head"),
-    (lambda chunks: (*chunks[:2], (*chunks[2], "mtp")), "doubles 1 of 0 mtp"),
-    (lambda chunks: chunks[:2], "2 chunks"),
-    (lambda chunks: (chunks[1], chunks[0], chunks[2]), "its block 0 is dense, and the model's is embedding"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda chunks: (chunks[0][:-1], *chunks[1:]), "loses 1 of 12 dense"),
+        (lambda chunks: (*chunks[:2], ("dense", "dense", *chunks[2])), "doubles 2 of 12 dense"),
+        (lambda chunks: (*chunks[:2], chunks[2][:-1]), "loses 1 of 1 head"),
+        (lambda chunks: (*chunks[:2], (*chunks[2], "mtp")), "doubles 1 of 0 mtp"),
+        (lambda chunks: chunks[:2], "2 chunks"),
+        (lambda chunks: (chunks[1], chunks[0], chunks[2]), "its block 0 is dense, and the model's is embedding"),
+    ],
+)
 def test_a_pinned_layout_of_another_model_is_refused(change, message: str) -> None:  # type: ignore[no-untyped-def]
     chunks = (("embedding", *("dense",) * 5), ("dense",) * 3, (*("dense",) * 4, "head"))
     with pytest.raises(InputError, match=message):
@@ -81,7 +84,7 @@ def test_more_chunks_than_layers() -> None:
 
 def test_a_limit_that_nothing_meets_says_how_much_and_where() -> None:
     problem = large(DEEPSEEK, 16, 1, limit_bytes=20 * 2**30)
-    problem = replace(problem, state_bytes=dict.fromkeys(problem.state_bytes, 2 ** 33))
+    problem = replace(problem, state_bytes=dict.fromkeys(problem.state_bytes, 2**33))
     assert solve(problem) == Unsatisfied(proved=True)
     lean = leanest(problem)
     assert lean is not None

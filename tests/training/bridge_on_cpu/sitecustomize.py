@@ -15,8 +15,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard", "modelopt", "google",
-          "nvidia_resiliency_ext")
+ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard", "modelopt", "google", "nvidia_resiliency_ext")
 
 
 class Absent:
@@ -50,8 +49,9 @@ def stand_in() -> None:
 
     here, verify = Path(__file__).resolve().parent, Path(os.environ["VERIFY"])
     shared = load("megatron_on_cpu", here.parent / "megatron_on_cpu" / "sitecustomize.py")
-    shims, patches, kernels = (load(name, verify / f"{name}.py") for name in (
-        "megatron_shims", "megatron_patches", "megatron_stand_ins"))
+    shims, patches, kernels = (
+        load(name, verify / f"{name}.py") for name in ("megatron_shims", "megatron_patches", "megatron_stand_ins")
+    )
     shims._skip_compilers()
     patches.device("cpu").__enter__()
     shared.gpu()
@@ -84,8 +84,11 @@ def without_kernels(module: Any, instead: dict[str, Any]) -> None:
     update = module.runtime_config_update
 
     def updated(config: Any) -> None:
-        changed = sorted(f"{name}={value} (not {getattr(config.model, name)})" for name, value in instead.items()
-                         if getattr(config.model, name, value) != value)
+        changed = sorted(
+            f"{name}={value} (not {getattr(config.model, name)})"
+            for name, value in instead.items()
+            if getattr(config.model, name, value) != value
+        )
         for name, value in instead.items():
             if hasattr(config.model, name):
                 setattr(config.model, name, value)

@@ -17,8 +17,16 @@ from pathlib import Path
 from typing import Any
 
 GPU = {"capability": (9, 0), "memory_bytes": 80 * 10**9, "compute_units": 132}
-QUIET = ("set_device", "set_stream", "manual_seed", "manual_seed_all", "set_rng_state", "reset_peak_memory_stats",
-         "init", "ipc_collect")  # of torch.cuda
+QUIET = (
+    "set_device",
+    "set_stream",
+    "manual_seed",
+    "manual_seed_all",
+    "set_rng_state",
+    "reset_peak_memory_stats",
+    "init",
+    "ipc_collect",
+)  # of torch.cuda
 ZERO = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 
@@ -34,8 +42,9 @@ def load(name: str, path: Path) -> Any:
 
 def stand_in() -> None:
     verify = Path(os.environ["VERIFY"])
-    shims, patches, kernels = (load(name, verify / f"{name}.py") for name in (
-        "megatron_shims", "megatron_patches", "megatron_stand_ins"))
+    shims, patches, kernels = (
+        load(name, verify / f"{name}.py") for name in ("megatron_shims", "megatron_patches", "megatron_stand_ins")
+    )
     shims.install(Path(os.environ["MEGATRON_PATH"]))
     del sys.modules["megatron.training"]  # a stand-in for the trainer, which is wanted here
     shims.claim_gpu(*GPU.values())
@@ -93,8 +102,12 @@ def counts() -> None:
 def helpers() -> None:
     """The data sets' compiled part, of the installed megatron-core: a checkout would compile its own, with pybind11."""
     name = "helpers_cpp"
-    found = next(path for place in sys.path for path in Path(place, "megatron", "core", "datasets").glob(f"{name}*")
-                 if path.name.endswith(EXTENSION_SUFFIXES[0]))
+    found = next(
+        path
+        for place in sys.path
+        for path in Path(place, "megatron", "core", "datasets").glob(f"{name}*")
+        if path.name.endswith(EXTENSION_SUFFIXES[0])
+    )
     load(f"megatron.core.datasets.{name}", found)
     utils: Any = importlib.import_module("megatron.core.datasets.utils")
     utils.compile_helpers = lambda: None
@@ -107,8 +120,14 @@ def without_kernels(instead: dict[str, Any]) -> None:
     keep = variables.set_args
 
     def set_args(args: Any) -> None:
-        changed = sorted({f"{name}={instead[name]} (not {was})" for place in places(args) for name in instead
-                          if (was := getattr(place, name, instead[name])) != instead[name]})
+        changed = sorted(
+            {
+                f"{name}={instead[name]} (not {was})"
+                for place in places(args)
+                for name in instead
+                if (was := getattr(place, name, instead[name])) != instead[name]
+            }
+        )
         for place in places(args):
             for name, value in instead.items():
                 if hasattr(place, name):

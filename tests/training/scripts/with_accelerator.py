@@ -30,19 +30,31 @@ def main() -> None:
         lora = peft.LoraConfig.from_pretrained(os.environ["ADAPTER"])
         model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
     rows = [json.loads(line)["input_ids"] for line in Path(os.environ["DATA"]).read_text().splitlines()]
-    sequences: Any = [{"input_ids": row, "labels": row, "position_ids": torch.arange(len(row))}
-                      for row in torch.tensor(rows)]
+    sequences: Any = [
+        {"input_ids": row, "labels": row, "position_ids": torch.arange(len(row))} for row in torch.tensor(rows)
+    ]
     # Within one epoch: under Ulysses an Accelerator takes the last micro-batches of one for a step of their own.
     loader: Any = DataLoader(sequences * (training["train_iters"] + 1), batch_size=batch["micro"])
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [{"params": [weight for weight in trained if weight.dim() > 1], "weight_decay": training["weight_decay"]},
-              {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=training["lr"],
-                                  betas=(training["adam_beta1"], training["adam_beta2"]), eps=training["adam_eps"])
+    groups = [
+        {"params": [weight for weight in trained if weight.dim() > 1], "weight_decay": training["weight_decay"]},
+        {"params": [weight for weight in trained if weight.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=training["lr"],
+        betas=(training["adam_beta1"], training["adam_beta2"]),
+        eps=training["adam_eps"],
+    )
     # Of a schedule that it has prepared, an Accelerator makes a step for every process at each optimizer step.
     ranks = accelerator.num_processes
-    schedule = get_scheduler("cosine_with_min_lr", optimizer, training["lr_warmup_iters"] * ranks,
-                             training["train_iters"] * ranks, {"min_lr": training["min_lr"]})
+    schedule = get_scheduler(
+        "cosine_with_min_lr",
+        optimizer,
+        training["lr_warmup_iters"] * ranks,
+        training["train_iters"] * ranks,
+        {"min_lr": training["min_lr"]},
+    )
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
     model.train()
     parallel = plan["best"]["parallel"]
@@ -65,8 +77,9 @@ def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return total / tokens
 
 
-def loop(accelerator: Accelerator, model: Any, optimizer: Any, loader: Any, schedule: Any, steps: int,
-         together: int) -> None:
+def loop(
+    accelerator: Accelerator, model: Any, optimizer: Any, loader: Any, schedule: Any, steps: int, together: int
+) -> None:
     step = seen = 0
     losses: list[torch.Tensor] = []
     while step < steps:

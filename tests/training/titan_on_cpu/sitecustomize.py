@@ -17,9 +17,15 @@ def stand_in() -> None:
 
     utils: Any = importlib.import_module("torch._utils")
     utils._get_available_device_type = lambda: "cpu"
-    for name, answer in (("get_device_name", "CPU"), ("get_device_properties", SimpleNamespace(total_memory=1)),
-                         ("memory_stats", {}), ("reset_peak_memory_stats", None), ("empty_cache", None),
-                         ("set_device", None), ("current_device", 0)):
+    for name, answer in (
+        ("get_device_name", "CPU"),
+        ("get_device_properties", SimpleNamespace(total_memory=1)),
+        ("memory_stats", {}),
+        ("reset_peak_memory_stats", None),
+        ("empty_cache", None),
+        ("set_device", None),
+        ("current_device", 0),
+    ):
         setattr(torch.cpu, name, lambda *args, answer=answer: answer)
     module: Any = importlib.import_module("torchtitan.models.common.attention")
     module.FlexAttention._compiled_flex_attn = staticmethod(attention)
@@ -42,8 +48,9 @@ def later_torch() -> None:
 
     dist.set_timeout = lambda timeout, group: None
 
-    def step(self: Any, *, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any, losses: Any, loss_kwargs: Any,
-             return_outputs: bool) -> None:
+    def step(
+        self: Any, *, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any, losses: Any, loss_kwargs: Any, return_outputs: bool
+    ) -> None:
         for stage in getattr(self, "_stages", None) or [self._stage]:
             stage.has_backward = True
             stage.clear_runtime_states()
@@ -60,8 +67,9 @@ def attention(q: Any, k: Any, v: Any, *, block_mask: Any, scale: Any, enable_gqa
     batch, heads, rows = (torch.arange(size) for size in q.shape[:3])
     columns = torch.arange(k.shape[2])
     mask = block_mask.mask_mod(batch[:, None, None, None], heads[:, None, None], rows[:, None], columns)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask.expand(*q.shape[:3], len(columns)),
-                                                           scale=scale, enable_gqa=enable_gqa)
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, mask.expand(*q.shape[:3], len(columns)), scale=scale, enable_gqa=enable_gqa
+    )
     return out, SimpleNamespace(lse=None)
 
 
