@@ -16,7 +16,7 @@ _PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, wh
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError where nothing fits, or InputError."""
+    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError, or InputError."""
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=1, framework=framework)
 
