@@ -13,7 +13,7 @@ export DS_ACCELERATOR := cpu
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
+.PHONY: help demo test lint bench house accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -26,6 +26,7 @@ help:
 	@echo 'make verify-training  start every format for real on CPU ranks, into docs/training.md (MEGATRON_PATH=FOLDER)'
 	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
+	@echo 'make house       measure the shape of the code: lines by room, circles, what stands in two places'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
@@ -111,6 +112,9 @@ $(ENGINES)/.ready: tests/engines/requirements.txt pyproject.toml $(VENV)/.python
 
 verify-engines: $(ENGINES)/.ready
 	$(ENGINES)/bin/python -m pytest tests/engines
+
+house: $(VENV)/.base
+	$(BIN)/python benchmarks/house.py
 
 TRUTH ?= ../shared/truth
 accuracy: $(VENV)/.base

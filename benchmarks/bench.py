@@ -239,8 +239,8 @@ def depth() -> dict[str, Any]:
     to an answer, all of a step's ways at hand, without a limit of memory."""
     from symconfig.descriptor.load import load_cluster, load_model
     from symconfig.descriptor.mesh_source import of_cluster
+    from symconfig.graph.program.of_model import program
     from symconfig.solve.partition.run import Ask, Solver, partition
-    from symconfig.tensors.of_model import program
 
     model, cluster = load_model(PARTITION[1]), load_cluster(PARTITION[3])
     ask = Ask(of_cluster(cluster, int(PARTITION[5])), cluster, float("inf"), solver=Solver.ADAPTIVE)

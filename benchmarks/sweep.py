@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api_sweep import read_sweep
+from symconfig.api.sweep import read_sweep
 from symconfig.errors import InputError
-from symconfig.sweep import engines
-from symconfig.sweep.points import Point
-from symconfig.sweep.task import Task
+from symconfig.runs.sweep import engines
+from symconfig.runs.sweep.points import Point
+from symconfig.runs.sweep.task import Task
 
 SWEEP = Path(__file__).with_suffix(".yaml")
 OPTIONS = {

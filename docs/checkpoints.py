@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from symconfig.checkpoint.changes import FACTS
-from symconfig.checkpoint.table import Rule, table
+from symconfig.runs.checkpoint.changes import FACTS
+from symconfig.runs.checkpoint.table import Rule, table
 
 PAGE = Path(__file__).with_suffix(".md")
 SEEN = Path(__file__).parents[1] / "tests" / "checkpoint" / "seen.json"
@@ -55,7 +55,7 @@ of the first plan saves, the run of the second loads without help, then as `symc
 says so. Then its weights, its optimizer's main weights and moments and the count of its schedule are compared with what
 they must be (Megatron-LM: training/checkpointing.py of core_v0.19.2, or of the releases that a case names), or its
 losses with those of the run that was not interrupted (DeepSpeed 0.19.8, the rendered train.py). `python -m
-tests.checkpoint.real` does them all, and `make test` a few. What is left out where there is no GPU: Transformer
+tests.runs.checkpoint.real` does them all, and `make test` a few. What is left out where there is no GPU: Transformer
 Engine's extra state, Megatron-FSDP (`fsdp_dtensor`), PyTorch's FSDP 2, the async writers.
 """
 RULES_INTRO = """## The rules

@@ -26,12 +26,12 @@ from partition_cases import (
 from partition_changes import adaptability
 from partition_found import found
 
-from symconfig import api
+from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact, walk
 from symconfig.solve.partition.adaptive import adaptive

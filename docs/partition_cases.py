@@ -19,15 +19,15 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.program.net import Node
+from symconfig.graph.program.of_model import program
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.adaptive import Strategy
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
-from symconfig.tensors.net import Node
-from symconfig.tensors.of_model import program
-from symconfig.tensors.program import Program
 
 MARGIN = 0.04  # of the GPU's memory, as `symconfig partition` leaves free
 T = TypeVar("T")

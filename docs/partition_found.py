@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' set-up
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph.layout import Kind
+from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.collectives import collectives
-from symconfig.tensors.read import load_program
 from symconfig.units import GIB
 from tests.solve.partition.optima import (
     CLUSTER,

@@ -21,7 +21,7 @@ import yaml
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.model import sequence
-from symconfig.pipeline_layout import LETTERS, written
+from symconfig.plans.pipeline_layout import LETTERS, written
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.run import run

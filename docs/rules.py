@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from symconfig.audit import examples as audited
-from symconfig.audit.catalogue import GROUPS, LAUNCHER, PREDICTION
-from symconfig.rules import deepspeed, examples, megatron
-from symconfig.rules.catalogue import SEVERITIES, Group
-from symconfig.rules.rule import Finding, Rule
+from symconfig.existing.audit import examples as audited
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PREDICTION
+from symconfig.existing.rules import deepspeed, examples, megatron
+from symconfig.existing.rules.catalogue import SEVERITIES, Group
+from symconfig.existing.rules.rule import Finding, Rule
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRO = """# What can be wrong in a launch

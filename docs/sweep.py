@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from symconfig.sweep.columns import COLUMNS
+from symconfig.runs.sweep.columns import COLUMNS
 
 PAGE = Path(__file__).with_suffix(".md")
 TABLE = re.compile(r"(<!-- columns -->\n)(.*?)(\n<!-- end of columns -->)", re.DOTALL)

@@ -7,50 +7,46 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from symconfig.api import PlanResult as PlanResult
-    from symconfig.api import plan as plan
-    from symconfig.api_audit import adapt as adapt
-    from symconfig.api_audit import audit as audit
-    from symconfig.api_check import check as check
-    from symconfig.api_fallback import FallbackResult as FallbackResult
-    from symconfig.api_fallback import fallback as fallback
-    from symconfig.api_partition import PartitionResult as PartitionResult
-    from symconfig.api_partition import partition as partition
-    from symconfig.api_replan import ReplanResult as ReplanResult
-    from symconfig.api_replan import diff as diff
-    from symconfig.api_replan import replan as replan
-    from symconfig.api_sweep import size as size
-    from symconfig.api_sweep import sweep as sweep
+    from symconfig.api.check import check as check
+    from symconfig.api.existing import adapt as adapt
+    from symconfig.api.existing import audit as audit
+    from symconfig.api.fallback import FallbackResult as FallbackResult
+    from symconfig.api.fallback import fallback as fallback
+    from symconfig.api.partition import PartitionResult as PartitionResult
+    from symconfig.api.partition import partition as partition
+    from symconfig.api.planning import PlanResult as PlanResult
+    from symconfig.api.planning import plan as plan
+    from symconfig.api.replan import ReplanResult as ReplanResult
+    from symconfig.api.replan import diff as diff
+    from symconfig.api.replan import replan as replan
+    from symconfig.api.sweep import size as size
+    from symconfig.api.sweep import sweep as sweep
+    from symconfig.runs import checkpoint as checkpoint
+    from symconfig.runs.embed.mismatch import MismatchError as MismatchError
 
-_LAZY = {
-    "megatron": "symconfig.megatron",
-    "deepspeed": "symconfig.deepspeed",
-    "transformers": "symconfig.transformers",
-    "plan": "symconfig.plan",
-    "audit": "symconfig.audit",
-    "adapt": "symconfig.adapt",
-    "sweep": "symconfig.sweep",
-    "size": "symconfig.api_sweep",
-    "check": "symconfig.api_check",
-    "PlanResult": "symconfig.api",
-    "partition": "symconfig.api_partition",
-    "PartitionResult": "symconfig.api_partition",
-    "replan": "symconfig.replan",
-    "diff": "symconfig.api_replan",
-    "ReplanResult": "symconfig.api_replan",
-    "fallback": "symconfig.api_fallback",
-    "FallbackResult": "symconfig.api_fallback",
+# Where each public name is, relative to this package. No folder here has the name of a function: importing it would
+# put the folder in the function's place.
+_HOMES = {
+    "api.planning": ("plan", "PlanResult"),
+    "api.existing": ("audit", "adapt"),
+    "api.sweep": ("sweep", "size"),
+    "api.check": ("check",),
+    "api.partition": ("partition", "PartitionResult"),
+    "api.replan": ("replan", "diff", "ReplanResult"),
+    "api.fallback": ("fallback", "FallbackResult"),
+    "runs.embed.mismatch": ("MismatchError",),
 }
+# For scripts of one's own, and what a folder of checkpoints holds.
+_MODULES = {name: name for name in ("megatron", "deepspeed", "transformers")} | {"checkpoint": "runs.checkpoint"}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the planner on first use, so that `import symconfig` stays instant.
-
-    `symconfig.plan` is a module that can be called (`symconfig.callables`): whoever imports it first, both uses work.
-    """
-    if name not in _LAZY:
-        raise AttributeError(f"module 'symconfig' has no attribute {name!r}")
+    """Import the planner on first use, so that `import symconfig` stays instant."""
     from importlib import import_module
 
-    module = import_module(_LAZY[name])
-    return module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+    if name in _MODULES:
+        return import_module(f"{__name__}.{_MODULES[name]}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'symconfig' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

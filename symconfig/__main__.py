@@ -1,3 +1,3 @@
-from symconfig.cli import main
+from symconfig.cli.main import main
 
 raise SystemExit(main())

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.api import AnyPlan
-from symconfig.arguments import typed
-from symconfig.embed.start import OnMismatch, started
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan
 from symconfig.render import deepspeed
+from symconfig.runs.embed.start import OnMismatch, started
 
 
 @typed
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
     """The configuration for `deepspeed.initialize(config=…)`: what ds_config.json holds.
 
-    Number of ranks, GPU and release are held against the plan first: see `symconfig.embed.start.started`. Raises
+    Number of ranks, GPU and release are held against the plan first: see `symconfig.runs.embed.start.started`. Raises
     MismatchError, InputError, and InfeasibleError for what DeepSpeed cannot run.
     """
     return deepspeed.config(started(plan, "deepspeed", world_size, on_mismatch))

@@ -6,7 +6,7 @@
     pretrain(..., extra_args_provider=symconfig.megatron.extra_args_provider("plan/", then=my_own_options))
 
 Options on the command line win over the plan's. All functions hold the number of ranks, the GPU and the installed
-release against the plan first (`symconfig.embed.start.started`), and raise MismatchError, InputError, and
+release against the plan first (`symconfig.runs.embed.start.started`), and raise MismatchError, InputError, and
 InfeasibleError for what Megatron-LM cannot be told.
 """
 
@@ -18,12 +18,12 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from symconfig.api import AnyPlan
-from symconfig.arguments import typed
-from symconfig.embed import megatron_defaults
-from symconfig.embed.start import OnMismatch, started
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan
 from symconfig.render import environment as variables
 from symconfig.render import megatron
+from symconfig.runs.embed import megatron_defaults
+from symconfig.runs.embed.start import OnMismatch, started
 
 Provider = Callable[[ArgumentParser], ArgumentParser]
 
@@ -56,7 +56,7 @@ def args_defaults(
     """The dictionary for `args_defaults=`, and in front of the words of `argv` what it cannot carry.
 
     `pretrain` takes it, from core_v0.18 on `parse_and_validate_args`. Of it, Megatron-LM uses only what has no default
-    of its own, which no parallel degree is, and no switch (`symconfig.embed.megatron_defaults`). argv: sys.argv, which
+    of its own, which no parallel degree is, and no switch (`runs.embed.megatron_defaults`). argv: sys.argv, which
     Megatron-LM parses, unless another list is given; words that are there already stay behind the plan's, and win.
     """
     values, words = megatron_defaults.split(started(plan, "megatron", world_size, on_mismatch))

@@ -11,11 +11,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from symconfig import install
-from symconfig.api import AnyPlan
-from symconfig.arguments import typed
-from symconfig.embed.start import OnMismatch, started
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError, Problem
 from symconfig.render import deepspeed, trainer
+from symconfig.runs.embed.start import OnMismatch, started
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -28,7 +28,7 @@ def training_arguments(
     """Transformers' own TrainingArguments, DeepSpeed's configuration among them. more: any of its fields; they win.
 
     Of a plan with Ulysses, the variables by which Accelerate hears of it are set in this process: it has no other way.
-    Number of ranks, GPU and releases are held against the plan first: see `symconfig.embed.start.started`. Raises
+    Number of ranks, GPU and releases are held against the plan first: see `symconfig.runs.embed.start.started`. Raises
     MismatchError, InputError, InfeasibleError for what Trainer cannot run, and what TrainingArguments raises.
     """
     try:

@@ -20,17 +20,17 @@ LONGEST = (
     "solve/test_brute_force.py",
     "measured/test_accuracy.py",
     "test_packaging.py",
-    "states/test_megatron_states.py",
+    "verify/states/test_megatron_states.py",
     "verify/test_megatron_rank.py",
     "verify/test_megatron_session.py",
     "verify/test_deepspeed.py",
-    "checkpoint/test_real_megatron.py",
+    "runs/checkpoint/test_real_megatron.py",
     "solve/stages/test_brute_force.py",
-    "replan/test_replan.py",
+    "runs/replan/test_replan.py",
     "solve/stages/test_large.py",
     "solve/partition/test_cheapest.py",
     "render/test_trainer_formats.py",
-    "measure/test_run.py",
+    "measured/gpu/test_run.py",
 )  # fmt: skip
 
 

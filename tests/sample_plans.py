@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from symconfig import plan_file
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plan import (
+from symconfig.plans import file as plan_file
+from symconfig.plans.plan import (
     Batch,
     Candidate,
     Options,

@@ -161,7 +161,7 @@ def modules_of(needs: list[str]) -> set[str]:
 
 
 # Folders that serve an extra alone, and the one file of each by which they are reached; it imports the rest when asked.
-OF_EXTRAS = {"tensors/torch_source": ("module", "factory.py")}
+OF_EXTRAS = {"graph/program/torch_source": ("module", "factory.py")}
 
 
 def test_nothing_is_imported_that_the_base_install_does_not_bring() -> None:

@@ -21,7 +21,7 @@ import symconfig
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.graph.count import parameters
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.verify import deepspeed, megatron, megatron_arguments, megatron_source, shell
 from symconfig.verify.checks import Check, Options
 

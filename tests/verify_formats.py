@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.files import write
 from tests.formats.page import page

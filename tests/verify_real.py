@@ -20,7 +20,8 @@ from typing import Any
 
 import yaml
 
-from symconfig.plan import Plan
+from symconfig.plans.file import load_plan
+from symconfig.plans.plan import Plan
 from symconfig.units import GIB, MIB
 from symconfig.verify.checks import Compared
 
@@ -72,7 +73,7 @@ def judge(job: dict[str, Any], folder: Path) -> Judged:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    plan = Plan.load(folder)
+    plan = load_plan(folder)
     started = time.perf_counter()
     with tempfile.TemporaryFile() as out:
         command = [*COMMAND, "verify", str(folder), *CHECKS[plan.best.target.backend], "--json"]

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import write
 from tests import verify_formats
 from tests.training import material

@@ -1,4 +1,4 @@
-"""What each framework does with a plan: element sizes, rank grid, what it overlaps, how often it reduces."""
+"""The terms in which a framework is described: element sizes, rank grid, what it overlaps, how often it reduces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
 from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES
-from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 
 # Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
 # 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
@@ -20,7 +19,6 @@ from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 CONTENTION = 0.45
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
-TransformerImpl = Literal["transformer_engine", "local"]  # Megatron-LM's --transformer-impl
 Graphed = Literal["none", "router", "outside experts", "all"]  # of a layer's operators
 
 
@@ -146,132 +144,6 @@ class Framework:
         for axis in grid[: min(grid.index(axis) for axis in axes)]:
             result = result * degrees[axis]
         return result
-
-
-# Transformer Engine's user buffers (--tp-comm-overlap) cut a product and its collective into pieces that run at once,
-# and run the other collectives of the backward beside whole products. Four pieces by default (num_splits in
-# transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
-USER_BUFFERS: dict[str, float] = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
-
-# Of the computation beside it, what the experts' all-to-all hides behind; assumed.
-EXPERTS_HIDE = 0.9
-
-
-def beside_another(framework: Framework, architecture: str) -> Framework:
-    """Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
-
-    It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
-    send starts ahead of the product that hides it: that then shows (Megatron-LM, arguments.py, validate_args).
-    """
-    hide = framework.hide
-    if architecture != "blackwell":
-        hide = replace(hide, tp_backward=0.0, cp_forward=0.0, cp_backward=0.0)
-    return replace(framework, hide=replace(hide, experts=EXPERTS_HIDE))
-
-
-def alone(framework: Framework) -> Framework:
-    """What `beside_another` was made from, whose habits are all its name's."""
-    return replace(framework, hide=FRAMEWORKS[framework.name].hide)
-
-
-# bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
-_MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
-
-MEGATRON = Framework(
-    "megatron",
-    Implementation(parallel_adapters=True),
-    ("tp", "cp", "dp", "pp"),
-    ("etp", "ep", "edp"),
-    _MIXED,
-    # Backward all-reduce and reduce-scatter run beside the weight gradient
-    # (LinearWithGradAccumulationAndAsyncCommunication).
-    # An interleaved schedule sends beside the next chunk (overlap_p2p_communication, on by default).
-    # What runs beside what is in the code; the shares are assumed, and `make accuracy` shows what they do: half of the
-    # backward's products are weight gradients; rings need their last part whole; the first and the last bucket of
-    # gradients have little beside them.
-    Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
-    frozenset({2, 3}),
-    MEGATRON_VOCAB_MULTIPLE,
-    0.02,  # assumed; the shortest measured steps take 1.1 s
-    0.0,
-    0.02,  # assumed; out-of-memory runs on A100 fit no more
-    kept_gradient_buffers=True,
-    grouped_streams=4,
-    engine=True,
-    # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge, moe_modelzoo_recipes): a layer
-    # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
-    host_kernel_s=50e-6,
-)
-# Layers of Megatron-LM's own modules (--transformer-impl local): its autograd functions for linear layers and gated
-# activations, PyTorch's norms, attention with its scores in memory, eager rotation and routing.
-MEGATRON_LOCAL = replace(
-    MEGATRON,
-    implementation=replace(
-        MEGATRON.implementation,
-        attention="masked",
-        norms_in_linears=False,
-        fused_rope=False,
-        copied_attention=True,
-        viewed_values=True,
-        repeated_heads=True,
-        own_rotations=True,
-        fused_bias=False,
-        eager_routing=True,
-        sequential_experts=True,
-    ),
-    # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
-    accumulated_bytes=10.0,
-    kept_gradient_buffers=False,
-    grouped_streams=0,
-    engine=False,
-)
-DEEPSPEED = Framework(
-    "deepspeed",
-    Implementation(
-        fused_linears=False,
-        norms_in_linears=False,
-        fused_norm=False,
-        fused_activation=False,
-        fused_rope=False,
-        loss="torch",
-        weighted_experts=False,
-        whole_look_up=True,
-    ),
-    ("tp", "cp", "dp", "pp"),
-    ("etp", "ep", "edp"),
-    Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
-    Hide(data=0.7, sharded_weights=0.7),  # assumed: less than Megatron-LM's, since hooks in Python start each of them
-    frozenset({2, 3}),
-    1,
-    0.03,  # this and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine
-    0.004,
-    0.05,
-    shards_over_tensor=True,
-    beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
-    whole_gradients_at=frozenset({2}),
-    joined_experts=frozenset({"expert_gate_proj", "expert_up_proj"}),  # Transformers' gate_up_proj
-    expert_group=178956971,  # deepspeed/moe/utils.py, max_group_size
-)
-# PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
-FSDP = replace(
-    DEEPSPEED,
-    name="fsdp",
-    implementation=replace(DEEPSPEED.implementation, fused_bias=False, stops_early=True, whole_look_up=False),
-    hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
-    reduced_bytes=4.0,
-    by_block=True,
-    shards_over_tensor=False,
-    whole_gradients_at=frozenset(),
-    # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
-    # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
-    copied_bytes=10.0,
-)
-FRAMEWORKS = {framework.name: framework for framework in (MEGATRON, DEEPSPEED, FSDP)}
-
-
-def megatron(transformer_impl: TransformerImpl) -> Framework:
-    """Megatron-LM with Transformer Engine's layers or with its own."""
-    return MEGATRON if transformer_impl == "transformer_engine" else MEGATRON_LOCAL
 
 
 def element_bytes(framework: Framework, precision: str) -> Bytes:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError, Problem
-from symconfig.targets import Precision
+from symconfig.plans.choices import Precision
 from symconfig.units import MIB
 
 # A channel of a score is 4 FLOP (two products). An SM makes 16 exponentials a clock, and on Hopper 4096, on Blackwell

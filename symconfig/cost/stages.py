@@ -16,7 +16,7 @@ from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.table import WEIGHTS, Table
-from symconfig.targets import ZeroStage
+from symconfig.plans.choices import ZeroStage
 
 # Blocks whose backward follows their forward at once, at the end of the last stage: one microbatch is in flight there.
 LAST = ("mtp", "head")

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.habits import precision
+from symconfig.existing.recover.megatron import recomputed, zero_stage
 from symconfig.measured.log_records import TrainingLog, Value
-from symconfig.recover.habits import precision
-from symconfig.recover.megatron import recomputed, zero_stage
 from symconfig.render.flags import Flag, flags, versions
 
 Namespace = Mapping[str, Value]

@@ -8,10 +8,10 @@ from typing import Any
 from symconfig.descriptor.measurements import MeasuredModel
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.model import described
+from symconfig.existing.recover.namespace import as_mapping
 from symconfig.measured.log_arguments import whole
 from symconfig.measured.log_records import TrainingLog
-from symconfig.recover.model import described
-from symconfig.recover.namespace import as_mapping
 
 _MEASURED = frozenset(MeasuredModel.model_fields) & frozenset(ModelDescriptor.model_fields)
 _POSITIONS = ("rope", "learned", "alibi")

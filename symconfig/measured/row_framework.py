@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from symconfig.cost.framework import FRAMEWORKS, MEGATRON, USER_BUFFERS, Framework, beside_another
+from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.megatron.behaviour import MEGATRON, USER_BUFFERS, beside_another
 from symconfig.graph.blocks.common import Implementation, Kernel
 from symconfig.measured.asked import Asked
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split

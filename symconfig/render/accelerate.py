@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
 from symconfig.render.files import File
 from symconfig.render.summary import Row, nodes, predicted_for
-from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.descriptor import bridge_adapters
-from symconfig.plan import Plan
+from symconfig.frameworks.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, megatron, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
@@ -18,7 +19,6 @@ from symconfig.render.bridge_config import (
     version,
 )
 from symconfig.render.files import File, sh
-from symconfig.targets import BRIDGE_MEGATRON, BRIDGE_RELEASE
 
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"

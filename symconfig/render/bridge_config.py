@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.releases import BRIDGE_MEGATRON
+from symconfig.plans.plan import Plan
 from symconfig.render import bridge_rope, flags, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
-from symconfig.targets import BRIDGE_MEGATRON
 
 Sections = dict[str, dict[str, Any]]
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_launch
 from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File

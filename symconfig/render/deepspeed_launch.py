@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from symconfig.plan import Plan
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.deepspeed_model import hf_config, target_modules
 from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.resources import data_dir
-from symconfig.targets import DEEPSPEED_RELEASE
 
 # Versions that the checks of this repository run with. DeepSpeed's keys change between releases: pinned exactly.
 REQUIREMENTS = {

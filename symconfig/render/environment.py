@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from symconfig.plan import Candidate, Plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import flags
 
 DATA = Path(__file__).parent / "data" / "environment.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import sources, summary
 from symconfig.render.files import File, Files
 from symconfig.render.fill import environment

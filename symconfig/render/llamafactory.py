@@ -11,12 +11,12 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.plan import Plan
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, trainer
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.files import File
 from symconfig.render.summary import predicted_for
-from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.plan import Plan
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, flags, summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable

@@ -6,10 +6,10 @@ core_v0.12.1 to core_v0.19.0. An accepted option proves little: some never reach
 
 from __future__ import annotations
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.render.megatron_args import Arguments, pattern, whole
-from symconfig.targets import MEGATRON_VOCAB_MULTIPLE
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
 CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET = 7.0, 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
-from symconfig.plan import Candidate
+from symconfig.plans.plan import Candidate
 from symconfig.render.megatron_args import Arguments, pattern
 
 BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Megatron's default

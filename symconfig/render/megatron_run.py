@@ -5,9 +5,9 @@ from __future__ import annotations
 from symconfig.descriptor.job import Training
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Candidate, Plan
+from symconfig.frameworks.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
-from symconfig.targets import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, flags, megatron
 from symconfig.render.environment import Variable
 from symconfig.render.megatron_fields import Field, fields

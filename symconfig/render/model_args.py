@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, flags, megatron
 from symconfig.render.environment import Variable
 from symconfig.render.flags import FlagTable

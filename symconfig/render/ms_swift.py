@@ -12,8 +12,8 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
-from symconfig.plan_history import History
+from symconfig.plans.history import History
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, flags, megatron, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group

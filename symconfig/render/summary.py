@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
 
-from symconfig.plan import Candidate, Overlap, Plan, Recompute
-from symconfig.plan_searched import searched
+from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
+from symconfig.plans.searched import searched
 from symconfig.units import GIB
 
 _DEGREES = (

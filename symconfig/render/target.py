@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import File, Files
 from symconfig.render.settings import Setting, choose

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING

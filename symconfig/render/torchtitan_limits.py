@@ -16,7 +16,7 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.solve.pins import other
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"

@@ -13,7 +13,7 @@ from posixpath import basename, normpath
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_limits
 from symconfig.render.deepspeed_launch import attention
 from symconfig.render.deepspeed_model import target_modules

@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
 from symconfig.render.deepspeed_model import hf_config
 from symconfig.render.files import File
 from symconfig.render.summary import Row, predicted_for
-from symconfig.targets import DEEPSPEED_RELEASE
 
 NAME = "transformers"
 DOES = 'TrainingArguments for a script with Transformers\' Trainer, the DeepSpeed JSON with "auto", launch.sh'

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig.audit.audit import Audit
-from symconfig.audit.judge import Judged
 from symconfig.descriptor.document import shorten
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.audit.judge import Judged
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.run import Described
+from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, percent, seconds
 from symconfig.graph.count import parameters
-from symconfig.launch.reading import Reading
-from symconfig.plan import Plan
-from symconfig.recover.run import Described
+from symconfig.plans.plan import Plan
 from symconfig.render.flags import first_with, flags
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
-from symconfig.rules.rule import Finding
 
 FORMATS = {
     "bash": "bash",

@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from symconfig import __version__
-from symconfig.audit.audit import Audit
-from symconfig.audit.catalogue import rules
 from symconfig.errors import Problem
-from symconfig.launch.read import ARGUMENTS
-from symconfig.launch.reading import Setting
-from symconfig.launch.text import Place
-from symconfig.recover.run import Assumed
-from symconfig.rules.rule import Finding
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.audit.catalogue import rules
+from symconfig.existing.launch.read import ARGUMENTS
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.run import Assumed
+from symconfig.existing.rules.rule import Finding
 
 SCHEMA = "symconfig.audit/1"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

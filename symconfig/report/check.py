@@ -10,7 +10,7 @@ from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
-    from symconfig.replan.check import Checked, Finding
+    from symconfig.runs.replan.check import Checked, Finding
 
 
 def blocks(checked: Checked) -> list[Block]:

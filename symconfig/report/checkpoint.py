@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from symconfig.checkpoint import Checkpoint, Loadable, Step, Verdict
 from symconfig.format import count, gib
 from symconfig.report.grid import Block, Grid
+from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict
 from symconfig.units import GIB, MIB
 
 _RUNS = {"old": "the old run, once more,", "between": "between the runs,", "new": "the new run"}

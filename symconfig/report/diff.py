@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from symconfig.format import gib, seconds, words
-from symconfig.plan import Plan
-from symconfig.replan.diff import Diff
-from symconfig.replan.differences import Difference
+from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 from symconfig.report.replan import values
+from symconfig.runs.replan.diff import Diff
+from symconfig.runs.replan.differences import Difference
 
 _TITLES = {
     "inputs": "What was asked for",

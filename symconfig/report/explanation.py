@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, mib, milliseconds, percent, seconds
-from symconfig.plan import Plan, Stage
+from symconfig.plans.plan import Plan, Stage
 from symconfig.report import strategies
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking

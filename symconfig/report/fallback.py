@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.checkpoint import Loadable, Step
 from symconfig.errors import Problem
 from symconfig.format import count, either, percent, seconds, things
-from symconfig.plan import Candidate
+from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
-from symconfig.replan.fallback import Fallback, Smaller
 from symconfig.report.checkpoint import steps
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import recompute_text
+from symconfig.runs.checkpoint import Loadable, Step
+from symconfig.runs.replan.fallback import Fallback, Smaller
 
 SCHEMA = "symconfig.fallback/1"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.overlay import overlaid
 from symconfig.render.target import Source

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.format import percent
-from symconfig.measure.kernel_fit import FamilyErrors, KernelFit
-from symconfig.measure.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.measured.gpu.kernel_fit import FamilyErrors, KernelFit
+from symconfig.measured.gpu.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
 from symconfig.report.calibration import constants
 from symconfig.report.grid import Block, Grid
 

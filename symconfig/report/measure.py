@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import gib, milliseconds
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.solve.candidate import degrees, tidy
 
 if TYPE_CHECKING:
-    from symconfig.measure.measure import Measurement
-    from symconfig.measure.predict import Expected
-    from symconfig.measure.rank import Run
+    from symconfig.measured.gpu.measure import Measurement
+    from symconfig.measured.gpu.predict import Expected
+    from symconfig.measured.gpu.rank import Run
 
 LEFT_OUT = (
     "Left out on both sides: collectives, sends between stages, waiting for other ranks, loading data; what a "

@@ -8,6 +8,7 @@ from textwrap import fill
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.format import count, general, gib, percent, seconds
+from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained
@@ -15,7 +16,6 @@ from symconfig.report.partition_said import Said, short
 from symconfig.report.partition_told import meeting
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
-from symconfig.tensors.net import Node
 
 KEPT = {
     Keep.USED: "activations kept as they are used",

@@ -32,11 +32,11 @@ from math import isfinite
 from typing import Any
 
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition_said import Said, Telling
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Alternative, Reason
 from symconfig.solve.partition.strategy import Layout, Part, does, layout
-from symconfig.tensors.net import Node, Port
 
 SCHEMA = "symconfig.partition/1"
 

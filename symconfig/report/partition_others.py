@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import isfinite
 
 from symconfig.format import count, general, gib
+from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_said import Said
@@ -13,7 +14,6 @@ from symconfig.report.partition_told import words
 from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.strategy import layout, worded
-from symconfig.tensors.net import Node
 
 
 def baselines(said: Said) -> list[Block]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from symconfig.checkpoint import Verdict
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, seconds, words
-from symconfig.replan.differences import Difference
-from symconfig.replan.near import Near
-from symconfig.replan.replan import Kept, Replan
-from symconfig.replan.schedule import Schedule
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
+from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.replan.differences import Difference
+from symconfig.runs.replan.near import Near
+from symconfig.runs.replan.replan import Kept, Replan
+from symconfig.runs.replan.schedule import Schedule
 
 QUICKER = 5e-5  # share of a step from which on it is said
 _OWN = {"megatron": "Megatron-LM's pretrain_gpt.py", "deepspeed": "DeepSpeed's train.py"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.replan.carried import Verdict
-from symconfig.replan.replan import Replan
-from symconfig.replan.schedule import Schedule
 from symconfig.report.diff import listed
+from symconfig.runs.replan.carried import Verdict
+from symconfig.runs.replan.replan import Replan
+from symconfig.runs.replan.schedule import Schedule
 
 
 def to_dict(found: Replan) -> dict[str, Any]:

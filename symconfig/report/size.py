@@ -8,9 +8,9 @@ from typing import Any
 
 from symconfig.format import count, percent, seconds, several
 from symconfig.report.grid import Block, Grid
-from symconfig.sweep.amounts import DAY_S
-from symconfig.sweep.columns import COLUMNS
-from symconfig.sweep.size import OfCluster, Question, Size, Tried, frontier
+from symconfig.runs.sweep.amounts import DAY_S
+from symconfig.runs.sweep.columns import COLUMNS
+from symconfig.runs.sweep.size import OfCluster, Question, Size, Tried, frontier
 
 _HEADERS = (
     "cluster",

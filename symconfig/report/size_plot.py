@@ -7,8 +7,8 @@ from typing import Any
 
 from symconfig.errors import InputError, Problem
 from symconfig.report.validation_plot import COLOURS, MARKERS, check, save
-from symconfig.sweep.amounts import DAY_S
-from symconfig.sweep.size import OfCluster, Size, Tried, frontier
+from symconfig.runs.sweep.amounts import DAY_S
+from symconfig.runs.sweep.size import OfCluster, Size, Tried, frontier
 
 __all__ = ["check", "plot"]
 _SLOWEST = 4.0  # runs of so many deadlines are shown

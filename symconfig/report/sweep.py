@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from symconfig.format import count, percent, seconds, several
 from symconfig.report.grid import Block, Grid
-from symconfig.sweep.columns import COLUMNS, Value
-from symconfig.sweep.points import Points
-from symconfig.sweep.run import Swept
-from symconfig.sweep.task import Status
+from symconfig.runs.sweep.columns import COLUMNS, Value
+from symconfig.runs.sweep.points import Points
+from symconfig.runs.sweep.run import Swept
+from symconfig.runs.sweep.task import Status
 
 Record = Mapping[str, Value]
 _MOST_REASONS = 8

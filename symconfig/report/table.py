@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
-from symconfig.plan import Candidate, Plan, Recompute
-from symconfig.plan_searched import searched
+from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 

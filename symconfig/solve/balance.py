@@ -12,7 +12,7 @@ from functools import cache
 from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise, product
 
-from symconfig.pipeline_layout import dealt
+from symconfig.plans.pipeline_layout import dealt
 
 Sizes = tuple[int, ...]
 Weights = tuple[tuple[str, float], ...]  # of the kinds; "mtp_total" of all layers that predict further tokens

@@ -14,7 +14,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import LAYER
-from symconfig.plan import Batch, Candidate, Options, Overlap, Parallel, Predicted, Recompute, Stage, Target
+from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Parallel, Predicted, Recompute, Stage, Target
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found, Weighed

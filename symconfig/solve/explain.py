@@ -13,7 +13,7 @@ from symconfig.cost.lattice import Lattice
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.restore import restore

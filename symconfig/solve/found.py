@@ -9,9 +9,9 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.choices import ZeroStage
 from symconfig.solve.space import Refused, Request
 from symconfig.solve.split import Split
-from symconfig.targets import ZeroStage
 
 if TYPE_CHECKING:
     from symconfig.solve.gamma import Gammas

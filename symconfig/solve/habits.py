@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.cost.framework import FRAMEWORKS, Framework, TransformerImpl, megatron
+from symconfig.cost.framework import Framework
+from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.megatron.behaviour import TransformerImpl, megatron
 from symconfig.graph.blocks.common import Kernel
 from symconfig.solve.refusals import NO_FLASH
 

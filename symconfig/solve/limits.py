@@ -12,8 +12,16 @@ import numpy as np
 from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.frameworks.releases import (
+    LAYOUT_MTP_ALONE_SINCE,
+    LAYOUT_MTP_SINCE,
+    LAYOUT_SINCE,
+    RECOMPUTE_SINCE,
+    megatron_release,
+)
 from symconfig.graph.operator import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
+from symconfig.plans.choices import ZeroStage
 from symconfig.solve.refusals import (
     DEEPSPEED,
     DEEPSPEED_DEGREES,
@@ -27,14 +35,6 @@ from symconfig.solve.refusals import (
     Refusal,
 )
 from symconfig.solve.stages.problem import Layouts
-from symconfig.targets import (
-    LAYOUT_MTP_ALONE_SINCE,
-    LAYOUT_MTP_SINCE,
-    LAYOUT_SINCE,
-    RECOMPUTE_SINCE,
-    ZeroStage,
-    megatron_release,
-)
 
 
 @dataclass(frozen=True, slots=True)

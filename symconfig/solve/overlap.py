@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.cost.framework import beside_another
+from symconfig.frameworks.megatron.behaviour import beside_another
+from symconfig.frameworks.releases import megatron_release
 from symconfig.solve.limits import Limits
 from symconfig.solve.refusals import Refusal
 from symconfig.solve.space import Request
-from symconfig.targets import megatron_release
 
 SINCE = "core_v0.14"
 # Before this version a multi-token-prediction layer needs pipeline stages; 0.14 and 0.15 do not say so yet.

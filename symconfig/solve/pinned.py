@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig import pipeline_layout
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.graph.model import sequence
+from symconfig.plans import pipeline_layout
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.space import divisors

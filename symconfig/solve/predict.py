@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, KeptLattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.stages import Offload
@@ -17,9 +17,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job, Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
-from symconfig.plan import Candidate, Predicted
+from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.plan import Candidate, Predicted
 from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
 from symconfig.solve.detail import detail, sizes
@@ -30,7 +33,6 @@ from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
-from symconfig.targets import DEEPSPEED_RELEASE, Precision, ZeroStage
 
 _NOTHING = Offload()
 

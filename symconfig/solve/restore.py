@@ -10,7 +10,7 @@ from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.errors import InputError, Problem
 from symconfig.graph.scheme import Scheme
-from symconfig.plan import Candidate, Plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded
 from symconfig.solve.overlap import overlapped

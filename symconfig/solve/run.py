@@ -12,7 +12,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
 from symconfig.graph.count import parameters
+from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
 from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
@@ -23,7 +25,6 @@ from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.weigh import weigh
-from symconfig.targets import DEEPSPEED_RELEASE, PRECISIONS, Precision
 
 Progress = Callable[[str, float], None]
 

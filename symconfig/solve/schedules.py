@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from symconfig.cost.framework import alone
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.known import alone
 from symconfig.graph.model import sequence
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule

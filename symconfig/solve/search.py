@@ -11,7 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.plan import Plan, Search
+from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate, pinned
 from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible

@@ -17,10 +17,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.choices import Precision
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.refusals import Degrees, Refusal
-from symconfig.targets import Precision
 
 Grid = NDArray[np.int64]  # [5, points]: tp, cp, ep, etp, micro-batch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from symconfig.pipeline_layout import LETTERS, dealt, expanded, letters, written
+from symconfig.plans.pipeline_layout import LETTERS, dealt, expanded, letters, written
 from symconfig.solve.balance import lightest, lightest_ends
 from symconfig.solve.stages.problem import Chunks, Layouts
 

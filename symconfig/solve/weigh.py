@@ -23,7 +23,7 @@ from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
-from symconfig.pipeline_layout import LETTERS
+from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.found import Found, Weighed
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.kinds import ROUNDING

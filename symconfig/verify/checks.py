@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from symconfig import plan_shape
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
-from symconfig.plan import Plan, Target
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans import shape as plan_shape
+from symconfig.plans.file import read_plan
+from symconfig.plans.plan import Plan, Target
 from symconfig.render import manifest, own_target
 from symconfig.render.flags import resolve
-from symconfig.targets import DEEPSPEED_RELEASE
 
 Status = Literal["passed", "failed", "skipped"]
 # The file that tells for which framework a folder was written.
@@ -121,7 +122,7 @@ def verify(
     or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
-    plan = as_rendered(Plan.read(folder), folder)
+    plan = as_rendered(read_plan(folder), folder)
     wrong = [str(problem) for problem in plan_shape.problems(plan, str(folder / "plan.json"))]
     whole = not wrong  # ranks of a plan that loses layers are nothing to be built
     options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)

@@ -15,11 +15,11 @@ from typing import Any
 from symconfig import install
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Plan
-from symconfig.rules import deepspeed as rules
-from symconfig.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.rules.deepspeed_schema import release
-from symconfig.rules.rule import Rule
+from symconfig.existing.rules import deepspeed as rules
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed_schema import release
+from symconfig.existing.rules.rule import Rule
+from symconfig.plans.plan import Plan
 from symconfig.verify import deepspeed_agreement, deepspeed_rank
 from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.conversation import ask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ import types
 import typing
 from typing import Any
 
-from symconfig.rules.deepspeed_schema import FILE
+from symconfig.existing.rules.deepspeed_schema import FILE
 
 Json = dict[str, Any]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
-from symconfig.states.deepspeed import RankStates, Settings, rank_states
+from symconfig.plans.plan import Plan
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
 from symconfig.verify.conversation import ask
+from symconfig.verify.states.deepspeed import RankStates, Settings, rank_states
 
 Json = dict[str, Any]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from symconfig import install
 from symconfig.errors import InputError, Problem, SymconfigError
-from symconfig.plan import Plan
-from symconfig.render import flags
+from symconfig.plans.plan import Plan
+from symconfig.render import flags, megatron
 from symconfig.verify import (
     megatron_agreement,
     megatron_rank,
@@ -173,7 +173,7 @@ def judge(
 def not_rendered(plan: Plan, args: Sequence[str]) -> str:
     """The options that are not the plan's, in words; nothing if all are."""
     try:
-        changed = edits(args, plan.megatron_args())
+        changed = edits(args, megatron.arguments(plan))
     except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
         return ""
     return f"{FILE} is not what the plan renders: {changed}" if changed else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
-from symconfig.recover.words import settings
+from symconfig.existing.recover.words import settings
 
 FILE = "megatron_args.txt"
 

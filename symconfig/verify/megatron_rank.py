@@ -9,13 +9,13 @@ from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
-from symconfig.plan import Plan
-from symconfig.states.grid import stage_of
-from symconfig.states.inventory import Parameter
-from symconfig.states.megatron import Buffer, RankStates, rank_states
+from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
+from symconfig.verify.states.grid import stage_of
+from symconfig.verify.states.inventory import Parameter
+from symconfig.verify.states.megatron import Buffer, RankStates, rank_states
 
 TASK = "build"
 NAMED = 4  # parameters that a sentence names

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from symconfig.errors import Problem
-from symconfig.recover.namespace import Namespace
-from symconfig.recover.words import settings
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules import environment, megatron, megatron_options
+from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.render.flags import FlagTable
-from symconfig.rules import environment, megatron, megatron_options
-from symconfig.rules.facts import MegatronFacts
 from symconfig.verify.megatron_arguments import FILE
 
 # A launch that somebody wrote may repeat an option or leave the batch to the GPUs; a rendered one says all of it, once.

@@ -12,13 +12,13 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
-from symconfig.plan import Plan
-from symconfig.states.activations import SavedTensor, saved
-from symconfig.states.grid import stage_of
+from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify import megatron_rank
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
+from symconfig.verify.states.activations import SavedTensor, saved
+from symconfig.verify.states.grid import stage_of
 
 TASK = "trace"
 DISPATCHER = "alltoall"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.verify.conversation import converse
 from symconfig.verify.megatron_source import MegatronSource
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from symconfig import install
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.verify.checks import Check, Options, Stopwatch
 
 SCRIPTS = ("launch.sh", "sbatch.sh")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.framework import CONTENTION, MEGATRON, Framework
+from symconfig.cost.framework import CONTENTION, Framework
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.predict import Configuration, predict
 
 MICROBATCHES = 16

@@ -10,11 +10,12 @@ import pytest
 from symconfig.cost import compiled
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.collectives import beside_another
-from symconfig.cost.framework import EXPERTS_HIDE, MEGATRON, Framework
-from symconfig.cost.framework import beside_another as overlapping
+from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array
 from symconfig.descriptor.load import load_cluster
+from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
+from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
 from symconfig.graph.derived import Collective, Phase
 from symconfig.graph.recompute import apply
 from symconfig.solve.detail import Detail

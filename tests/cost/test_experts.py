@@ -9,10 +9,11 @@ import pytest
 
 from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost, evaluate
-from symconfig.cost.framework import MEGATRON, Framework
+from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.blocks.experts import ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import FSDP
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.operator import LAYER, OPERATORS

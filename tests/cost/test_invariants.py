@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from symconfig.cost import compiled
 from symconfig.cost.collectives import collective_s
 from symconfig.cost.flops import flops_per_token
-from symconfig.cost.framework import FRAMEWORKS, MEGATRON
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
 from tests.cost.support import cost, seconds, stage_bytes

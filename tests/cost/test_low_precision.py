@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.framework import DEEPSPEED, MEGATRON, Framework
+from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.predict import Configuration, predict
 
 LAYERS, TOKENS, HIDDEN, WIDTH, HEADS = 32, 4096, 4096, 14336, 6144  # of Llama 3.1 8B

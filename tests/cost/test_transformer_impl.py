@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.framework import MEGATRON, TransformerImpl, megatron
+from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl, megatron
 from symconfig.solve.habits import habits
 from symconfig.solve.predict import Configuration, Prediction, predict
 from tests.sample_models import sample_cluster, sample_model

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import DEEPSPEED, MEGATRON, element_bytes
+from symconfig.cost.framework import element_bytes
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.sweep.engines import TRIES, Wanted, engines, run
-from symconfig.sweep.planner import planner
-from symconfig.sweep.task import Row, Status, Task
+from symconfig.runs.sweep.engines import TRIES, Wanted, engines, run
+from symconfig.runs.sweep.planner import planner
+from symconfig.runs.sweep.task import Row, Status, Task
 
 psutil = pytest.importorskip("psutil")
 ENGINES = ("ray", "dask")

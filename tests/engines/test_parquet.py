@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.sweep.columns import COLUMNS
-from symconfig.sweep.table import check, write
+from symconfig.runs.sweep.columns import COLUMNS
+from symconfig.runs.sweep.table import check, write
 
 pq = pytest.importorskip("pyarrow.parquet")
 

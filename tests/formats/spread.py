@@ -7,7 +7,7 @@ from typing import Any
 
 import symconfig
 from symconfig.descriptor.load import load_model
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.graph.count import parameters
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.deepspeed_model import target_modules
 from symconfig.render.summary import nodes
-from symconfig.states.megatron import rank_states
+from symconfig.verify.states.megatron import rank_states
 
 # Kinds of a stage's parts that are no transformer layers.
 _NO_LAYERS = ("embedding", "head", "mtp")

@@ -7,7 +7,7 @@ from functools import cache
 import symconfig
 from symconfig.descriptor.load import zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from tests.verify_all import BATCH, sizes
 
 CLUSTER = "h100"

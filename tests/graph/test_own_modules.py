@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from symconfig.cost.framework import MEGATRON_LOCAL
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.megatron.behaviour import MEGATRON_LOCAL
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import blocks

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.framework import DEEPSPEED
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from symconfig.render.flags import flags
 

@@ -14,7 +14,7 @@ from symconfig.measured.calibrate import ANY_GPU, BOUNDS
 from symconfig.measured.cases import case
 from symconfig.measured.runs import calibrations, runs
 from symconfig.solve.predict import predict
-from tests.cli_support import Run, run
+from tests.cli.support import Run, run
 
 __all__ = ["run"]
 

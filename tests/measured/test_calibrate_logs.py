@@ -11,7 +11,7 @@ from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.runs import runs
 from symconfig.measured.training_log import read_log
 from symconfig.solve.predict import predict
-from tests.cli_support import Run, run
+from tests.cli.support import Run, run
 from tests.measured.log_samples import deepspeed_log, plan_log, throughput, write
 from tests.sample_plans import sample_plan
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, MeasuredParallel
 from symconfig.errors import InputError
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.operator import LAYER
 from symconfig.measured.judge import judge
 from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.training_log import read_log
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.predict import Configuration
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write

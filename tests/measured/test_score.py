@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cli import main
+from symconfig.cli.main import main
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.measurements import Row, load_measurements

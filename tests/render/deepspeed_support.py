@@ -18,7 +18,7 @@ from typing import Any
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.states.deepspeed import rank_states
+from symconfig.verify.states.deepspeed import rank_states
 from tests.sample_plans import sample_model, sample_plan
 
 # Odd sizes: groups and parameters of few of them divide by the ranks.

@@ -16,7 +16,7 @@ import yaml
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.render import bridge, bridge_config, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run

@@ -12,7 +12,7 @@ import pytest
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render, targets
 from symconfig.render.deepspeed_launch import arguments, default_model, recompute_layers, requirements
 from symconfig.render.deepspeed_model import hf_config, target_modules

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.deepspeed_launch import arguments
 from tests.render.bash import bash, dry_run, really_run, shellcheck

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.render import render
 from symconfig.render.files import write
 from tests.render.deepspeed_support import Launcher, falls, launch, start_ranks, stop, tiny, train

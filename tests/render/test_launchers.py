@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render
 from symconfig.render.fill import as_yaml
 from symconfig.render.launchers.pods import label

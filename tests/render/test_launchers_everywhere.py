@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.files import Files
 from tests.render.bash import bash, dry_run

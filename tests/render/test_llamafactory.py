@@ -11,7 +11,7 @@ import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.render.llamafactory import template

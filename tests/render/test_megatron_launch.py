@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render
 from tests.render.bash import after_script, bash, dry_run, really_run, shellcheck
 from tests.sample_plans import sample_model, sample_plan

@@ -10,8 +10,8 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.plan import Recompute, Target
-from symconfig.plan_history import History, Segment
+from symconfig.plans.history import History, Segment
+from symconfig.plans.plan import Recompute, Target
 from symconfig.render import bridge_config, environment, megatron, ms_swift, render, summary
 from symconfig.render.flags import flags, versions
 from symconfig.render.megatron_args import pattern

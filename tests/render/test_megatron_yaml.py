@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
-from symconfig.audit.sides import side
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
-from symconfig.launch.read import read
-from symconfig.plan import Plan, Recompute
-from symconfig.recover.asked import Asked
+from symconfig.existing.audit.sides import side
+from symconfig.existing.launch.read import read
+from symconfig.existing.recover.asked import Asked
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import environment, flags, megatron, megatron_fields, render
 from symconfig.render.files import write
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
 from symconfig.render.megatron_yaml import NAME, SECTIONS, document
 from symconfig.verify import megatron_session
-from tests.launch.said import options, read_yaml, unread
+from tests.existing.launch.said import options, read_yaml, unread
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import source

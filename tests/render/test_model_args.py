@@ -15,11 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.render import flags, megatron, render
 from symconfig.render.files import Files
 from symconfig.render.model_args import NAME
-from tests.launch.said import options, read_yaml
+from tests.existing.launch.said import options, read_yaml
 from tests.render.bash import after_script, dry_run, really_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan

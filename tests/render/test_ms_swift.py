@@ -11,7 +11,7 @@ import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import flags, megatron, render
 from symconfig.render import ms_swift_options as table
 from symconfig.render.ms_swift import FUSED, NAME, OLDEST

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from symconfig.descriptor.job import Training
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import flags, megatron, render, trainer
 from symconfig.render.megatron_namespace import namespace
 from tests.sample_plans import sample_plan

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from symconfig import plan as plan_room
-from symconfig import plan_history
 from symconfig.descriptor.load import load_model
 from symconfig.errors import SymconfigError
-from symconfig.plan import Plan
+from symconfig.plans import history as plan_history
+from symconfig.plans import plan as plan_room
+from symconfig.plans.plan import Plan
 from symconfig.render import environment, megatron_args, render, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import sample_plan

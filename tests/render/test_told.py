@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import symconfig
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.plan import Candidate, Plan, Recompute, Search
-from symconfig.render import answer, named, render, target_of, targets
-from symconfig.replan import keep
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Candidate, Plan, Recompute, Search
+from symconfig.render import named, render, target_of, targets
+from symconfig.runs.replan import keep
+from symconfig.solve import answer
 from symconfig.solve.pins import DEGREES, narrowed, other, parse
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
@@ -231,7 +233,7 @@ def test_a_plan_for_a_target_is_told_to_it_and_so_are_its_runners_up(target: str
     if plan.search.narrowed:
         assert plan.search.free_step_s == free.best.predicted.step_s
         assert _problems(free, target)
-    assert Plan.from_json(plan.to_json()) == replace(plan, search=replace(plan.search, seconds=0.0))
+    assert parse_plan(plan.to_json()) == replace(plan, search=replace(plan.search, seconds=0.0))
 
 
 def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:

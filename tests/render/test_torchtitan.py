@@ -11,7 +11,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from symconfig.render.torchtitan_limits import flavor_of, flavors
 from tests.render.bash import dry_run

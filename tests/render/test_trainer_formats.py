@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render, trainer
 from symconfig.render.files import write
 from tests.render.bash import shellcheck

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from symconfig.format import general
+from symconfig.graph.program.net import net
 from symconfig.report.partition_said import names, short
 from symconfig.solve.partition.strategy import alike, gains, layout, worded
-from symconfig.tensors.net import net
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import MESH
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.plan import Candidate, Plan, Recompute
-from symconfig.plan_searched import searched
+from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
 from symconfig.report.table import blocks, loss, losses, others_text, ranking, recompute_text

@@ -21,7 +21,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
-from symconfig.plan import Candidate
+from symconfig.plans.plan import Candidate
 from symconfig.solve import detail as details
 from symconfig.solve.found import Found
 from symconfig.solve.limits import offloaded, offloads, policies

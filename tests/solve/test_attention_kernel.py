@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.api import PlanResult
+from symconfig.api.planning import PlanResult
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.render.deepspeed_launch import attention
 

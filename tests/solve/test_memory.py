@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.predict import Configuration, as_found

@@ -9,7 +9,7 @@ import pytest
 from symconfig.descriptor.job import Job, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.solve.gamma import GRID, Gammas
 from symconfig.solve.search import search
 

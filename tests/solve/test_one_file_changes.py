@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from symconfig.cost.blocks import evaluate
-from symconfig.cost.framework import MEGATRON
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor import load
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import layer
 from symconfig.graph.blocks.common import Context, linear

@@ -10,10 +10,11 @@ import pytest
 
 from symconfig.cost import compiled
 from symconfig.cost.chunks import chunk_times
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.plan import Candidate, Plan
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
@@ -78,7 +79,7 @@ def test_plans_with_it_are_what_megatron_takes() -> None:
 
 def test_the_plan_gives_its_candidate_again() -> None:
     plan = planned(cluster=slow(), pins={"moe_overlap": "on"})
-    again = Plan.from_json(json.dumps(plan.to_dict()))
+    again = parse_plan(json.dumps(plan.to_dict()))
     found = restore(again, again.best)
     assert found.beside_another
     assert candidate.detail(found, again.cluster, again.job, best=True) == plan.best

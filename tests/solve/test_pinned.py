@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from symconfig import plan_shape
 from symconfig.errors import InputError
-from symconfig.pipeline_layout import compact, expanded, letters
-from symconfig.plan import Plan
+from symconfig.plans import shape as plan_shape
+from symconfig.plans.file import parse_plan
+from symconfig.plans.pipeline_layout import compact, expanded, letters
 from symconfig.solve.detail import detail
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
 from symconfig.solve.split import said
-from tests.cli_support import JOB, Run, run
+from tests.cli.support import JOB, Run, run
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
 
@@ -56,7 +56,7 @@ def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> No
 @pytest.mark.parametrize("layout", ["Et|t*5L", "Et|tt|tt|tL", "E|t*4|t|tL"])
 def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout}))
-    again = Plan.from_json(plan.to_json())
+    again = parse_plan(plan.to_json())
     assert list(plan_shape.problems(again, "plan.json")) == []
     found = restore(again, again.best)
     assert found.split == said(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)

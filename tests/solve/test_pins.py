@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.plan import Candidate
+from symconfig.plans.plan import Candidate
 from symconfig.solve.pins import parse
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster

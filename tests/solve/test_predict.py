@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.framework import MEGATRON
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.plan import Candidate
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.plan import Candidate
 from symconfig.solve.predict import Configuration, predict
 from symconfig.solve.search import search
 

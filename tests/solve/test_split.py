@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.pipeline_layout import dealt, expanded, letters
+from symconfig.plans.pipeline_layout import dealt, expanded, letters
 from symconfig.solve.split import Split, laid_out, most_chunks, said, splits
 from symconfig.solve.stages.problem import Layouts
 

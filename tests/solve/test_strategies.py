@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import symconfig
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.report.grid import plain
 from symconfig.report.strategies import tables
 from symconfig.solve.explain import explain

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from symconfig.cost.exchange import between_ends_s
-from symconfig.cost.framework import MEGATRON
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import symconfig
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from tests.sample_models import sample_cluster, sample_model
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.deepspeed_model import hf_config
 
 END, UNKNOWN = "<end>", "<unknown>"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import render, targets
 from symconfig.render.files import Files
 from tests.training import logs

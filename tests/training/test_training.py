@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from tests.training import logs, results
 from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, learning_rate

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import environment
 from symconfig.render import megatron as render
 from symconfig.verify import megatron_source

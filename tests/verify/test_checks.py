@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plan import Plan, Recompute
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render as render_for
 from symconfig.render.files import write
 from symconfig.verify import checks, megatron_source

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.pipeline_layout import dealt, written
+from symconfig.plans.pipeline_layout import dealt, written
 from symconfig.verify import megatron_runner
 from tests.verify.megatron_support import source
 

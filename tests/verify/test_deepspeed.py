@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from symconfig.plan import Plan
+from symconfig.existing.rules import deepspeed as rules
+from symconfig.existing.rules import deepspeed_schema
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.rules import deepspeed as rules
-from symconfig.rules import deepspeed_schema
-from symconfig.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.verify import conversation, deepspeed
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan

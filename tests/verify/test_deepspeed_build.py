@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plan import Plan
+from symconfig.plans.file import load_plan
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import deepspeed_rank
@@ -41,7 +41,7 @@ def _ranks(folder: Path) -> list[Check]:
     config = json.loads((folder / "ds_config.json").read_text())
     words = dry_run(folder, "launch.sh", 60.0).words
     start = next(index for index, word in enumerate(words) if word.endswith("train.py")) + 1
-    return list(deepspeed_rank.checks(folder, Plan.load(folder), config, words[start:], Options()))
+    return list(deepspeed_rank.checks(folder, load_plan(folder), config, words[start:], Options()))
 
 
 @pytest.mark.parametrize("case", CASES)

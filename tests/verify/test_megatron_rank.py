@@ -11,23 +11,22 @@ from typing import Any
 import pytest
 
 from symconfig.graph.model import sequence
-from symconfig.plan import Plan, Stage
+from symconfig.plans.plan import Plan, Stage
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.solve.split import laid_out
-from symconfig.states.inventory import Parameter
-from symconfig.states.megatron import rank_states
 from symconfig.verify import checks, megatron, megatron_rank, megatron_source
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
-from tests.cli_support import Run
-from tests.cli_support import run as run
+from symconfig.verify.states.inventory import Parameter
+from symconfig.verify.states.megatron import rank_states
+from tests.cli.support import Run
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
-# Plans whose ranks must be Megatron's to the last element and byte; further ones are in tests/states.
+# Plans whose ranks must be Megatron's to the last element and byte; further ones are in tests/verify/states.
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp16": ("llama2-13b", {"precision": "fp16", "pp": 1}),
     "virtual stages and cp": ("llama3.1-70b", {"pp": 2}),

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from symconfig.plan import Batch, Options, Parallel
+from symconfig.plans.plan import Batch, Options, Parallel
 from symconfig.verify import megatron, megatron_agreement, megatron_sameness
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron_resolved import Resolved

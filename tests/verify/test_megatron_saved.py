@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plan import Recompute
+from symconfig.plans.plan import Recompute
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.report.checks import blocks
-from symconfig.states.activations import SavedTensor
 from symconfig.verify import checks, megatron, megatron_saved
 from symconfig.verify.checks import Check, Compared, Options
 from symconfig.verify.megatron_session import Job, Result
+from symconfig.verify.states.activations import SavedTensor
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import rendered, source

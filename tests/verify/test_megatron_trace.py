@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.plan import Plan, Recompute
-from symconfig.states.activations import saved
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.verify import megatron_saved, megatron_session
+from symconfig.verify.states.activations import saved
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.api import Wanted, write
+from symconfig.api.planning import Wanted, write
 from symconfig.errors import InputError
 from symconfig.verify.checks import verify
 from tests.sample_plans import sample_plan

@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.verify import megatron, megatron_agreement
 from symconfig.verify.megatron_session import Result
 from tests.verify.megatron_support import LIMIT_S, rendered, source

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.graph.layout import Kind
-from symconfig.tensors.net import FLAT, PARTIAL, WHOLE
+from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE
 
 # Places of one axis in many layouts, in arrays that broadcast together; or one place in all of them.
 Column = int | NDArray[np.int64]

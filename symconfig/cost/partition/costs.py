@@ -31,7 +31,7 @@ from symconfig.cost.partition.layouts import (
 )
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, work
-from symconfig.tensors.net import FLAT, Link, Net, Node, Port
+from symconfig.graph.program.net import FLAT, Link, Net, Node, Port
 
 
 class Objective(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from symconfig.cost.partition.costs import Costs
-from symconfig.tensors.net import Node, Port
+from symconfig.graph.program.net import Node, Port
 
 
 def floor_bytes(costs: Costs, gpus: int) -> float:

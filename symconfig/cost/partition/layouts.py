@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.change import Column, cut
 from symconfig.cost.partition.work import Rows
-from symconfig.tensors.net import FLAT, PARTIAL, WHOLE, Node, Port
+from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE, Node, Port
 
 Columns = Sequence[Column]
 

@@ -15,8 +15,8 @@ from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Move
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.graph.layout import Kind
-from symconfig.tensors.net import PARTIAL, Node, Port
-from symconfig.tensors.program import Operator, Program, Split, Work
+from symconfig.graph.program.net import PARTIAL, Node, Port
+from symconfig.graph.program.program import Operator, Program, Split, Work
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank

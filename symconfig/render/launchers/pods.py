@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import Files, slug
 from symconfig.render.launchers.saved import outlives_its_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.render.launchers.by_rank import read_variables
 from symconfig.render.launchers.saved import outlives_its_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from symconfig.errors import InputError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.by_rank import read_variables
 from symconfig.render.settings import ENVIRONMENT, Chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.pods import label
 from symconfig.render.launchers.saved import outlives_its_node

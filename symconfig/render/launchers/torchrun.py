@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.by_rank import of_each_rank
 from symconfig.render.settings import Chosen, Setting

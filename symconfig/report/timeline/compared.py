@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.format import gib, percent, seconds
-from symconfig.plan import Candidate, Plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.schedule.schedule import Schedule
 from symconfig.solve.schedules import Compared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.errors import InputError, Problem
 from symconfig.format import count, percent, seconds
-from symconfig.plan import Candidate, Plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
 from symconfig.report.timeline.compared import runs_in
 from symconfig.schedule.schedule import Schedule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.errors import InputError
-from symconfig.plan import Plan
+from symconfig.plans.plan import Plan
 from symconfig.report.timeline.compared import most_bytes
 from symconfig.report.timeline.section import section
 from symconfig.report.timeline.seen import compared, seen

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Net, Node
+from symconfig.graph.program.program import Program, Work
 from symconfig.solve.partition.degrees import Along, Degrees, settled
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.roles import Role, Roles
-from symconfig.tensors.net import Net, Node
-from symconfig.tensors.program import Program, Work
 
 Kind = tuple[str, int]  # level and size: axes alike in both are interchangeable
 _MOST = 24  # degrees outside, and inside the experts, that are looked at more closely

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.tensors.net import Node
+from symconfig.graph.program.net import Node
 
 
 @dataclass(frozen=True, slots=True)

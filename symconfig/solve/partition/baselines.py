@@ -11,11 +11,11 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Net
+from symconfig.graph.program.program import Work
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.roles import Roles, splitting
-from symconfig.tensors.net import Net
-from symconfig.tensors.program import Work
 
 
 @dataclass(frozen=True, slots=True)

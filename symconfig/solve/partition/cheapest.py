@@ -10,6 +10,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs, Training
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.expressible import Expressible, expressible
 from symconfig.solve.partition.frameworks import Framework, Step, runs
@@ -18,7 +19,6 @@ from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.project import Difference, Projection, aligned, differences
 from symconfig.solve.partition.reduce import Bools
 from symconfig.solve.partition.run import Ask, Case, Partition, costs_of
-from symconfig.tensors.net import Net
 
 Steps = Callable[[Training], Step]
 

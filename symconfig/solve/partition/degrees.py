@@ -8,9 +8,9 @@ from math import prod
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Role, Roles, attends, splitting
-from symconfig.tensors.net import Net
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.degrees import Along, Degrees, due, settle
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Roles
-from symconfig.tensors.net import Net
 
 STAGES = (0, 1, 2, 3)
 Runs = Callable[[Sequence[Degrees]], NDArray[np.bool_]]  # which of some degrees are of interest

@@ -16,7 +16,7 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.tensors.net import PARTIAL, WHOLE, Link, Net, Node, Place
+from symconfig.graph.program.net import PARTIAL, WHOLE, Link, Net, Node, Place
 
 NEVER = 4.0  # of a tensor: more than any change of places that can be had
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.tensors.net import FLAT, PARTIAL, Net
-from symconfig.tensors.program import Operator
+from symconfig.graph.program.net import FLAT, PARTIAL, Net
+from symconfig.graph.program.program import Operator
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"

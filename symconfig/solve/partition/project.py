@@ -10,9 +10,9 @@ import numpy as np
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.format import general
+from symconfig.graph.program.net import Net, Node
 from symconfig.solve.partition.agree import Agreement, Scored, weight
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
-from symconfig.tensors.net import Net, Node
 
 
 @dataclass(frozen=True, slots=True)

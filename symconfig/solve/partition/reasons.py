@@ -17,9 +17,9 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.program.net import Node, Place, Port
 from symconfig.solve.partition.rows import allowed
 from symconfig.solve.partition.strategy import alike
-from symconfig.tensors.net import Node, Place, Port
 
 MOST = 1500  # rows of one node; where it has more, those that differ from the chosen one in few axes
 # Of memory, in the partition's own cost per byte: at some of them the parameters beside a node are chosen so as to fit.

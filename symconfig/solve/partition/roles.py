@@ -13,10 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net, Node
+from symconfig.graph.program.program import Operator, Program, Work
 from symconfig.solve.partition.follow import Arrival, matching
 from symconfig.solve.partition.widths import Widths, widths
-from symconfig.tensors.net import Net, Node
-from symconfig.tensors.program import Operator, Program, Work
 
 
 class Role(StrEnum):

@@ -11,8 +11,8 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
-from symconfig.tensors.net import FLAT, Net, Node
-from symconfig.tensors.program import Work
+from symconfig.graph.program.net import FLAT, Net, Node
+from symconfig.graph.program.program import Work
 
 ROUNDING = 1e-9
 MOST = 20_000  # rows of one node before it is refused: pairs of rows would not fit in memory

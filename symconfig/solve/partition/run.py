@@ -16,14 +16,14 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.graph.program.fold import fold
+from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition import brute, exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
-from symconfig.tensors.fold import fold
-from symconfig.tensors.net import Net, net
-from symconfig.tensors.program import Program
 
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from symconfig.descriptor.mesh import Axis
-from symconfig.tensors.net import FLAT, PARTIAL, Node, Port
+from symconfig.graph.program.net import FLAT, PARTIAL, Node, Port
 
 _WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from symconfig.tensors.program import Operand, Operator, Program, Work
+from symconfig.graph.program.program import Operand, Operator, Program, Work
 
 
 @dataclass(frozen=True, slots=True)

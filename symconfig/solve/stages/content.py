@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.pipeline_layout import LETTERS
+from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.stages.problem import Scope, StageProblem
 
 Content = tuple[tuple[str, int], ...]  # runs of equal blocks in model order: (kind, how many)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.pipeline_layout import LETTERS
+from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.stages.content import Content, layers
 from symconfig.solve.stages.problem import Chunks, StageProblem
 

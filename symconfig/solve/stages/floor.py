@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from symconfig.pipeline_layout import LETTERS
+from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.stages.content import Mode
 from symconfig.solve.stages.cuts import least_layers
 from symconfig.solve.stages.problem import StageProblem

@@ -11,9 +11,9 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.load import load_cluster
+from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.run import folded
-from symconfig.tensors.read import load_program
 
 LAYERS = """
 schema: symconfig.program/1

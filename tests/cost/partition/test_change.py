@@ -12,7 +12,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import PARTIAL as SUMS
 from symconfig.graph.layout import Kind, Layout, moves
 from symconfig.graph.monomial import Monomial
-from symconfig.tensors.net import PARTIAL, WHOLE
+from symconfig.graph.program.net import PARTIAL, WHOLE
 
 NAMES = ("tp", "cp", "dp")  # axes of the graph's layouts, innermost first
 SIZES = (2, 3, 4)

@@ -12,9 +12,9 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks.common import Implementation
-from symconfig.tensors.fold import Folding, fold
-from symconfig.tensors.net import Net, net
-from symconfig.tensors.of_model import program
+from symconfig.graph.program.fold import Folding, fold
+from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.of_model import program
 
 MESH = Mesh((MeshLevel("node", 4, 450e9, 3e-6), MeshLevel("network", 2, 50e9, 8e-6)))
 AXES = MESH.axes(((2, 2), (2,)))

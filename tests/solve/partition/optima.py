@@ -13,14 +13,14 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.program.net import Net, Node
+from symconfig.graph.program.of_model import program
+from symconfig.graph.program.program import Program, Work
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
-from symconfig.tensors.net import Net, Node
-from symconfig.tensors.of_model import program
-from symconfig.tensors.program import Program, Work
 
 CLUSTER = load_cluster("h100")
 NODE = of_cluster(CLUSTER, 8)

@@ -7,9 +7,9 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import Net
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.reasons import Solved
-from symconfig.tensors.net import Net
 
 MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
 

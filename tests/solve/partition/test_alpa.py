@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import net
 from symconfig.solve.partition.alpa import alpa_space, alpa_spaces
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
-from symconfig.tensors.net import net
 from tests.solve.partition.programs import transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 4, 1e10, 1e-5))).axes()

@@ -14,9 +14,9 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import NAMES, baseline, random_rows
 from symconfig.solve.partition.degrees import Degrees
-from symconfig.tensors.net import Net, net
 from tests.solve.partition.programs import SIZES, convolutions, transformer
 
 RANKS = 4

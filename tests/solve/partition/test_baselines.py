@@ -8,10 +8,10 @@ import pytest
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline, random_rows
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.rows import allowed
-from symconfig.tensors.net import Net, net
 from tests.solve.partition.programs import convolutions, transformer
 
 MESH = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5)))

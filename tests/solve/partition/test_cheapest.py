@@ -16,6 +16,7 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.cheapest import cheapest, expressed, of_all, space
@@ -25,7 +26,6 @@ from symconfig.solve.partition.expressible import expressible
 from symconfig.solve.partition.frameworks import Framework, Step, runs
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.run import Ask, Case, Partition
-from symconfig.tensors.net import Net, net
 from tests.solve.partition.programs import convolutions, transformer
 
 CLUSTER = load_cluster("h100")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
+from symconfig.graph.program.net import net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.collectives import collectives
-from symconfig.tensors.net import net
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
 

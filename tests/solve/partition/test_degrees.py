@@ -26,10 +26,10 @@ from symconfig.graph.derived import Phase as Pass
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, dim_sizes, sequence
 from symconfig.graph.monomial import Monomial
+from symconfig.graph.program.program import Work
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
-from symconfig.tensors.program import Work
 from tests.solve.partition.optima import model, of, weights
 
 MESH = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),))

@@ -11,9 +11,9 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph import dims as d
 from symconfig.graph.layout import Kind
+from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.collectives import collectives
-from symconfig.tensors.read import load_program
 from tests.solve.partition.optima import (
     CLUSTER,
     NODE,

@@ -10,9 +10,9 @@ from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.infeasible import infeasible, lightest
 from symconfig.solve.partition.run import Ask, Solver, partition
-from symconfig.tensors.program import Program
 from tests.solve.partition.programs import transformer
 
 PROGRAM = transformer(2)

@@ -11,11 +11,11 @@ import symconfig
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.graph.program.of_model import program
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.run import Ask, cases, costs_of
-from symconfig.tensors.of_model import program
 
 SEQ = 4096
 # What one of them has and the other has not: overlap of tensor parallelism with weight gradients, the buckets of

@@ -13,14 +13,14 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Operator
+from symconfig.graph.program.fold import fold
+from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.of_model import program
 from symconfig.graph.scheme import Scheme
 from symconfig.resources import data_dir
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.project import project
-from symconfig.tensors.fold import fold
-from symconfig.tensors.net import Net, net
-from symconfig.tensors.of_model import program
 
 AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))

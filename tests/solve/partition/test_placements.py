@@ -13,11 +13,11 @@ from symconfig.cost.partition.rates import elements
 from symconfig.cost.partition.work import Rows, held
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.net import FLAT, Net, net
 from symconfig.solve.partition.baselines import baseline, random_rows
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.placements import Placement, Placements, placements, stored
 from symconfig.solve.partition.placements_file import python
-from symconfig.tensors.net import FLAT, Net, net
 from tests.solve.partition.programs import convolutions, transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5))).axes()

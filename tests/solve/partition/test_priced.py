@@ -11,9 +11,9 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import net
 from symconfig.solve.partition.baselines import NAMES
 from symconfig.solve.partition.priced import priced
-from symconfig.tensors.net import net
 from tests.solve.partition.programs import transformer
 
 CLUSTER = load_cluster("h100")

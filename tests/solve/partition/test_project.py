@@ -10,10 +10,10 @@ import pytest
 import symconfig
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.project import pins, project
-from symconfig.tensors.net import Net, net
 from tests.solve.partition.programs import convolutions, transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5))).axes()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition.costs import Objective
+from symconfig.graph.program.net import net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import least, plan
 from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reasons import Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed
 from symconfig.solve.partition.strategy import alike
-from symconfig.tensors.net import net
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import Net
+from symconfig.graph.program.torch_source.factory import load_module
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.placements import placements
 from symconfig.solve.partition.placements_file import python
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.run import folded
-from symconfig.tensors.net import Net
-from symconfig.tensors.torch_source.factory import load_module
 
 torch = pytest.importorskip("torch", reason="graphs of modules need torch")
 pytest.importorskip("transformers", reason="the modules of these tests come from transformers")
@@ -26,7 +26,7 @@ AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6),)).axes()
 
 @cache
 def module(name: str) -> Net:
-    return folded(load_module(f"tests.tensors.modules:{name}"))
+    return folded(load_module(f"tests.graph.program.modules:{name}"))
 
 
 def columns(name: str, strategy: str, degrees: Degrees) -> dict[str, str]:
@@ -86,7 +86,7 @@ def mesh() -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "mixtral"])
 def test_a_real_module_is_distributed_by_its_plan(mesh: Any, name: str) -> None:
-    from tests.tensors import modules
+    from tests.graph.program import modules
 
     of = module(name)
     rows = baseline(of, AXES, "megatron-tp", Degrees(2, 1, 2, zero=3)).rows

@@ -7,15 +7,15 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
+from symconfig.graph.program.fold import fold
+from symconfig.graph.program.net import net
+from symconfig.graph.program.of_model import program
+from symconfig.graph.program.read import load_program
 from symconfig.resources import data_dir
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.widths import widths
-from symconfig.tensors.fold import fold
-from symconfig.tensors.net import net
-from symconfig.tensors.of_model import program
-from symconfig.tensors.read import load_program
 from tests.solve.partition.programs import convolutions
 
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))

@@ -1,0 +1,257 @@
+"""Measure the shape of the code: `python benchmarks/house.py [--json FILE] [--list NAME]` (`make house`).
+
+Lines by room, files, circles of imports, and places where something stands that should stand elsewhere: comparisons
+with a framework's or a model family's name, names of operators in the costs, calls with many positional arguments,
+classes that name a point of the space. Read from the source alone; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "symconfig"
+FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers", "torchtitan"})
+NAMED_FREELY = frozenset({"frameworks", "render", "verify"})  # rooms where a framework's name may decide something
+MODEL_ROOMS = frozenset({"graph", "cost", "solve"})  # rooms where no model's family may
+MANY_ARGUMENTS = 7
+SHORT_FILE = 40
+# The fields by which a class is recognised as a shape of a configuration: it names most of the degrees.
+DEGREES = frozenset({"tp", "pp", "cp", "ep", "etp", "dp"})
+MOST_DEGREES = 4
+
+
+@dataclass(slots=True)
+class House:
+    """What was counted. places: where each kind of finding stands, as `file:line: text`."""
+
+    rooms: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    circles: list[list[str]] = field(default_factory=list)
+
+
+def sources() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def room(module: str) -> str:
+    """The folder at the root of the package, or `(root)`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "(root)"
+
+
+def lines(text: str, tree: ast.Module) -> Counter[str]:
+    """Count lines of code, docstrings, comments and blanks."""
+    kinds = ["blank" if not line.strip() else "code" for line in text.splitlines()]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                for number in range(first.lineno - 1, first.end_lineno or first.lineno):
+                    kinds[number] = "docstring"
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+            kinds[token.start[0] - 1] = "comment"
+    return Counter(kinds)
+
+
+def imports(tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the modules of the package that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "symconfig":
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in modules else str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with more than one module (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    waiting: set[str] = set()
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        waiting.add(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in waiting:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            component: list[str] = []
+            while name not in component:
+                component.append(stack.pop())
+                waiting.discard(component[-1])
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    sys.setrecursionlimit(10_000)
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def literal(node: ast.expr) -> str | None:
+    """Return the text of a string in the source, None for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def compared(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the words that `==`, `!=`, `in`, `not in`, a `match` case or a look-up by a literal key decides by."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for operand in (node.left, *node.comparators):
+                inner = operand.elts if isinstance(operand, ast.Tuple | ast.Set | ast.List) else (operand,)
+                for each in inner:
+                    if (word := literal(each)) is not None:
+                        yield node.lineno, word
+        elif isinstance(node, ast.MatchValue) and (word := literal(node.value)) is not None:
+            yield node.value.lineno, word
+
+
+def families() -> frozenset[str]:
+    """Model types and families, as the zoo and the importers name them."""
+    found = {path.stem for path in (PACKAGE / "descriptor" / "architectures").rglob("*.py")} - {"__init__"}
+    for path in (ROOT / "model_zoo" / "models").glob("*.yaml"):
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found |= {path.stem, str(data.get("model_type", path.stem))}
+    return frozenset(found)
+
+
+def operators(modules: Mapping[str, Path]) -> frozenset[str]:
+    """Names of operators, as the blocks give them: first literal argument of a call in graph/blocks."""
+    found = set()
+    for name, path in modules.items():
+        if not name.startswith("symconfig.graph.blocks"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and (word := literal(node.args[0])) is not None:
+                found.add(word)
+            for keyword in node.keywords if isinstance(node, ast.Call) else ():
+                if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
+                    found.add(str(keyword.value.value))
+    return frozenset(found)
+
+
+def measure() -> House:
+    """Read the whole package."""
+    modules, house = sources(), House()
+    model_names, operator_names = families(), operators(modules)
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        text = path.read_text(encoding="utf-8")
+        tree, place = ast.parse(text), path.relative_to(ROOT)
+        here = room(name)
+        house.rooms[here] += lines(text, tree)
+        house.rooms[here]["files"] += 1
+        graph[name] = {other for other in imports(tree, modules) if other != name}
+        if len(text.splitlines()) < SHORT_FILE and path.name != "__init__.py":
+            house.places["files under 40 lines"].append(str(place))
+        for number, word in compared(tree):
+            if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
+                house.places["comparisons with a framework's name"].append(f"{place}:{number}: {word}")
+            if word in model_names and here in MODEL_ROOMS:
+                house.places["comparisons with a model's family"].append(f"{place}:{number}: {word}")
+        in_cost = here == "cost" and path.name != "compiled.py"  # which is generated
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                count = sum(not isinstance(each, ast.Starred) for each in node.args)
+                if count >= MANY_ARGUMENTS:
+                    called = ast.unparse(node.func)
+                    house.places["calls with seven positional arguments or more"].append(
+                        f"{place}:{node.lineno}: {called} with {count}"
+                    )
+            elif isinstance(node, ast.ClassDef):
+                fields = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)
+                          and isinstance(item.target, ast.Name)}  # fmt: skip
+                if len(fields & DEGREES) >= MOST_DEGREES:
+                    house.places["shapes of a configuration"].append(f"{place}:{node.lineno}: {node.name}")
+            elif in_cost and isinstance(node, ast.expr) and (word := literal(node)) in operator_names:
+                house.places["names of operators in cost"].append(f"{place}:{node.lineno}: {word}")
+    house.circles = circles({name: others & graph.keys() for name, others in graph.items()})
+    return house
+
+
+FINDINGS = (
+    "comparisons with a framework's name",
+    "comparisons with a model's family",
+    "names of operators in cost",
+    "shapes of a configuration",
+    "calls with seven positional arguments or more",
+    "files under 40 lines",
+)
+
+
+def figures(house: House) -> dict[str, object]:
+    """As plain data."""
+    total: Counter[str] = sum(house.rooms.values(), Counter())
+    return {
+        "rooms": {name: dict(sorted(house.rooms[name].items())) for name in sorted(house.rooms)},
+        "total": dict(sorted(total.items())),
+        "lines": sum(count for kind, count in total.items() if kind != "files"),
+        "files at the root": house.rooms["(root)"]["files"],
+        "circles of imports": [len(circle) for circle in house.circles],
+        **{name: len(house.places[name]) for name in FINDINGS},
+    }
+
+
+def table(found: Mapping[str, object]) -> str:
+    """As text."""
+    rooms = found["rooms"]
+    assert isinstance(rooms, dict)
+    kinds = ("files", "code", "docstring", "comment", "blank")
+    shown = [f"{'room':<12}" + "".join(f"{kind:>11}" for kind in kinds)]
+    for name, counts in (*rooms.items(), ("all", found["total"])):
+        shown.append(f"{name:<12}" + "".join(f"{counts.get(kind, 0):>11,}" for kind in kinds))
+    shown.append("")
+    shown += [f"{name}: {value}" for name, value in found.items() if name not in ("rooms", "total")]
+    return "\n".join(shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--list", choices=(*FINDINGS, "circles"), help="show where these stand")
+    asked = parser.parse_args()
+    house = measure()
+    if asked.list == "circles":
+        print("\n".join(", ".join(circle) for circle in house.circles))
+    elif asked.list:
+        print("\n".join(house.places[asked.list]))
+    else:
+        found = figures(house)
+        print(table(found))
+        if asked.json:
+            asked.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

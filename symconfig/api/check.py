@@ -1,0 +1,289 @@
+"""Whether what was written from a plan is still what it says: `symconfig.check("out/")`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from symconfig.api.arguments import typed
+from symconfig.api.fallback import NAME as FALLBACK
+from symconfig.api.fallback import fallback_files
+from symconfig.api.planning import Wanted, files
+from symconfig.descriptor.json_strict import load_json_strict
+from symconfig.descriptor.load import find, load_cluster, load_model
+from symconfig.descriptor.model import Strict
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.plans.file import load_plan, read_plan
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.render import summary
+from symconfig.render.fallback import folder as subfolder
+from symconfig.render.files import sh
+from symconfig.render.manifest import NAME
+from symconfig.render.summary import duration, short
+from symconfig.runs.best import best_plan
+from symconfig.runs.replan.check import (
+    Checked,
+    Finding,
+    Manifest,
+    Texts,
+    left_over,
+    of_files,
+    of_input,
+    of_templates,
+    read_manifest,
+)
+from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
+
+Input = Literal["model", "cluster"]
+_PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
+
+
+class _Reason(Strict):
+    """A Problem, as fallback.json has it."""
+
+    what: str
+    file: str | None
+    line: int | None
+    column: int | None
+    field: str | None
+    got: str | None
+    need: str | None
+    hint: str | None
+    pins: tuple[str, ...] = ()
+
+
+class _Lost(BaseModel):
+    """Of fallback.json what no plan says."""
+
+    lost: int = Field(ge=1)
+    nodes: int
+    gpus: int
+    problems: tuple[_Reason, ...]
+
+
+class _Said(BaseModel):
+    smaller: tuple[_Lost, ...]
+
+
+@typed
+def check(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
+    """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
+
+    templates: those of the user's own with which it was written. solve: also solve again from the recorded inputs, and
+    say whether another plan is best. Raises InputError for what is no plan, or was written without a manifest.
+    """
+    place = Path(path)
+    folder = place if place.is_dir() else place.parent
+    manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
+    if manifest is None and place.is_dir():
+        below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
+        raise InputError(
+            Problem(
+                f"there is no {NAME} in this folder, and without it nobody knows what was written",
+                file=str(folder),
+                hint=f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force",
+            )
+        )
+    mine = Path(templates) if templates else None
+    if manifest is not None and FALLBACK in manifest.files and place.is_dir():
+        return _several(folder, manifest, mine, solve)
+    plan, findings = _plan(place)
+    notes: list[str] = []
+    if manifest is not None:
+        findings += _files(folder, manifest, plan if not findings else None, mine)
+    else:
+        notes.append(f"there is no {NAME} beside the plan: no files were looked at")
+    others = _inputs(plan, notes)
+    findings += [*others.values(), *(_solved(plan) if solve else ())]
+    return Checked(
+        place,
+        folder / "plan.json" if place.is_dir() else place,
+        manifest,
+        tuple(findings),
+        tuple(notes),
+        mine,
+        _names(plan, others),
+    )
+
+
+def _plan(place: Path) -> tuple[Plan, list[Finding]]:
+    """The plan, and what was done to it; an edited one is a finding, one that cannot be read an error."""
+    try:
+        return load_plan(place), []
+    except InputError as error:
+        plan = read_plan(place, accept_edits=True)
+        return plan, [
+            Finding("edited", "plan.json", f"{problem.field}: {problem.what}", problem.line)
+            for problem in error.problems
+        ]
+
+
+def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
+    """plan: None where it was edited, and nothing can be said of what it would give."""
+    found = list(of_templates(manifest, templates))
+    now = Texts()
+    if plan is not None:
+        try:
+            now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
+        except SymconfigError as error:
+            found += [
+                Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
+                for problem in error.problems
+            ]
+    edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
+    return [*found, *edited, *left_over(folder, manifest)]
+
+
+def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
+    """What `fallback` wrote: the files above, and those of every plan."""
+    notes: list[str] = []
+    plans, findings = _plans(folder, manifest)
+    again = ""
+    now = Texts()
+    needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
+    if not findings and all((folder / path).is_file() for path in needed):
+        try:
+            found = _written(folder, plans)
+            lost = [each.lost for each in found.smaller]
+            again = f"fallback {sh(folder / subfolder(found.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
+            now = Texts.of(fallback_files(found, Wanted(manifest.target, manifest.launchers, templates)))
+        except SymconfigError as error:
+            findings += [
+                Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
+                for problem in error.problems
+            ]
+    findings += of_templates(manifest, templates)
+    said = {finding.path for finding in findings}
+    findings += [each for each in of_files(folder, manifest, now) if each.path not in said]
+    findings += left_over(folder, manifest)
+    for nodes, plan in plans.items():
+        below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
+        findings += [
+            replace(each, path=f"{subfolder(nodes)}/{each.path}")
+            for each in (*below, *(_solved(plan) if solve else ()))
+        ]
+    whole = plans[max(plans)] if plans else None
+    others = _inputs(whole, notes) if whole is not None else {}
+    return Checked(
+        folder,
+        folder / subfolder(max(plans, default=0)) / "plan.json",
+        manifest,
+        (*findings, *others.values()),
+        tuple(notes),
+        templates,
+        _names(whole, others) if whole else {},
+        again or "fallback PLAN.json --lose-nodes N",
+    )
+
+
+def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
+    """By number of nodes; one that is not there any more is left out, and `of_files` says so."""
+    plans: dict[int, Plan] = {}
+    findings: list[Finding] = []
+    for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
+        if (folder / match[0]).is_file():
+            plans[int(match[1])], edited = _plan(folder / match[0])
+            findings += [replace(each, path=match[0]) for each in edited]
+    return plans, findings
+
+
+def _below(manifest: Manifest, nodes: int) -> Manifest:
+    """What is said of one plan's folder."""
+    start = f"{subfolder(nodes)}/"
+    return manifest.model_copy(
+        update={
+            "files": {
+                path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)
+            }
+        }
+    )
+
+
+def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
+    """What was written, from the plans and, where there is none, from the reasons that fallback.json has.
+
+    Raises InputError.
+    """
+    said = validate(load_json_strict(folder / FALLBACK), _Said)
+    if not plans or not said.smaller:
+        raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
+    whole = plans[max(plans)]
+    return Fallback(
+        whole,
+        summary.nodes(whole),
+        tuple(
+            Smaller(
+                each.lost,
+                each.nodes,
+                each.gpus,
+                plans.get(each.nodes),
+                loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
+                tuple(Problem(**problem.model_dump()) for problem in each.problems),
+            )
+            for each in said.smaller
+        ),
+    )
+
+
+def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
+    """The model and the cluster by the names or paths that the job has for them, of those that are others now.
+
+    Raises InputError for a file that is there and no model or cluster any more.
+    """
+    loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
+    found: dict[Input, Finding] = {}
+    for kind, load in loads.items():
+        name: str = getattr(plan.job, kind)
+        try:
+            find(name, f"{kind}s", None)
+        except InputError:
+            notes.append(f"the {kind} {name} is not found from here: whether it has changed is not known")
+            continue
+        for each in of_input(plan, kind, load(name)):
+            found[kind] = each
+    return found
+
+
+def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
+    return {kind: getattr(plan.job, kind) for kind in others}
+
+
+def _solved(plan: Plan) -> list[Finding]:
+    """Whether the search still answers with this plan, and predicts of it what it did."""
+    try:
+        best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
+    except SymconfigError as error:
+        return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
+    if _choice(best) != _choice(plan.best):
+        return [
+            Finding(
+                "answer",
+                "best",
+                f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step",
+                None,
+                short(plan.best),
+                short(best),
+            )
+        ]
+    if best.predicted != plan.best.predicted:
+        return [
+            Finding(
+                "answer",
+                "best.predicted",
+                "the same plan is predicted otherwise now",
+                None,
+                duration(plan.best.predicted.step_s),
+                duration(best.predicted.step_s),
+            )
+        ]
+    return []
+
+
+def _choice(candidate: Candidate) -> object:
+    return candidate.target, candidate.parallel, candidate.batch, candidate.options

@@ -1,0 +1,93 @@
+"""Existing configurations from Python: `symconfig.audit("launch.sh", cluster="h100")`, `symconfig.adapt(…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan, Problems
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.audit.audit import audit as judge
+from symconfig.existing.launch.read import read
+from symconfig.existing.recover.asked import Asked
+from symconfig.plans.file import loaded
+from symconfig.render.flags import resolve
+
+if TYPE_CHECKING:
+    from symconfig.existing.adapt.outcome import Adapted
+
+
+@typed
+def audit(
+    source: str | Path,
+    cluster: str | Path | ClusterDescriptor | None = None,
+    gpus: int | None = None,
+    *,
+    model: str | Path | ModelDescriptor | None = None,
+    seq_length: int | None = None,
+    vocab_size: int | None = None,
+    megatron_version: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    limits: Limits | Mapping[str, Any] | None = None,
+    plan: bool = True,
+    problems: Sequence[Problem] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """What an existing launch script or config will do, what is wrong with it, and what would be better.
+
+    source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
+    as its launcher says. model, seq_length, vocab_size: where it does not say. variables, arguments: what the script
+    takes from its environment and its command line. plan: look for a better one. problems: what the caller has found.
+    Raises InputError (all problems at once) on bad input.
+    """
+    found = Problems(problems)
+    known = (
+        cluster
+        if isinstance(cluster, ClusterDescriptor) or cluster is None
+        else found.collect(lambda: load_cluster(str(cluster)))
+    )
+    said = (
+        model if isinstance(model, ModelDescriptor) or model is None else found.collect(lambda: load_model(str(model)))
+    )
+    for name, value in (("gpus", gpus), ("seq_length", seq_length), ("vocab_size", vocab_size)):
+        if value is not None and value < 1:
+            found.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
+    kept = (
+        limits
+        if isinstance(limits, Limits)
+        else found.collect(lambda: validate(Document(dict(limits or {}), file=""), Limits))
+    )
+    version = None if megatron_version is None else found.collect(partial(resolve, megatron_version))
+    reading = found.collect(lambda: read(str(source), variables=dict(variables or {}), extra=tuple(arguments)))
+    if found.all or reading is None or kept is None:
+        raise InputError(found.all)
+    return judge(reading, Asked(said, gpus, seq_length, vocab_size, version), known, kept, plan=plan, progress=progress)
+
+
+@typed
+def adapt(
+    source: str | Path,
+    plan: AnyPlan,
+    *,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Adapted:
+    """A person's own files with a plan's values in them: `files` has their new bytes, `diff` what changes.
+
+    plan: a plan, its file, or the folder that holds it. variables, arguments: as for `audit`. Nothing is written.
+    Raises InputError where the plan is for another model, or where the source cannot be read.
+    """
+    from symconfig.existing.adapt.files import adapted
+
+    return adapted(str(source), loaded(plan), dict(variables or {}), tuple(arguments))

@@ -1,0 +1,96 @@
+"""Plans for a cluster that loses nodes, from Python: `symconfig.fallback(plan, lose_nodes=(1, 4))`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan, Wanted, check_free, check_top, files
+from symconfig.plans.file import loaded
+from symconfig.runs.replan.fallback import Fallback
+from symconfig.runs.replan.fallback import fallback as solve
+from symconfig.solve.answer import TOP
+
+if TYPE_CHECKING:
+    from symconfig.render.files import Files
+
+NAME = "fallback.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackResult:
+    """The smaller plans of a plan, and what is done with them."""
+
+    fallback: Fallback
+
+    @typed
+    def write(
+        self,
+        out: str | Path,
+        force: bool = False,
+        target: str | None = None,
+        launchers: Sequence[str] | None = None,
+        templates: str | Path | None = None,
+    ) -> list[Path]:
+        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
+
+        All files or none; arguments as of `PlanResult.write`. Raises InputError.
+        """
+        return write(self.fallback, Path(out), Wanted.of(target, launchers, templates), force=force)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `symconfig fallback --json`."""
+        from symconfig.report.fallback import to_dict
+
+        return to_dict(self.fallback)
+
+
+@typed
+def fallback(
+    plan: AnyPlan,
+    lose_nodes: int | tuple[int, int] = (1, 4),
+    *,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> FallbackResult:
+    """Plans for as many nodes fewer; (1, 4) is from 1 to 4 of them.
+
+    plan: a plan, or its file or folder. Raises InputError.
+    """
+    first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
+    check_top(top)
+    return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
+
+
+def write(found: Fallback, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
+    """Render all plans into the folder `out`, all files or none; returns their paths."""
+    from symconfig.render.files import write as write_files
+
+    check_free(out, force)
+    return list(write_files(fallback_files(found, wanted), out, force))
+
+
+def fallback_files(found: Fallback, wanted: Wanted) -> Files:
+    """All that `write` writes: the folders of the plans, what picks one of them, and a manifest of all of it."""
+    from symconfig.render.fallback import above, folder
+    from symconfig.render.files import File, Files
+    from symconfig.render.manifest import manifest
+    from symconfig.render.together import LAUNCH
+    from symconfig.report.fallback import advice, to_dict
+
+    target, framework = wanted.of_plan(found.plan), found.plan.best.target.backend
+    launchers = wanted.to_start(target)
+    # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
+    advised = advice(found, "bash launch.sh" if target == framework else "")
+    made = [
+        replace(item, path=f"{folder(count)}/{item.path}") for count, plan in found.runs for item in files(plan, wanted)
+    ]
+    if any(item.path == f"{folder(found.runs[0][0])}/{LAUNCH}" for item in made):
+        made = [*above(found.runs, launchers, advised), *made]
+    made.append(File(NAME, json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"))
+    done = Files(tuple(made))
+    return Files((*done, manifest(done, target, launchers, wanted.templates)))

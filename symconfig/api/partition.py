@@ -1,0 +1,218 @@
+"""The tensor solver as a Python function: `symconfig.partition(model=…, cluster=…, gpus=…, global_batch_size=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import PlanResult, plan
+from symconfig.cost.partition.costs import Keep, Training
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.mesh import Mesh
+from symconfig.errors import InputError, Problem
+from symconfig.report.partition_json import to_dict
+from symconfig.report.partition_said import Said, Telling, names
+from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
+from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
+from symconfig.solve.partition.collectives import Moved, collectives
+from symconfig.solve.partition.every import dense
+from symconfig.solve.partition.frameworks import Framework, Step, blockers
+from symconfig.solve.partition.infeasible import infeasible
+from symconfig.solve.partition.placements import Placements, placements
+from symconfig.solve.partition.project import Projection, pins, project
+from symconfig.solve.partition.reasons import Reason, Solved, reasons
+from symconfig.solve.partition.run import Case, Partition, cases
+from symconfig.solve.partition.run import partition as solve
+
+if TYPE_CHECKING:
+    from symconfig.api.graph_job import Asked
+
+PLANNED = "a model of the zoo, or of a descriptor"
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """A solved partition, and what is said and done with it."""
+
+    asked: Asked
+    found: Partition
+
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        """For every folded operator what it does along the levels, in words; parameters as `weight of …`."""
+        from symconfig.solve.partition.strategy import worded
+
+        nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
+        return {
+            ("weight of " if node.parameter is not None else "") + node.name: worded(node, row, self.found.axes)
+            for node, row in nodes
+        }
+
+    @cached_property
+    def solved(self) -> Solved:
+        found = self.found
+        return Solved(found.costs, found.axes, found.rows, found.cost, found.ask.memory_limit, found.gamma)
+
+    def reasons(self, top: int = 1) -> tuple[Reason, ...]:
+        """For every operator the next best ways of splitting it."""
+        return reasons(self.solved, top)
+
+    @cached_property
+    def collectives(self) -> tuple[Moved, ...]:
+        return collectives(self.found.costs, self.found.axes, self.found.rows)
+
+    @cached_property
+    def spent(self) -> Spent:
+        return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The nearest of Megatron's and DeepSpeed's degrees."""
+        return project(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
+
+    @cached_property
+    def expressed(self) -> tuple[Expressed, ...]:
+        """For each framework that can be told any strategy: the partition itself where it can be told that, else what
+        costs least of what fits, with the same microbatches and what is kept; of all where nothing fits with those."""
+        return expressed(self.found, self.projection, self._step, self._cases)
+
+    @property
+    def untold(self) -> Mapping[str, str]:
+        """Frameworks that can be told nothing, by name, and why, where one reason is enough."""
+        known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
+        plain = [degrees for degrees, _ in dense(self.found.axes) if not degrees.sequence_parallel]
+        plain = [degrees for degrees in plain if degrees.cp_comm == "p2p"]
+        missing = [framework for framework in Framework if framework not in known]
+        return {framework.label: "; ".join(blockers(framework, step, plain)[:1]) for framework in missing}
+
+    def _cases(self) -> tuple[Case, ...]:
+        return tuple(cases(self.asked.source.programs, self.found.ask))
+
+    def _step(self, training: Training) -> Step:
+        source, turns = self.asked.source, training.turns
+        batch = source.batch // turns if source.batch is not None else None
+        architecture = self.asked.cluster.gpu.architecture
+        version = Job.model_fields["megatron_version"].default
+        return Step(turns, source.model, batch, source.seq_length or 0, architecture, self.found.ask.precision, version)
+
+    def baselines(self) -> list[Compared]:
+        """Strategies with names on the same graph, and the cheapest that each framework can be told; each with the best
+        number of microbatches and what is kept."""
+        every, found = self._cases(), self.found
+        told = of_all(every, found.ask, found.axes, self._step, found.gamma)
+        return [*map(of_told, told), *compared(every, found.ask, found.axes, found.gamma)]
+
+    def placements(self) -> Placements:
+        """For PyTorch's DTensor: the device mesh, and placements of every parameter and module."""
+        return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
+
+    @property
+    def chosen(self) -> Expressed:
+        """What is planned: the partition itself, else Megatron's cheapest, or DeepSpeed's where Megatron has none that
+        fits. Raises InputError where neither can be told anything."""
+        if not self.expressed:
+            what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
+            raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
+        return min(self.expressed, key=lambda one: (not one.exact, not one.told.fits))
+
+    def pins(self, one: Expressed | None = None) -> dict[str, str]:
+        """What makes the planner choose these degrees; by default those of `chosen`."""
+        told = (one or self.chosen).told
+        return pins(told.degrees, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
+
+    def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
+        """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises
+        InputError where no framework can be told anything, or the partition is of no model, InfeasibleError where the
+        planner finds no room."""
+        asked, given = self.asked, self.asked.source.model
+        if given is None:
+            raise InputError(Problem("only a model can be planned", got=asked.source.name, need=PLANNED))
+        told = (one or self.chosen).told
+        assert asked.source.batch is not None
+        chosen = self.pins(one) | {"recompute": "full" if told.training.keep is Keep.BORDERS else "none"}
+        wanted: dict[str, Any] = {"backend": told.framework.value, "pins": chosen} | options
+        return plan(given, asked.cluster, asked.mesh.gpus, asked.source.batch, asked.source.seq_length, **wanted)
+
+    def placements_file(self) -> str:
+        """The same as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
+        from symconfig.solve.partition.placements_file import python
+
+        return python(self.placements())
+
+    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Said:
+        """Everything that the report shows. top: other ways of each operator."""
+        asked, found = self.asked, self.found
+        source = asked.source
+        sizes = [
+            f"global batch {source.batch:,}" if source.batch is not None else "",
+            f"{source.seq_length:,} tokens" if source.seq_length is not None else "",
+        ]
+        ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
+        dims = {dim for some in ports for dim in some}
+        return Said(
+            f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
+            ", ".join(size for size in sizes if size),
+            found,
+            self.reasons(top),
+            self.collectives,
+            self.spent,
+            tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
+            self.untold,
+            tuple(self.baselines()) if baselines else (),
+            explained,
+            found.net.program.notes,
+            names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract, `symconfig.partition/1`: see `symconfig.report.partition_json`."""
+        return to_dict(self.said())
+
+
+@typed
+def partition(
+    model: Any = None,
+    cluster: Any = None,
+    gpus: int | None = None,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    *,
+    program: str | Path | None = None,
+    module: str | None = None,
+    mesh: str | Path | Mesh | None = None,
+    solver: str = "auto",
+    objective: str = "time",
+    memory_limit: str | float | None = None,
+    flat: bool = True,
+    num_microbatches: int | None = None,
+    recompute: str = "auto",
+    limit_s: float | None = None,
+) -> PartitionResult:
+    """The best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+
+    memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
+    InfeasibleError when nothing fits.
+    """
+    from symconfig.api.graph_job import asked
+
+    given: Mapping[str, Any] = {
+        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
+        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
+        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
+        "limit_s": limit_s,
+    }  # fmt: skip
+    return answered(asked(given))
+
+
+def answered(asked: Asked) -> PartitionResult:
+    """Raises InfeasibleError when nothing fits, and says what would."""
+    found = solve(asked.source.programs, asked.ask)
+    if found is None:
+        raise infeasible(asked.source.programs, asked.ask, asked.grown)
+    return PartitionResult(asked, found)

@@ -1,0 +1,315 @@
+"""The planner as a Python function: `symconfig.plan(model=…, cluster=…, gpus=…, global_batch_size=…)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from symconfig.api.arguments import typed
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Job, Limits, Packing, Training
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+from symconfig.plans.plan import Candidate, Plan, Search
+from symconfig.runs.best import best_plan
+from symconfig.solve import pins as pin_values
+from symconfig.solve.answer import TOP
+
+if TYPE_CHECKING:
+    from symconfig.render.files import Files
+    from symconfig.report.timeline.chart import Chart
+
+T = TypeVar("T")
+_MAX_TOP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A plan, and what is done with it."""
+
+    plan: Plan
+
+    @property
+    def best(self) -> Candidate:
+        return self.plan.best
+
+    @property
+    def alternatives(self) -> tuple[Candidate, ...]:
+        """The runners-up, best first."""
+        return self.plan.alternatives
+
+    @property
+    def search(self) -> Search:
+        return self.plan.search
+
+    def megatron_args(self) -> list[str]:
+        """The argument list of Megatron-LM's pretrain_gpt.py."""
+        from symconfig.render import megatron
+
+        return megatron.arguments(self.plan)
+
+    def deepspeed_config(self) -> dict[str, Any]:
+        """The DeepSpeed JSON, native numbers."""
+        from symconfig.render import deepspeed
+
+        return deepspeed.config(self.plan)
+
+    @typed
+    def write(
+        self,
+        out: str | Path,
+        force: bool = False,
+        target: str | None = None,
+        launchers: Sequence[str] | None = None,
+        templates: str | Path | None = None,
+    ) -> list[Path]:
+        """Write every file of `target` (default: the plan's framework) into the folder `out`; all of them or none.
+
+        launchers: what starts them (default: slurm); templates: a folder of one's own. Raises InputError when `out`
+        exists and `force` is not given.
+        """
+        return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
+
+    @typed
+    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+        """The step of a candidate (1: the best), simulated as its framework runs it, or under the schedule of a name.
+
+        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. Raises InputError.
+        """
+        from symconfig.report.timeline import seen
+
+        every = (self.plan.best, *self.plan.alternatives)
+        if not 1 <= candidate <= len(every):
+            raise InputError(Problem("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}"))
+        other = seen.schedule(schedule) if schedule is not None else None
+        return seen.seen(self.plan, every[candidate - 1], other)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
+        data = self.plan.to_dict()
+        data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
+        return data
+
+    def to_json(self) -> str:
+        """`to_dict` as text; `parse_plan` reads it back."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+AnyPlan = Plan | PlanResult | str | Path
+
+
+@typed
+def plan(
+    model: str | Path | ModelDescriptor,
+    cluster: str | Path | ClusterDescriptor,
+    gpus: int | Literal["auto"],
+    global_batch_size: int,
+    seq_length: int | None = None,
+    *,
+    backend: Literal["megatron", "deepspeed"] | None = None,
+    megatron_version: str | None = None,
+    target: str | None = None,
+    task: Literal["pretrain", "sft", "lora"] | None = None,
+    precision: str | None = None,
+    attention: Literal["flash", "unfused"] | None = None,
+    objective: Literal["time", "symtensor"] = "time",
+    pins: Mapping[str, str | int] | None = None,
+    packing: Packing | Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
+    training: Training | Mapping[str, Any] | None = None,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> PlanResult:
+    """The fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
+
+    Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    """
+    fields = {
+        "model": model,
+        "cluster": cluster,
+        "gpus": gpus,
+        "global_batch_size": global_batch_size,
+        "seq_length": seq_length,
+        "backend": backend,
+        "megatron_version": megatron_version,
+        "target": target,
+        "task": task,
+        "precision": precision,
+        "attention": attention,
+        "objective": objective,
+        "pins": pins,
+        "packing": packing,
+        "limits": limits,
+        "training": training,
+    }
+    document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
+    given_model = None if isinstance(model, str | Path) else model
+    given_cluster = None if isinstance(cluster, str | Path) else cluster
+    return solve(document, given_model, given_cluster, top=top, progress=progress)
+
+
+def solve(
+    document: Document,
+    model: ModelDescriptor | None = None,
+    cluster: ClusterDescriptor | None = None,
+    *,
+    model_base: Path | None = None,
+    cluster_base: Path | None = None,
+    top: int = TOP,
+    problems: Sequence[Problem] = (),
+    progress: Callable[[str, float], None] | None = None,
+) -> PlanResult:
+    """Plan the job in `document`; its model and cluster are loaded unless they are given (paths relative to the bases).
+
+    `problems`: what the caller has already found wrong. Raises InputError with those and with everything found
+    here, InfeasibleError when nothing fits or the framework cannot express the model.
+    """
+    found = Problems(problems)
+    job = found.collect(lambda: validate(document, Job))
+    names = document.data if isinstance(document.data, dict) else {}
+    if model is None and isinstance(names.get("model"), str):
+        model = found.collect(lambda: load_model(names["model"], model_base), document)
+    if cluster is None and isinstance(names.get("cluster"), str):
+        cluster = found.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
+    found.collect(lambda: check_top(top))
+    if job is not None:
+        found.collect(lambda: pin_values.parse(job.pins), document)
+    if job is None or model is None or cluster is None or found.all:
+        raise InputError(found.all)
+    return PlanResult(best_plan(model, cluster, job, top=top, progress=progress))
+
+
+class Problems:
+    """Gathers what is wrong in independent places, to say all of it at once."""
+
+    def __init__(self, problems: Sequence[Problem] = ()) -> None:
+        self._found = list(problems)
+
+    @property
+    def all(self) -> tuple[Problem, ...]:
+        """Every problem so far, once each."""
+        return tuple(dict.fromkeys(self._found))
+
+    def add(self, problem: Problem) -> None:
+        self._found.append(problem)
+
+    def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
+        """What `make` returns, or None after an InputError whose problems are kept.
+
+        asked_in: where a problem lies that has a field and no file of its own.
+        """
+        try:
+            return make()
+        except InputError as error:
+            self._found += [_placed(problem, asked_in) for problem in error.problems]
+            return None
+
+
+def check_top(top: int) -> None:
+    """Raises InputError where so many candidates are not ranked."""
+    if type(top) is not int or not 1 <= top <= _MAX_TOP:
+        raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+
+
+def _placed(problem: Problem, document: Document | None) -> Problem:
+    """The problem with the line of its field in `document`."""
+    if document is None or not document.file or problem.file is not None or problem.field is None:
+        return problem
+    place = document.place(tuple(problem.field.split(".")))
+    return replace(
+        problem, file=document.file, line=place.line if place else None, column=place.column if place else None
+    )
+
+
+def as_field(value: Any) -> Any:
+    """An argument as JOB.yaml has it: a descriptor by its name, a file by its path, a section as plain data."""
+    if isinstance(value, ModelDescriptor | ClusterDescriptor):
+        return value.name
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
+
+
+def check_free(out: Path, force: bool) -> None:
+    """Raises InputError when the folder `out` may not be written. Asked before the search, not after it."""
+    try:
+        taken, folder = out.exists() or out.is_symlink(), out.is_dir()
+        if "\0" in str(out):
+            raise ValueError("a NUL in the name")
+    except (OSError, ValueError) as error:  # longer than a path may be, or not ours to look at
+        reason = getattr(error, "strerror", None) or str(error)
+        what = f"the output folder cannot be used: {reason}"
+        raise InputError(Problem(what, field="out", hint="another --out")) from None
+    if taken and not folder:
+        raise InputError(Problem("the output folder is a file", file=str(out), hint="another --out"))
+    if taken and not force:
+        raise InputError(Problem("the output folder exists already", file=str(out), hint="--force, or another --out"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which files are asked for. target: None is the plan's own framework."""
+
+    target: str | None = None
+    launchers: tuple[str, ...] | None = None
+    templates: Path | None = None
+
+    @classmethod
+    def of(cls, target: str | None, launchers: Sequence[str] | None, templates: str | Path | None) -> Wanted:
+        """From what a person gives."""
+        return cls(target, tuple(launchers) if launchers else None, Path(templates) if templates is not None else None)
+
+    def of_plan(self, plan: Plan) -> str:
+        """The target's name."""
+        from symconfig.render import own_target
+
+        return self.target or own_target(plan)
+
+    def to_start(self, target: str) -> tuple[str, ...]:
+        """The launchers of this target. Raises InputError."""
+        from symconfig.render import usual_launchers
+
+        return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
+
+    def check(self) -> None:
+        """Whether there are such targets, launchers and templates. Asked before the search, not after it.
+
+        Raises InputError.
+        """
+        from symconfig.render import sources
+
+        sources(self.target, self.launchers or (), self.templates)
+
+
+def files(plan: Plan, wanted: Wanted) -> Files:
+    """All that `write` writes: those of the target and its launchers, trace.json (the schedule simulated, of which the
+    report has a section), and manifest.json, which says what they were when they were written."""
+    from symconfig.render import manifest, render
+    from symconfig.render.files import File, Files
+    from symconfig.report.timeline.written import TRACE, written
+
+    target = wanted.of_plan(plan)
+    launchers = wanted.to_start(target)
+    rendered = render(plan, target, launchers, wanted.templates)
+    section, traced = written(plan)
+    items = [replace(item, text=f"{item.text}\n{section}") if item.path == "REPORT.md" else item for item in rendered]
+    done = Files((*items, *([File(TRACE, traced)] if traced is not None else [])))
+    return Files((*done, manifest.manifest(done, target, launchers, wanted.templates)))
+
+
+def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool) -> list[Path]:
+    """Render `plan` into the folder `out`, all files or none; returns their paths."""
+    from symconfig.render.files import write as write_files
+
+    check_free(out, force)
+    made = files(plan, wanted)
+    write_files(made, out, force)
+    return [out / name for name in made.paths()]

@@ -1,0 +1,223 @@
+"""Plans made again from Python: `symconfig.replan("out/plan.json", global_batch_size=32)`, `symconfig.diff(a, b)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Job, Limits, Training
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+from symconfig.plans.digests import ANSWER
+from symconfig.plans.file import edited, loaded
+from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.checkpoint import Checkpoint, read
+from symconfig.runs.replan import keep as kept_pins
+from symconfig.runs.replan.again import Again, replanned
+from symconfig.runs.replan.asked import revised
+from symconfig.runs.replan.diff import Diff
+from symconfig.runs.replan.diff import diff as compared
+from symconfig.runs.replan.replan import Replan
+from symconfig.runs.replan.schedule import Mode
+from symconfig.solve import pins as pin_values
+from symconfig.solve.answer import TOP
+
+MOST_STEPS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanResult:
+    """A plan made again. `found` says what changed and why; `new` is written as every plan is."""
+
+    found: Replan
+
+    @property
+    def old(self) -> Plan:
+        return self.found.old
+
+    @property
+    def new(self) -> PlanResult:
+        return PlanResult(self.found.new)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON contract of `symconfig replan --json`."""
+        from symconfig.report.replan_json import to_dict
+
+        return to_dict(self.found)
+
+
+@typed
+def replan(
+    plan: AnyPlan,
+    *,
+    model: str | Path | ModelDescriptor | None = None,
+    cluster: str | Path | ClusterDescriptor | None = None,
+    gpus: int | Literal["auto"] | None = None,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    backend: Literal["megatron", "deepspeed"] | None = None,
+    megatron_version: str | None = None,
+    target: str | None = None,
+    task: Literal["pretrain", "sft", "lora"] | None = None,
+    precision: str | None = None,
+    attention: Literal["flash", "unfused"] | None = None,
+    objective: Literal["time", "symtensor"] | None = None,
+    pins: Mapping[str, str | int] | None = None,
+    release: Iterable[str] = (),
+    limits: Limits | Mapping[str, Any] | None = None,
+    training: Training | Mapping[str, Any] | None = None,
+    keep: Iterable[str] = (),
+    checkpoint: str | Path | None = None,
+    at_step: int | None = None,
+    schedule: Mode = "keep",
+    accept_edits: bool = False,
+    top: int = TOP,
+    progress: Callable[[str, float], None] | None = None,
+) -> ReplanResult:
+    """Solve a plan's recorded inputs again, with those that are given in their place.
+
+    plan: one, its file, or its folder. pins: beside the recorded ones, of which `release` are free now. keep: names of
+    choices whose old values stay. checkpoint: the run's folder. at_step: iterations that it has done (None: as the
+    checkpoint says, else those behind which the plan took over). schedule: keep: the same tokens and the same learning
+    rate of each; as-is: the same iterations. accept_edits: a file whose inputs were edited is solved as it stands.
+    Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    """
+    said = {
+        "model": model,
+        "cluster": cluster,
+        "gpus": gpus,
+        "global_batch_size": global_batch_size,
+        "seq_length": seq_length,
+        "backend": backend,
+        "megatron_version": megatron_version,
+        "target": target,
+        "task": task,
+        "precision": precision,
+        "attention": attention,
+        "objective": objective,
+        "pins": pins,
+        "limits": limits,
+        "training": training,
+    }
+    asked = {name: as_field(value) for name, value in said.items() if value is not None}
+    wanted = Wanted(
+        asked,
+        tuple(release),
+        tuple(keep),
+        checkpoint,
+        at_step,
+        schedule,
+        top,
+        model if isinstance(model, ModelDescriptor) else None,
+        cluster if isinstance(cluster, ClusterDescriptor) else None,
+        accept_edits,
+    )
+    return again(plan, wanted, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """asked: fields of a job. model, cluster: where they are not to be looked up by these names."""
+
+    asked: Mapping[str, Any]
+    release: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    checkpoint: str | Path | None = None
+    at_step: int | None = None
+    schedule: Mode = "keep"
+    top: int = TOP
+    model: ModelDescriptor | None = None
+    cluster: ClusterDescriptor | None = None
+    accept_edits: bool = False
+
+
+def again(
+    plan: AnyPlan,
+    wanted: Wanted,
+    problems: Sequence[Problem] = (),
+    progress: Callable[[str, float], None] | None = None,
+) -> ReplanResult:
+    """problems: what the caller has found."""
+    found = Problems(problems)
+    old = found.collect(lambda: loaded(plan, wanted.accept_edits))
+    changed = _edited(plan) if old is not None and wanted.accept_edits else ()
+    kept = found.collect(lambda: kept_pins.names(wanted.keep, "keep"))
+    released = found.collect(lambda: kept_pins.names(wanted.release, "release"))
+    found.collect(lambda: check_top(wanted.top))
+    found.collect(lambda: _check(wanted))
+    saved = found.collect(lambda: _saved(wanted))
+    if old is not None:
+        need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
+        for name in released or ():
+            if name not in old.job.pins:
+                found.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
+    if old is None or kept is None or released is None:
+        raise InputError(found.all)
+    document = Document(revised(old, wanted.asked, released), file="")
+    job = found.collect(lambda: validate(document, Job))
+    model = found.collect(lambda: _model(old, wanted))
+    cluster = found.collect(lambda: _cluster(old, wanted))
+    if job is not None:
+        found.collect(lambda: pin_values.parse(job.pins))
+        for name in kept:
+            if name in job.pins:
+                found.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
+    if found.all or job is None or model is None or cluster is None:
+        raise InputError(found.all)
+    before = old
+    if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
+        solved = best_plan(old.model, old.cluster, old.job, top=1, progress=progress)
+        before, changed = replace(solved, history=old.history), ()
+    return ReplanResult(
+        replanned(
+            before,
+            Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved, wanted.top, changed),
+            progress,
+        )
+    )
+
+
+@typed
+def diff(before: AnyPlan, after: AnyPlan) -> Diff:
+    """Every choice and every predicted part in which two plans differ."""
+    found = Problems()
+    one, other = found.collect(lambda: loaded(before)), found.collect(lambda: loaded(after))
+    if one is None or other is None:
+        raise InputError(found.all)
+    return compared(one, other)
+
+
+def _edited(plan: AnyPlan) -> tuple[str, ...]:
+    """Names of the parts of a file that do not match their digests."""
+    return edited(Path(plan)) if isinstance(plan, str | Path) else ()
+
+
+def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
+    name = wanted.asked.get("model")
+    return wanted.model or (old.model if name is None else load_model(str(name)))
+
+
+def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
+    name = wanted.asked.get("cluster")
+    return wanted.cluster or (old.cluster if name is None else load_cluster(str(name)))
+
+
+def _check(wanted: Wanted) -> None:
+    """Raises InputError for what is said of the run."""
+    if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
+        raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
+    if wanted.schedule not in ("keep", "as-is"):
+        raise InputError(Problem("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is"))
+
+
+def _saved(wanted: Wanted) -> Checkpoint | None:
+    return read(Path(wanted.checkpoint)) if wanted.checkpoint is not None else None

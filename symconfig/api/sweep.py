@@ -1,0 +1,165 @@
+"""Many plans from Python: `symconfig.sweep("SWEEP.yaml", out="results.csv")`, `symconfig.size("llama3.1-70b", …)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from symconfig.api.arguments import typed
+from symconfig.api.planning import Problems
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.json_strict import load_json_strict
+from symconfig.descriptor.load import zoo_clusters
+from symconfig.descriptor.validate import as_json
+from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.errors import InputError, Problem
+from symconfig.runs.sweep.amounts import time_s
+from symconfig.runs.sweep.amounts import tokens as count_of
+from symconfig.runs.sweep.asked import Asked, asked
+from symconfig.runs.sweep.engines import Wanted, check
+from symconfig.runs.sweep.points import LIMIT, Points, points
+from symconfig.runs.sweep.run import Swept, Told
+from symconfig.runs.sweep.run import sweep as run
+from symconfig.runs.sweep.size import BATCH_TOKENS, MOST_GPUS, Question, Size, even_batch
+from symconfig.runs.sweep.size import size as run_size
+
+ALL = "all"
+DEFAULT_SEQUENCE = 4096  # as a job's
+MOST_ASKED = 2**20  # GPUs
+
+
+@typed
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    fresh: bool = False,
+    limit: int = LIMIT,
+    progress: Callable[[Told], None] = lambda _: None,
+) -> Swept:
+    """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
+
+    out: .csv or .parquet; None: the source's name with .csv, here. What is done stays done in a journal beside it.
+    jobs: plans at once; None: as many as there are cores. fresh: forget the journal. limit: of combinations. Raises
+    InputError (all problems at once) on bad input.
+    """
+    read, table = read_sweep(source, limit), table_of(source, out)
+    return run(read.points, table, read.prices, Wanted(engine, jobs, address), fresh, progress)
+
+
+def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
+    """Every combination that is asked for. Raises InputError."""
+    if isinstance(source, Mapping):
+        return points(asked(Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None), limit)
+    path = Path(source)
+    document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+    return points(asked(document, path.parent), limit)
+
+
+def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
+    """Where the table goes."""
+    if out is not None:
+        return Path(out)
+    if isinstance(source, Mapping):
+        raise InputError(Problem("this option is missing", field="out", hint="a name that ends in .csv"))
+    return Path(Path(source).stem + ".csv")
+
+
+@typed
+def size(
+    model: str | Path,
+    deadline: str,
+    tokens: str | int,
+    clusters: Sequence[str] | str = ALL,
+    *,
+    global_batch_size: int | None = None,
+    batch_tokens: str | int | None = None,
+    seq_length: int | None = None,
+    most_gpus: int = MOST_GPUS,
+    goodput: float = 1.0,
+    prices: Mapping[str, float] | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, asked: None,
+    **fields: Any,
+) -> Size:
+    """How many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
+
+    clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
+    tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
+    prices: of a GPU-hour. jobs, engine, address: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
+    so on). Raises InputError.
+    """
+    named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
+    job = {**fields, **{name: value for name, value in named.items() if value is not None}}
+    question = read_size(
+        job,
+        deadline,
+        str(tokens),
+        clusters,
+        None if batch_tokens is None else str(batch_tokens),
+        most_gpus,
+        goodput,
+        prices or {},
+    )
+    wanted = Wanted(engine, jobs, address)
+    check(wanted)
+    return run_size(question, wanted, progress)
+
+
+def read_size(
+    job: Mapping[str, Any],
+    deadline: str,
+    tokens: str,
+    clusters: Sequence[str] | str,
+    batch_tokens: str | None,
+    most_gpus: int,
+    goodput: float,
+    prices: Mapping[str, float],
+    problems: Sequence[Problem] = (),
+) -> Question:
+    """The question, of what a person gives; job: fields of a JOB.yaml without cluster and gpus.
+
+    problems: what the caller has found. Raises InputError with those and everything found here.
+    """
+    found = Problems(problems)
+    deadline_s = found.collect(lambda: time_s("deadline", deadline))
+    total = found.collect(lambda: count_of("tokens", tokens))
+    of_batch = found.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
+    if of_batch is not None and "global_batch_size" in job:
+        found.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
+    if not 0 < goodput <= 1:
+        found.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
+    if not 1 <= most_gpus <= MOST_ASKED:
+        found.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
+    names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
+    known = found.collect(lambda: _known(job, names, prices))
+    if found.all or known is None or deadline_s is None or total is None:
+        raise InputError(found.all)
+    model = known.models[job["model"]]
+    length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
+    batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
+    whole = {**job, "seq_length": length, "global_batch_size": batch}
+    return Question(model, known.clusters, whole, total, deadline_s, goodput, most_gpus, prices)
+
+
+def _known(job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float]) -> Asked:
+    """The same as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
+    data = {
+        "job": {"global_batch_size": 1, **job},
+        "sweep": {"cluster": list(clusters), "gpus": [1]},
+        "prices": dict(prices),
+    }
+    try:
+        return asked(Document(data, file=""), None)
+    except InputError as error:
+        raise InputError(
+            [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]
+        ) from None

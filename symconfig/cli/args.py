@@ -1,0 +1,62 @@
+"""`symconfig args`: the words of a plan for `$(…)` in bash."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import whole
+from symconfig.errors import InputError, Problem, SymconfigError
+
+if TYPE_CHECKING:
+    from symconfig.plans.plan import Plan
+    from symconfig.runs.embed.mismatch import Framework
+
+
+def args(arguments: argparse.Namespace) -> int:
+    """Exit 1 where the machine is not what the plan is for."""
+    from symconfig.plans.file import load_plan
+    from symconfig.runs.embed.start import started
+    from symconfig.runs.embed.words import targets, unsafe, words
+
+    size = whole("--world-size", arguments.world_size)
+    plan = load_plan(Path(arguments.plan))
+    target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
+    if arguments.check or arguments.replan or size is not None:
+        try:
+            plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")
+        except SymconfigError as error:
+            raise type(error)([_as_options(problem) for problem in error.problems]) from None
+    found = words(plan, target)
+    if arguments.json:
+        print_json(
+            {
+                "schema": "symconfig.args/1",
+                "target": target,
+                "world_size": plan.best.parallel.world_size,
+                "words": found,
+            }
+        )
+    elif arguments.null:
+        sys.stdout.write("".join(f"{word}\0" for word in found))
+    elif wrong := list(unsafe(found)):
+        raise InputError(wrong)
+    else:
+        sys.stdout.write("".join(f"{word}\n" for word in found))
+    return 0
+
+
+def _as_options(problem: Problem) -> Problem:
+    """In the words of the command line."""
+    hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
+    return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)
+
+
+def _framework(target: str, plan: Plan) -> Framework:
+    """Whose release is looked at: a target that is no framework's name starts the one that the plan is for."""
+    known: dict[str, Framework] = {"megatron": "megatron", "deepspeed": "deepspeed", "transformers": "transformers"}
+    return known.get(target, known[plan.best.target.backend])

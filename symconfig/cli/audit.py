@@ -1,0 +1,159 @@
+"""`symconfig audit`: an existing configuration read, judged, and compared with the best plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import check_output, named_cluster, note, say, whole, write_text
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.descriptor.job import Limits
+    from symconfig.existing.audit.audit import Audit
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
+    if arguments.rules:
+        return _rules(arguments.json)
+    from symconfig.api import existing as api_audit
+    from symconfig.api.planning import Problems
+    from symconfig.report.progress import Progress
+
+    found = Problems()
+    if arguments.source is None:
+        found.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
+    outputs = _outputs(arguments, found)
+    limits = found.collect(lambda: _limits(arguments.memory_margin))
+    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    gpus, seq_length, vocab_size = (
+        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        for name in ("gpus", "seq_length", "vocab_size")
+    )
+    given = found.collect(lambda: variables(arguments.set))
+    if arguments.source is None:
+        raise InputError(found.all)
+    with Progress(sys.stderr) as progress:
+        done = api_audit.audit(
+            arguments.source,
+            cluster,
+            gpus,
+            model=arguments.model,
+            seq_length=seq_length,
+            vocab_size=vocab_size,
+            megatron_version=arguments.megatron_version,
+            variables=given,
+            arguments=arguments.extra,
+            limits=limits,
+            plan=not arguments.no_plan,
+            problems=found.all,
+            progress=lambda text: progress.say(text),
+        )
+    _write(done, outputs, arguments.force)
+    _print(done, arguments.json)
+    bad = not done.runs or (arguments.strict and (done.findings or not done.reading.complete or done.unpredicted))
+    return 1 if bad else 0
+
+
+def variables(pairs: list[str]) -> dict[str, str]:
+    """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
+    wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
+    if wrong:
+        raise InputError(
+            [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
+        )
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _limits(margin: str | None) -> Limits:
+    from symconfig.descriptor.job import Limits
+
+    if margin is None:
+        return Limits()
+    try:
+        return Limits(memory_margin=float(margin))
+    except ValueError:
+        raise InputError(
+            Problem("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9")
+        ) from None
+
+
+def _outputs(arguments: argparse.Namespace, found: Problems) -> dict[str, Path]:
+    """The files to write, by what they hold; what is wrong with them is said before the work."""
+    kinds = {"sarif": ("SARIF", ".sarif", ".json"), "best": ("JSON", ".json")}
+    paths = {name: Path(getattr(arguments, name)) for name in kinds if getattr(arguments, name) is not None}
+    for name, path in paths.items():
+        found.collect(partial(check_output, f"--{name}", path, arguments.force, kinds[name]))
+    if "best" in paths and arguments.no_plan:
+        found.add(Problem("is the plan that --no-plan does not look for", field="--best"))
+    return paths
+
+
+def _write(done: Audit, outputs: dict[str, Path], force: bool) -> None:
+    from symconfig.report.audit_json import sarif
+
+    for name, path in outputs.items():
+        if name == "sarif":
+            text = json.dumps(sarif(done), indent=2, ensure_ascii=False) + "\n"
+        elif done.better is None:
+            note(f"{path} is not written: there is no plan")
+            continue
+        else:
+            text = done.better.to_json()
+        write_text(path, text, force)
+        note(f"wrote {path}")
+
+
+def _print(done: Audit, as_json: bool) -> None:
+    from symconfig.report import audit as report
+    from symconfig.report.audit_json import to_dict
+
+    if as_json:
+        print_json(to_dict(done))
+    else:
+        say(report.blocks(done))
+
+
+def _rules(as_json: bool) -> int:
+    from symconfig.existing.audit.catalogue import rules
+    from symconfig.report.grid import Grid
+
+    if as_json:
+        print_json(
+            {
+                "schema": "symconfig.rules/1",
+                "rules": [
+                    {
+                        "name": rule.name,
+                        "severity": rule.severity,
+                        "title": rule.title,
+                        "why": rule.why,
+                        "since": rule.since,
+                        "until": rule.until,
+                        "example": rule.example,
+                    }
+                    for rule in rules()
+                ],
+            }
+        )
+    else:
+        say(
+            [
+                Grid(
+                    ("rule", "severity", "what is wrong"),
+                    tuple((rule.name, rule.severity, rule.title) for rule in rules()),
+                    left=(0, 1, 2),
+                )
+            ]
+        )
+    return 0

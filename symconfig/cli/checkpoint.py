@@ -1,0 +1,45 @@
+"""`symconfig checkpoint`: what a folder holds, and whether a plan's run can go on from it."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import say
+from symconfig.errors import InputError, Problem
+
+
+def checkpoint(arguments: argparse.Namespace) -> int:
+    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads; bad input, also a folder that is no whole
+    checkpoint, is exit 2."""
+    from symconfig.api.planning import Problems
+    from symconfig.plans.file import load_plan
+    from symconfig.report.checkpoint import found, verdict
+    from symconfig.runs.checkpoint import Verdict, of_folder, read
+
+    problems = Problems()
+    folder = problems.collect(partial(read, Path(arguments.folder)))
+    new = problems.collect(partial(load_plan, Path(arguments.plan))) if arguments.plan is not None else None
+    old = problems.collect(partial(load_plan, Path(arguments.old))) if arguments.old is not None else None
+    if arguments.old is not None and arguments.plan is None:
+        problems.add(
+            Problem(
+                "says whose checkpoint it was, for a plan that shall load it", field="--old", need="--plan NEW.json"
+            )
+        )
+    if problems.all or folder is None:
+        raise InputError(problems.all)
+    answer = of_folder(folder, new, old) if new is not None else None
+    if arguments.json:
+        print_json(
+            {
+                "schema": "symconfig.checkpoint/1",
+                "checkpoint": folder.to_dict(),
+                "loadable": answer.to_dict() if answer is not None else None,
+            }
+        )
+    else:
+        say([*found(folder), *(verdict(answer) if answer is not None else ())])
+    return int(answer is not None and answer.verdict is Verdict.NO)

@@ -1,0 +1,65 @@
+"""`symconfig fallback`: the plans for a cluster that loses nodes, made before it does."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import note, say
+from symconfig.errors import InputError, Problem
+
+_OPTIONS = {"lose_nodes": "--lose-nodes"}
+
+
+def fallback(arguments: argparse.Namespace) -> int:
+    """Exit 0; 1 where nothing fits on any smaller number of nodes."""
+    from symconfig.api import planning as api
+    from symconfig.api.fallback import FallbackResult, write
+    from symconfig.cli.files_options import wanted
+    from symconfig.plans.file import load_plan
+    from symconfig.render.together import LAUNCH
+    from symconfig.report.fallback import blocks
+    from symconfig.report.progress import Progress
+    from symconfig.runs.replan.fallback import fallback as solve
+    from symconfig.solve.answer import TOP
+
+    found = api.Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    if out is not None:
+        found.collect(lambda: api.check_free(out, arguments.force))
+    lost = found.collect(partial(_range, arguments.lose_nodes))
+    asked = found.collect(partial(wanted, arguments))
+    plan = found.collect(partial(load_plan, Path(arguments.plan)))
+    if found.all or lost is None or asked is None or plan is None:
+        raise InputError(found.all)
+    try:
+        with Progress(sys.stderr) as progress:
+            result = solve(plan, lost, top=TOP, progress=progress)
+    except InputError as error:
+        raise InputError(
+            [replace(problem, field=_OPTIONS.get(problem.field or "", problem.field)) for problem in error.problems]
+        ) from None
+    written = write(result, out, asked, force=arguments.force) if out is not None else []
+    if arguments.json:
+        print_json(FallbackResult(result).to_dict())
+    else:
+        say(blocks(result))
+    if out is not None:
+        folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
+        picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
+        note(f"wrote {len(written)} files into {out}: {picks}{folders}")
+    return 0 if any(each.plan for each in result.smaller) else 1
+
+
+def _range(text: str) -> range:
+    """The numbers that 1..4, or 2 alone, names."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise InputError(Problem("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4"))
+    return range(low, high + 1)

@@ -1,0 +1,157 @@
+"""`symconfig measure --kernels`: the rates of the GPU at hand, and a profile from them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import check_yaml, named_cluster, note, say, span_s, write_text
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.measured.gpu.kernel_fit import KernelFit
+    from symconfig.measured.gpu.kernel_times import KernelTimes
+
+DEFAULT_BUDGET_S = 60.0
+LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
+_OF_MEASURING = ("budget", "device")
+_OF_A_RANK = ("rank", "steps", "transformer_impl", "megatron", "timeout")
+
+
+def kernels(arguments: argparse.Namespace) -> int:
+    """Exit 0; bad input is exit 2, as for every command."""
+    from symconfig.measured.gpu.kernel_fit import fit_kernels
+    from symconfig.measured.gpu.kernel_times import as_yaml
+
+    out, raw = (Path(name) if name is not None else None for name in (arguments.out, arguments.raw))
+    times, cluster = _times(arguments, out, raw)
+    if raw is not None:
+        write_text(raw, as_yaml(times), arguments.force)
+        note(f"wrote {raw}")
+    found = fit_kernels(times, cluster) if cluster is not None else None
+    if out is not None and found is not None:
+        write_text(out, _profile(times, found), arguments.force)
+        note(f"wrote {out}")
+    _show(arguments, times, found)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, times: KernelTimes, found: KernelFit | None) -> None:
+    from symconfig.report.kernels import blocks, to_dict
+
+    if arguments.json:
+        print_json(to_dict(times, found))
+    else:
+        say(blocks(times, found))
+
+
+def _times(
+    arguments: argparse.Namespace, out: Path | None, raw: Path | None
+) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    """What a file holds or this machine shows, and the cluster whose peaks it is compared with.
+
+    All that can be known to be wrong is said before anything is measured.
+    """
+    from symconfig.api.planning import Problems
+    from symconfig.measured.gpu.kernel_times import read
+
+    found = Problems()
+    _check_options(arguments, found)
+    for field, path in (("--out", out), ("--raw", raw)):
+        if path is not None:
+            found.collect(partial(check_yaml, field, path, arguments.force))
+    budget_s = found.collect(lambda: _budget(arguments.budget))
+    known = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    if arguments.times is not None:
+        times = found.collect(lambda: read(_existing(arguments.times)))
+        if found.all or times is None:
+            raise InputError(found.all)
+        return times, known or _cluster(times.cluster, times.rig.product, out)
+    if found.all or budget_s is None:
+        raise InputError(found.all)
+    return _measured(arguments, budget_s, known, out)
+
+
+def _measured(
+    arguments: argparse.Namespace, budget_s: float, known: ClusterDescriptor | None, out: Path | None
+) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
+    from symconfig.report.progress import Progress
+
+    torch: Any = import_torch()
+    device = choose_device(torch, arguments.device)
+    product = torch.cuda.get_device_name() if device == "cuda" else None
+    cluster = known or _cluster(zoo_name(product) if product else None, product, out)
+    with Progress(sys.stderr) as progress:
+        return measure_kernels(torch, device, budget_s, progress), cluster
+
+
+def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
+    """The zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
+    from symconfig.descriptor.load import load_cluster, zoo_clusters
+
+    if name in zoo_clusters():
+        return load_cluster(name)
+    if product is not None and not product.startswith("CPU"):
+        raise InputError(
+            Problem(
+                "no cluster of the zoo has this GPU, and constants are shares of its peaks",
+                field="--cluster",
+                got=product,
+                need="a descriptor with them (docs/clusters.md)",
+            )
+        )
+    if out is not None:
+        raise InputError(
+            Problem(
+                "constants are shares of a GPU's peaks, and a CPU has none",
+                field="--out",
+                hint="--cluster C, whose peaks it is compared with",
+            )
+        )
+    return None
+
+
+def _check_options(arguments: argparse.Namespace, found: Problems) -> None:
+    if arguments.folder is not None:
+        found.add(
+            Problem(
+                "kernels are measured without a plan",
+                field="DIR",
+                got=arguments.folder,
+                hint="measure DIR without --kernels, or --kernels without DIR",
+            )
+        )
+    for name in _OF_A_RANK:
+        if getattr(arguments, name) is not None:
+            field = "--" + name.replace("_", "-")
+            found.add(Problem("says something of a plan's rank, and --kernels measures none", field=field))
+    for name in _OF_MEASURING:
+        if arguments.times is not None and getattr(arguments, name) is not None:
+            found.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
+
+
+def _budget(text: str | None) -> float:
+    return DEFAULT_BUDGET_S if text is None else span_s("--budget", text, LEAST_BUDGET_S, MOST_BUDGET_S)
+
+
+def _existing(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(Problem("there is no such file", file=name))
+    return path
+
+
+def _profile(times: KernelTimes, found: KernelFit) -> str:
+    """A file that clusters can name under `kernels:`."""
+    from symconfig.descriptor.write import kernels_yaml
+
+    head = f"# Constants of {found.cluster.name}'s GPU, fitted to {len(found.rows)} kernels measured on {times.rig}.\n"
+    use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
+    return head + use + kernels_yaml(found.kernels)

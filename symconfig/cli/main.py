@@ -1,0 +1,140 @@
+"""The command line: parses, calls one function, prints. Knows every exit code.
+
+Exit codes: 0 done; 1 no feasible plan or a check failed; 2 bad input; 130 interrupted; 141 the reader of standard
+output went away; 70 a defect of symconfig itself. Nothing heavy is imported here: each command does it on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from symconfig import __version__
+from symconfig.cli.table import COMMANDS
+from symconfig.errors import InputError, Problem, SymconfigError
+
+INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
+_DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
+DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in the words of every other error, without the wall of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(Problem(message, hint=f"{self.prog} --help"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except SymconfigError as error:
+        return _fail(error.problems, error.exit_code, as_json)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _broken_pipe()
+    except OSError as error:  # a disk that is full, a file that may not be read
+        problem = Problem(error.strerror or str(error), file=str(error.filename) if error.filename else None)
+        return _fail((problem,), InputError.exit_code, as_json)
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        what = f"symconfig stopped on a defect of its own: {type(error).__name__}: {error}".rstrip(". ")
+        hint = f"{DEBUG_VARIABLE}=1 to see where, and report it with the command and its input"
+        return _fail((Problem(what, hint=hint),), DEFECT, as_json)
+
+
+def _run(words: list[str]) -> int:
+    parser = _parser()
+    end = words.index("--") if "--" in words else len(words)
+    arguments, unknown = parser.parse_known_args(words[:end])
+    if end < len(words):  # what follows is a script's own
+        if not hasattr(arguments, "extra"):
+            unknown.append("--")
+        arguments.extra = words[end + 1 :]
+    if unknown:
+        raise InputError([_unknown(word, arguments.command_parser) for word in unknown])
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    return command(arguments)
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
+    """An option that no command has, with the nearest one that exists."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return Problem(f"unknown argument {word!r}", hint=near[0] if near else f"{parser.prog} --help")
+
+
+def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
+    """Say what is wrong on standard error, and as JSON on standard output where JSON was asked for."""
+    from symconfig.format import clean
+
+    try:
+        for problem in problems:
+            print(f"error: {clean(str(problem))}", file=sys.stderr)
+        if as_json:
+            found = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
+            print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": found})
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _broken_pipe()
+    except OSError:  # the disk is full, to which standard output or standard error go
+        _silence()
+    return code
+
+
+def _broken_pipe() -> int:
+    """Nobody reads any more (`| head`)."""
+    _silence()
+    return BROKEN_PIPE
+
+
+def _silence() -> None:
+    """What cannot be written is dropped, so that the interpreter does not complain when it flushes at exit."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(devnull, stream.fileno())
+        except (OSError, ValueError):
+            continue
+
+
+def print_json(value: Any) -> None:
+    """The one way in which JSON reaches standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for each in COMMANDS:
+        command = commands.add_parser(each.name, help=each.does, description=each.does, allow_abbrev=False)
+        each.options(command)
+        command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
+        command.set_defaults(command=partial(_called, each.run), command_parser=command)
+    return parser
+
+
+def _called(run: str, arguments: argparse.Namespace) -> int:
+    """Import what runs the command, and run it."""
+    module, _, function = run.partition(":")
+    code: int = getattr(importlib.import_module(f"symconfig.cli.{module}"), function)(arguments)
+    return code

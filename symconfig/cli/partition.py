@@ -1,0 +1,145 @@
+"""`symconfig partition`: a split for every operator and tensor of a model, a program or a module."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import check_output, note, say, write_text
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+
+if TYPE_CHECKING:
+    from symconfig.api.partition import PartitionResult
+    from symconfig.api.planning import PlanResult
+    from symconfig.report.partition_said import Said
+
+_NAMES = (
+    "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
+    "memory_limit", "num_microbatches", "recompute",
+)  # fmt: skip
+_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "timeout", "top")}
+MOST_TOP = 1000
+
+
+def partition(arguments: argparse.Namespace) -> int:
+    """Exit 1 where nothing fits."""
+    from symconfig.api.graph_job import asked
+    from symconfig.api.partition import answered
+    from symconfig.api.planning import Problems, check_free
+    from symconfig.report.partition import blocks
+    from symconfig.report.partition_json import to_dict
+    from symconfig.report.progress import Progress
+
+    found = Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    table = Path(arguments.placements) if arguments.placements is not None else None
+    if out is not None:
+        found.collect(lambda: check_free(out, arguments.force))
+    if table is not None:
+        found.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
+    top = found.collect(lambda: _top(arguments.top))
+    given = {name: getattr(arguments, name) for name in _NAMES}
+    given |= {"flat": not arguments.no_flat, "limit_s": arguments.timeout}
+    request = found.collect(lambda: asked(given))
+    if found.all or request is None or top is None:
+        raise InputError([_as_option(problem) for problem in found.all])
+    try:
+        with Progress(sys.stderr) as progress:
+            progress.say("partitioning")
+            result = answered(request)
+    except SymconfigError as error:
+        raise type(error)([_as_option(problem) for problem in error.problems]) from None
+    explained = _operators(result, arguments.explain)
+    said = result.said(top, bool(arguments.baselines), explained)
+    if out is not None:
+        said = _written(result, out, said, arguments.force)
+    if table is not None:
+        write_text(table, result.placements_file(), arguments.force)
+        note(f"wrote {table}")
+    if arguments.json:
+        print_json(to_dict(said))
+    else:
+        say(blocks(said))
+    return 0
+
+
+def _as_option(problem: Problem) -> Problem:
+    return replace(problem, field=_FIELDS.get(problem.field or "", problem.field))
+
+
+def _top(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TOP):
+        raise InputError(Problem("out of range", field="top", got=text, need=f"a whole number from 1 to {MOST_TOP}"))
+    return int(text)
+
+
+def _operators(result: PartitionResult, name: str | None) -> tuple[int, ...]:
+    """The folded operators that a name means: their own, or with * for the numbers in it."""
+    from symconfig.format import general
+
+    if name is None:
+        return ()
+    every = [(v, node.name) for v, node in enumerate(result.found.net.nodes) if node.operator is not None]
+    wanted = tuple(v for v, known in every if name in (known, general(known)) or general(name) == general(known))
+    if not wanted:
+        import difflib
+
+        names = list(dict.fromkeys(general(known) for _, known in every))
+        ends = [known for known in names if known.rpartition(".")[2] == name]
+        near = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
+        raise InputError(Problem("there is no such operator", field="--explain", got=name, hint=" or ".join(near)))
+    return wanted
+
+
+def _written(result: PartitionResult, out: Path, said: Said, force: bool) -> Said:
+    """partition.json and placements.py, and the planner's files of what a framework can be told. What is said then."""
+    from symconfig.report.partition_json import to_dict
+
+    plan = None
+    if result.asked.source.model is not None and result.expressed:
+        try:
+            plan = result.plan()
+        except (InfeasibleError, InputError) as error:
+            why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
+            said = replace(said, notes=(*said.notes, why))
+    _cleared(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if plan is not None:
+        said = _planned(said, result, plan)
+        plan.write(out / "plan", force=force)
+    data = to_dict(said)
+    write_text(out / "placements.py", result.placements_file(), True)
+    write_text(out / "partition.json", json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", True)
+    note(f"wrote {out}: partition.json, placements.py" + (", plan/" if plan is not None else ""))
+    return said
+
+
+def _cleared(out: Path) -> None:
+    """Without the plan of an earlier partition, which is not this one's; what no partition wrote stays."""
+    former = out / "plan"
+    if (out / "partition.json").is_file() and former.is_dir() and not former.is_symlink():
+        shutil.rmtree(former)
+
+
+def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
+    """With the planner's figures of what was planned, and what that is."""
+    from symconfig.format import gib
+    from symconfig.report.partition_told import words
+
+    chosen, best = result.chosen, plan.best.predicted
+    planned = (best.step_s, best.peak_bytes)
+    told = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in said.told)
+    what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
+    text = (
+        f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.degrees)}; the planner predicts "
+        f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
+    )
+    text += f", the sums here {chosen.told.cost:.4g} s" if said.timed else ", the sums here"
+    text += f" and {gib(chosen.told.memory)} GiB"
+    return replace(said, told=told, notes=(*said.notes, text))

@@ -1,0 +1,74 @@
+"""`symconfig replan`: a plan's recorded inputs, with the options over them, solved again."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from symconfig.cli.commands import top_of, wrote
+from symconfig.cli.files_options import wanted as files_wanted
+from symconfig.cli.job import as_options, request
+from symconfig.cli.main import print_json
+from symconfig.cli.shared import say
+from symconfig.errors import InputError, Problem, SymconfigError
+
+_STEP = re.compile(r"[0-9]{1,9}")
+_OPTIONS = {"keep": "--keep", "release": "--release", "at_step": "--at-step", "schedule": "--schedule"}
+
+
+def replan(arguments: argparse.Namespace) -> int:
+    """Exit 0: there is a plan; 1: none, or none that keeps what was asked; 2: bad input."""
+    from symconfig.api import planning as api
+    from symconfig.api import replan as api_replan
+    from symconfig.report.progress import Progress
+
+    found = api.Problems()
+    asked = request(arguments)
+    top = found.collect(lambda: top_of(arguments.top))
+    step = found.collect(lambda: _step(arguments.at_step))
+    files = found.collect(lambda: files_wanted(arguments))
+    out = Path(arguments.out) if arguments.out else None
+    if out is not None:
+        found.collect(lambda: api.check_free(out, arguments.force))
+    wanted = api_replan.Wanted(
+        asked.document.data,
+        _names(arguments.release),
+        _names(arguments.keep),
+        arguments.checkpoint,
+        step,
+        arguments.schedule or "keep",
+        top or 1,
+        accept_edits=arguments.accept_edits,
+    )
+    try:
+        with Progress(sys.stderr) as progress:
+            result = api_replan.again(arguments.plan, wanted, (*found.all, *asked.problems), progress)
+    except SymconfigError as error:
+        raise type(error)([_as_options(as_options(problem, asked)) for problem in error.problems]) from None
+    written = api.write(result.found.new, out, files, force=arguments.force) if out is not None and files else []
+    if arguments.json:
+        print_json(result.to_dict())
+    else:
+        from symconfig.report.replan import blocks
+
+        say(blocks(result.found))
+    if out is not None:
+        wrote(out, written, arguments.json)
+    return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text is not None else ()
+
+
+def _step(text: str | None) -> int | None:
+    if text is None or _STEP.fullmatch(text):
+        return None if text is None else int(text)
+    raise InputError(Problem("wrong value", field="--at-step", got=text, need="a step from 0"))
+
+
+def _as_options(problem: Problem) -> Problem:
+    return replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))

@@ -1,0 +1,93 @@
+"""`symconfig sweep`: many plans into one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli.main import INTERRUPTED, print_json
+from symconfig.cli.shared import note, say, whole
+from symconfig.errors import FailedError, InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.runs.sweep.engines import Wanted
+    from symconfig.runs.sweep.points import Points
+    from symconfig.runs.sweep.run import Told
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
+    from symconfig.report.progress import Progress
+    from symconfig.report.sweep import blocks, to_dict
+    from symconfig.runs.sweep.run import sweep as run
+    from symconfig.runs.sweep.task import Status
+
+    asked, out, wanted = _asked(arguments)
+    with Progress(sys.stderr) as progress:
+        swept = run(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
+    if arguments.json:
+        print_json(to_dict(swept, asked, out))
+    else:
+        say(blocks(swept, asked, out))
+    if swept.interrupted:
+        note("interrupted")
+        return INTERRUPTED
+    counts = swept.counts
+    failed = counts[Status.DEFECT] + counts[Status.LOST]
+    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
+    """The combinations, the table's file and the engine. Raises InputError with all that is wrong, before any work."""
+    from symconfig.api import sweep as api_sweep
+    from symconfig.api.planning import Problems
+    from symconfig.runs.sweep import table
+    from symconfig.runs.sweep.journal import path_of
+    from symconfig.runs.sweep.points import LIMIT
+
+    found = Problems()
+    out = api_sweep.table_of(arguments.sweep, arguments.out)
+    found.collect(lambda: table.check(out))
+    limit = found.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
+    wanted = engine(arguments, found)
+    asked = found.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit))
+    if out.exists() and not path_of(out).exists() and not arguments.force:
+        found.add(
+            Problem(
+                "this file exists already, and no journal of a sweep beside it",
+                file=str(out),
+                hint="--force, or another --out",
+            )
+        )
+    if found.all or asked is None:
+        raise InputError(found.all)
+    return asked, out, wanted
+
+
+def engine(arguments: argparse.Namespace, found: Problems) -> Wanted:
+    """What runs the plans. What is wrong about it is added to `found`."""
+    from symconfig.runs.sweep import engines
+
+    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
+    found.collect(lambda: engines.check(wanted))
+    return wanted
+
+
+def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:
+    """Says how far it is, how fast, and how long the rest will take."""
+    started = time.monotonic()
+
+    def tell(told: Told) -> None:
+        rate = told.fresh / max(time.monotonic() - started, 1e-3)
+        minutes = (told.points - told.rows) / rate / 60
+        left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"
+        without = f", {told.unplanned:,} without a plan" if told.unplanned else ""
+        say(f"{told.rows:,} of {told.points:,}{without}; {rate:.1f} plans/s, {left} left")
+
+    return tell

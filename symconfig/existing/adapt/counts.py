@@ -1,0 +1,184 @@
+"""The numbers of nodes and processes that a script gives its launchers and its scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from posixpath import basename
+
+from symconfig.existing.adapt import words
+from symconfig.existing.adapt.draft import Draft, Said
+from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.launch.reading import Piece, Reading, Word
+from symconfig.existing.launch.text import Edit
+from symconfig.existing.launch.world import LAUNCHERS, SLURM
+from symconfig.render.summary import Nodes
+
+_TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
+_OUTER = ("srun", "sbatch", "mpirun", "mpiexec", "horovodrun")
+_FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, which are compared themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One number. at: index of its word in the launcher, or the scheduler's option. word: its digits. head: what stands
+    before them in the same word. number: what it has to be."""
+
+    at: int | str
+    option: str
+    word: Word
+    head: str
+    number: int
+
+    @property
+    def right(self) -> bool:
+        return self.word.text == str(self.number)
+
+
+def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
+    """Each number that is known, of the launchers' own words and of the scheduler's comments."""
+    yield from _launched(reading.launcher, nodes)
+    starts = _starters(reading.launcher)
+    for option, word in reading.scheduler.items():
+        number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
+        if number is not None:
+            yield from _count(option, f"#SBATCH --{option}", word, len(word.text), number)
+
+
+def _starters(launcher: Sequence[Word]) -> list[str]:
+    """Launchers that start the processes of a node themselves."""
+    return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
+
+
+def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
+    name = ""
+    for index, word in enumerate(launcher):
+        if basename(word.text) in LAUNCHERS:
+            name = basename(word.text)
+            continue
+        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
+        glued = re.fullmatch(r"-([nNG])(\d+)", word.text)
+        if not name or (match is None and glued is None):
+            continue
+        key = glued[1] if glued is not None else match[1].replace("-", "_") if match is not None else ""
+        beside = _starters(launcher[index:])
+        number = _number(LAUNCHERS[name], key, nodes, name in _OUTER and bool(beside))
+        if number is None:
+            continue
+        if glued is not None:
+            yield from _count(index, f"-{glued[1]}", word, len(glued[2]), number)
+        elif match is not None and match[2] is not None:
+            yield from _count(index, word.text.partition("=")[0], word, len(match[2]), number)
+        elif index + 1 < len(launcher):
+            yield from _count(index + 1, word.text, launcher[index + 1], len(launcher[index + 1].text), number)
+
+
+def _number(table: dict[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
+    """outer: another launcher starts the processes of each node, and this one starts that: a task a node."""
+    kind = table.get(key)
+    if outer and key in _TASKS:
+        return 1 if kind == "per_node" else nodes.count
+    return {"nodes": nodes.count, "per_node": nodes.gpus, "gpus": nodes.count * nodes.gpus}.get(kind or "")
+
+
+def _count(at: int | str, option: str, word: Word, length: int, number: int) -> Iterator[Count]:
+    """length: of the value, at the word's end; of `gpu:h100:8` the digits count."""
+    value = word.text[len(word.text) - length :]
+    match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value)
+    if word.unknown is None and match is not None:
+        digits = replace(word, pieces=_tail(word.pieces, len(match[2])))
+        yield Count(at, option, digits, word.text[: len(word.text) - len(match[2])], number)
+
+
+def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
+    """The last `length` characters; of a literal that holds more, its end."""
+    last = pieces[-1]
+    if last.place is None or len(last.text) <= length:
+        return pieces[-1:]
+    ascii_end = replace(last.place, start=last.place.end - length, column=last.place.column + len(last.text) - length)
+    return (replace(last, text=last.text[-length:], place=ascii_end),)
+
+
+def counted(progress: Progress, nodes: Nodes) -> Progress:
+    """All numbers at once, so that those which hang together stay together."""
+    draft = progress.draft
+    reading = draft.reading
+    wrong = [count for each in (reading, *reading.runs) for count in counts(each, nodes) if not count.right]
+    if not wrong:
+        return progress
+    goal = _goal(draft.said, reading, nodes)
+    after = _literally(draft, wrong, goal) or _following(draft, wrong, goal) or _at_use(draft, wrong, goal)
+    if after is None:
+        for count in wrong:
+            why = "it hangs together with other words that would change as well"
+            progress = progress.lacking(
+                Unplaced(count.option, f"{count.head}{count.number}".rpartition("=")[2], why, count.word.place)
+            )
+        return progress
+    for words_now in after.said.others:
+        if words_now not in draft.said.others:
+            progress = progress.noted(f"Another command follows the number of nodes or GPUs: {' '.join(words_now)}")
+    for place, count in {count.word.place: count for count in wrong}.items():
+        progress = progress.went(after, Change(count.option, count.word.text, str(count.number), place))
+    return progress
+
+
+def _goal(said: Said, reading: Reading, nodes: Nodes) -> Said:
+    launcher, scheduler = list(said.launcher), dict(said.scheduler)
+    for count in counts(reading, nodes):
+        now = f"{count.head}{count.number}"
+        if isinstance(count.at, int):
+            launcher[count.at] = now
+        else:
+            scheduler[count.at] = now
+    runs = (_goal(run, each, nodes) for run, each in zip(said.runs, reading.runs, strict=True))
+    return replace(said, launcher=tuple(launcher), scheduler=tuple(sorted(scheduler.items())), runs=tuple(runs))
+
+
+def _literally(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None:
+    return draft.tried([_literals(wrong, draft)], lambda said: _own(said) == _own(goal))
+
+
+def _following(draft: Draft, wrong: Iterable[Count], goal: Said) -> Draft | None:
+    """Programs beside the training may hang on the number of nodes, as one that reads so many lines of a host file."""
+    free = replace(_own(goal), others=())
+    return draft.tried([_literals(wrong, draft)], lambda said: replace(_own(said), others=()) == free)
+
+
+def _at_use(draft: Draft, wrong: Sequence[Count], goal: Said) -> Draft | None:
+    """Where the words stand, unless the scheduler's own number is one of them through a variable."""
+    if any(
+        any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables) for count in wrong
+    ):
+        return None
+    edits = (
+        _last(words.changed(replace(count.word, pieces=()), str(count.number), draft.texts))
+        for count in wrong
+        if len(count.word.pieces) == 1 and count.word.pieces[0].variables
+    )
+    plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
+    every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
+    return draft.tried([tuple(every)], lambda said: _own(said) == _own(goal))
+
+
+def _last(ways: Iterator[tuple[Edit, ...]]) -> tuple[Edit, ...]:
+    return next(ways, ())
+
+
+def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
+    """Each where its digits stand, once; nothing where one of them stands nowhere."""
+    found: dict[Edit, None] = {}
+    for count in wrong:
+        place = count.word.pieces[-1].place
+        if place is None or place.file not in draft.texts or draft.texts[place.file].at(place) != count.word.text:
+            return ()
+        found[Edit(place, str(count.number))] = None
+    return tuple(found)
+
+
+def _own(said: Said) -> Said:
+    """Less what the scheduler sets itself."""
+    environment = tuple(item for item in said.environment if not item[0].startswith(_FOLLOWS))
+    return replace(said, environment=environment, runs=tuple(map(_own, said.runs)))

@@ -1,0 +1,243 @@
+"""A DeepSpeed configuration with a plan's batch, ZeRO stage, offload and degrees in it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from symconfig.descriptor.document import KeyPath, dotted
+from symconfig.errors import InputError, Problem
+from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.adapt.runs import several, why_apart
+from symconfig.existing.adapt.same import check_program
+from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed import run
+from symconfig.plans.plan import Plan
+from symconfig.render import deepspeed
+
+AUTO = "auto"
+_ROUNDS = 4  # what one key means may depend on another that was changed
+# What Transformers' Trainer puts for "auto" (transformers/integrations/deepspeed.py); the rest it derives.
+TRAINER: dict[KeyPath, str] = {
+    ("train_micro_batch_size_per_gpu",): "per_device_train_batch_size",
+    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys that say one thing together. fields: of a Run. needed: those that must be there to say it."""
+
+    fields: tuple[str, ...]
+    paths: tuple[KeyPath, ...]
+    needed: tuple[KeyPath, ...] = ()
+
+
+_MICRO, _STEPS, _BATCH = (("train_micro_batch_size_per_gpu",), ("gradient_accumulation_steps",), ("train_batch_size",))
+RECOMPUTE = Keys(("options.recompute",), ())
+KEYS = (
+    Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
+    Keys(("options.precision",), (("bf16", "enabled"), ("fp16", "enabled"))),
+    Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
+    Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
+    Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
+    Keys(("options.param_offload",), (("zero_optimization", "offload_param"),)),
+    Keys(("options.grad_bytes",), (("data_types", "grad_accum_dtype"),)),
+    Keys(("configuration.tp",), (("tensor_parallel", "autotp_size"),)),
+    Keys(("configuration.cp",), (("sequence_parallel_size",),)),
+    Keys(("configuration.ep",), (("expert_parallel",),)),
+    RECOMPUTE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWish:
+    """One key to have this value; None: it has to go."""
+
+    path: KeyPath
+    value: Any
+
+    @property
+    def name(self) -> str:
+        return dotted(self.path)
+
+    @property
+    def now(self) -> str | None:
+        return None if self.value is None else trees.spelled(self.value, "json")
+
+
+def adapt(draft: Draft, plan: Plan) -> Progress:
+    """Every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
+    reading = draft.reading
+    if reading.deepspeed is None:
+        raise InputError(
+            Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
+        )
+    check_program(reading, plan)
+    if several(reading, tuple(TRAINER.values())):
+        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
+    progress, config, before = Progress(draft), deepspeed.config(plan), None
+    for _ in range(_ROUNDS):
+        differing = _differing(progress.draft.reading, plan)
+        if not differing or differing == before:
+            break
+        before = differing
+        for keys in differing:
+            progress = _recompute(progress, plan) if keys is RECOMPUTE else progress
+            for wish in _wishes(progress.draft.reading, config, keys):
+                progress = _granted(progress, wish)
+    return launcher.numbers(progress, plan)
+
+
+def _asked(plan: Plan) -> Asked:
+    return Asked(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
+
+
+def _recompute(progress: Progress, plan: Plan) -> Progress:
+    """The training program decides it, not the JSON; of programs only the one of our own templates is known well."""
+    recompute, reading = plan.best.options.recompute, progress.draft.reading
+    full = recompute.granularity == "full"
+    now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
+    if Arguments(reading.settings).given("recompute_layers"):
+        return _value(progress, "recompute_layers", now)
+    words = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
+    if not reading.settings:
+        return progress.noted(f"The plan recomputes {words}; the training program's own arguments say that.")
+    why = "the training program says it in its own way"
+    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else words, why))
+
+
+def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
+    """Keys that mean something else than the plan; all of them where the configuration means nothing as it is."""
+    best = plan.best
+    try:
+        have = run(reading, plan.cluster, _asked(plan))
+    except InputError:
+        return KEYS[:-1]  # the last one has no keys to compare
+    wanted = {
+        "micro": best.batch.micro,
+        "global_batch": best.batch.global_,
+        "tp": best.parallel.tp,
+        "cp": best.parallel.cp,
+        "ep": best.parallel.ep,
+    }
+    found = []
+    for keys in KEYS:
+        for field in keys.fields:
+            where, _, name = field.partition(".")
+            want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
+            if attrgetter(field)(have) != want:
+                found.append(keys)
+                break
+    return found
+
+
+def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[KeyWish]:
+    for path in keys.paths:
+        have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, _get(config, path)
+        derived = have is None and keys.needed and path not in keys.needed and not _by_argument(reading, path)
+        if have != want and not derived and (want is not None or have):
+            yield KeyWish(path, False if want is None and path[-1] == "enabled" else want)
+
+
+def _by_argument(reading: Reading, path: KeyPath) -> bool:
+    return path in TRAINER and Arguments(reading.settings).given(TRAINER[path])
+
+
+def _get(config: Any, path: KeyPath) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+def _granted(progress: Progress, wish: KeyWish) -> Progress:
+    tree = progress.draft.reading.deepspeed
+    assert tree is not None, "adapt has looked"
+    have = tree.get(*wish.path)
+    if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
+        return _argument(progress, wish)
+    goal = progress.draft.said.configured(_with(tree.data, wish))
+    after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
+    if after is None or after.reading.deepspeed is None:
+        why = "it cannot be written there so that nothing else changes"
+        return progress.lacking(Unplaced(wish.name, wish.now, why, _where(tree, wish.path)))
+    was = None if have is None else trees.spelled(have, "json")
+    place = _where(after.reading.deepspeed if have is None else tree, wish.path)
+    return progress.went(after, Change(wish.name, was, wish.now, place))
+
+
+def _where(tree: Tree, path: KeyPath) -> Place:
+    """The key's own place, or that of the section that would hold it."""
+    size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
+    span = tree.spans[path[:size]]
+    return span.key or span.value
+
+
+def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
+    path = wish.path
+    if wish.value is None:
+        lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
+        yield from trees.removed(tree, path[:-1] if lonely else path)
+    elif path in tree.spans:
+        yield from trees.changed(tree, path, wish.value)
+    else:
+        size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
+        value = wish.value
+        for key in reversed(path[size + 1 :]):
+            value = {str(key): value}
+        yield from trees.inserted(tree, path[:size], str(path[size]), value)
+
+
+def _with(data: Any, wish: KeyWish) -> Any:
+    """The data with the wish in it. A section that loses its only key goes with it."""
+    done = copy.deepcopy(data)
+    inner: Any = done
+    parents: list[tuple[Any, str | int]] = []
+    for key in wish.path[:-1]:
+        parents.append((inner, key))
+        inner = inner.setdefault(key, {})
+    if wish.value is not None:
+        inner[wish.path[-1]] = wish.value
+        return done
+    del inner[wish.path[-1]]
+    if parents and not inner:
+        parents[-1][0].pop(parents[-1][1])
+    return done
+
+
+def _argument(progress: Progress, wish: KeyWish) -> Progress:
+    """What is "auto" the training program's own argument says; what it derives from others needs no words."""
+    name, reading = TRAINER.get(wish.path), progress.draft.reading
+    if name is None or wish.now is None:
+        return progress
+    if not _by_argument(reading, wish.path):
+        why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
+        place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
+        return progress.lacking(Unplaced(wish.name, wish.now, why, place))
+    return _value(progress, name, wish.now)
+
+
+def _value(progress: Progress, name: str, now: str) -> Progress:
+    """Another value for an argument of the training program, named with underscores."""
+    draft = progress.draft
+    setting = Arguments(draft.reading.settings).find(name)
+    assert setting is not None, "it has been asked for"
+    said = [word.text for word in setting.values]
+    if said == [now]:
+        return progress
+    index = next(index for index, each in enumerate(draft.reading.settings) if each is setting)
+    goal = draft.said.setting(index, (now,))
+    after = draft.tried(words.changed(setting.values[0], now, draft.texts), goal.__eq__) if len(said) == 1 else None
+    if after is None:
+        why = "to write it there would change something else as well"
+        return progress.lacking(Unplaced(setting.name, now, why, setting.place))
+    return progress.went(after, Change(setting.name, " ".join(said), now, setting.place))

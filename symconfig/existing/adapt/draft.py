@@ -1,0 +1,148 @@
+"""Files being edited: every edit is tried in memory, read again, and kept only if it says exactly what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from symconfig.errors import SymconfigError
+from symconfig.existing.launch.reading import Reading, Word
+from symconfig.existing.launch.text import Edit, Text, edited
+
+# Reads the same configuration with these files' bytes instead of what the disk has.
+Reader = Callable[[Mapping[str, bytes]], Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """All that a configuration says, without where: what an edit may change, and what it may not.
+
+    runs: of the same program with the same degrees and batch, which change alike. others: all else that the script
+    starts.
+    """
+
+    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    launcher: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    deepspeed: Any
+    unread: tuple[tuple[str, str], ...]
+    scheduler: tuple[tuple[str, str], ...]
+    runs: tuple[Said, ...]
+    others: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def by(cls, reading: Reading) -> Self:
+        return cls(
+            tuple((setting.name, tuple(map(_told, setting.values))) for setting in reading.settings),
+            tuple(map(_told, reading.launcher)),
+            tuple(sorted((name, _told(word)) for name, word in reading.environment.items())),
+            reading.deepspeed.data if reading.deepspeed is not None else None,
+            tuple((item.what, item.why) for item in reading.unread),
+            tuple(sorted((name, _told(word)) for name, word in reading.scheduler.items())),
+            tuple(map(Said.by, reading.runs)),
+            reading.others,
+        )
+
+    def setting(self, index: int, values: Sequence[str] | None) -> Self:
+        """With other values for this option, or without it."""
+        old = self.settings[index]
+        again = self.settings[: index + 1].count(old) - 1
+        mine = replace(self, settings=_other(self.settings, index, values))
+        return replace(mine, runs=tuple(run._alike(old, again, values) for run in self.runs))
+
+    def _alike(self, old: tuple[str, tuple[str, ...]], again: int, values: Sequence[str] | None) -> Self:
+        """As another run, where the option says the same."""
+        places = [index for index, each in enumerate(self.settings) if each == old]
+        if again >= len(places):
+            return self
+        return replace(self, settings=_other(self.settings, places[again], values))
+
+    def launched(self, index: int, now: str) -> Self:
+        """With another word of the launcher."""
+        old = self.launcher[index]
+        runs = (
+            replace(
+                run,
+                launcher=tuple(now if word == old and at == index else word for at, word in enumerate(run.launcher)),
+            )
+            for run in self.runs
+        )
+        return replace(self, launcher=(*self.launcher[:index], now, *self.launcher[index + 1 :]), runs=tuple(runs))
+
+    def exported(self, name: str, value: str) -> Self:
+        """With this variable for all runs, wherever it is given."""
+        environment = {**dict(self.environment), name: value}
+        launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
+        return replace(
+            self,
+            environment=tuple(sorted(environment.items())),
+            launcher=tuple(launcher),
+            runs=tuple(run.exported(name, value) for run in self.runs),
+        )
+
+    def configured(self, data: Any) -> Self:
+        """With this DeepSpeed configuration for all runs that had the same."""
+        runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
+        return replace(self, deepspeed=data, runs=tuple(runs))
+
+    def gained(self, name: str, values: Sequence[str], after: Self) -> bool:
+        """Whether `after` says the same and this option once more, wherever it stands, in every run."""
+        new = name, tuple(values)
+        if len(self.runs) != len(after.runs) or not all(
+            run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)
+        ):
+            return False
+        same = replace(after, runs=self.runs)
+        return any(
+            replace(same, settings=_other(after.settings, index, None)) == self
+            for index, item in enumerate(after.settings)
+            if item == new
+        )
+
+
+def _other(
+    settings: tuple[tuple[str, tuple[str, ...]], ...], index: int, values: Sequence[str] | None
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    now = () if values is None else ((settings[index][0], tuple(values)),)
+    return (*settings[:index], *now, *settings[index + 1 :])
+
+
+def _told(word: Word) -> str:
+    return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """reading: of the files as they are now. files: those that differ from the disk."""
+
+    read: Reader
+    reading: Reading
+    files: Mapping[str, bytes]
+
+    @property
+    def texts(self) -> dict[str, Text]:
+        return {text.file: text for text in self.reading.texts}
+
+    @property
+    def said(self) -> Said:
+        return Said.by(self.reading)
+
+    def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Said], bool]) -> Draft | None:
+        """After the first of these edits that leaves a configuration that says what is `right`; None: none does."""
+        for edits in attempts:
+            after = self._after(edits)
+            if after is not None and right(after.said):
+                return after
+        return None
+
+    def _after(self, edits: Sequence[Edit]) -> Draft | None:
+        texts = self.texts
+        if not edits or any(edit.place.file not in texts for edit in edits):
+            return None  # in a file that is not one of its own: a script's heredoc, a template
+        try:
+            changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
+            files = {**self.files, **changed}
+            return Draft(self.read, self.read(files), files)
+        except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
+            return None

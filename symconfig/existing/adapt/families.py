@@ -1,0 +1,198 @@
+"""What a plan decides of Megatron-LM's options: families that say one thing together, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it.
+
+    section: where options of one file with sections stand together, as Megatron-Bridge and NeMo have them; None: there
+    they are said in another way, as precision is by one name. exclusive: switches of which the parser takes one.
+    """
+
+    fields: tuple[str, ...]
+    dests: tuple[str, ...]
+    section: str | None = "model"
+    exclusive: tuple[str, ...] = ()
+
+    def meaning(self, run: Run) -> tuple[object, ...]:
+        return tuple(attrgetter(field)(run) for field in self.fields)
+
+
+# In the order in which a person would look for them, which is also where a new option goes: after the options of its
+# own family, or of the nearest one before it.
+FAMILIES = (
+    Family(("configuration.micro",), ("micro_batch_size", "batch_size"), "train"),
+    Family(("configuration.global_batch",), ("global_batch_size",), "train"),
+    Family(
+        ("options.precision",),
+        ("bf16", "fp16", "fp8", "fp8_recipe", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp4", "fp4_recipe"),
+        None,
+        exclusive=("bf16", "fp16"),
+    ),
+    Family(
+        ("options.grad_bytes",),
+        ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "megatron_fsdp_main_grads_dtype"),
+        None,
+    ),
+    Family(("configuration.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
+    Family(("options.sequence_parallel",), ("sequence_parallel",)),
+    Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
+    Family(
+        (
+            "configuration.pp",
+            "configuration.vpp",
+            "options.pipeline_layout",
+            "options.first_stage_layers",
+            "options.last_stage_layers",
+            "options.account_for_embedding",
+            "options.account_for_loss",
+        ),
+        (
+            "pipeline_model_parallel_size",
+            "num_layers_per_virtual_pipeline_stage",
+            "num_virtual_stages_per_pipeline_rank",
+            "pipeline_model_parallel_layout",
+            "decoder_first_pipeline_num_layers",
+            "decoder_last_pipeline_num_layers",
+            "account_for_embedding_in_pipeline_split",
+            "account_for_loss_in_pipeline_split",
+        ),
+    ),
+    Family(("options.microbatch_group_size",), ("microbatch_group_size_per_vp_stage",)),
+    Family(("options.overlap.pp_p2p",), ("overlap_p2p_comm",)),
+    Family(("configuration.cp", "options.cp_comm"), ("context_parallel_size", "cp_comm_type")),
+    Family(("configuration.ep",), ("expert_model_parallel_size",)),
+    Family(("configuration.etp",), ("expert_tensor_parallel_size",)),
+    Family(
+        ("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep")
+    ),
+    Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
+    Family(
+        ("options.zero_stage",),
+        (
+            "use_distributed_optimizer",
+            "use_megatron_fsdp",
+            "use_custom_fsdp",
+            "data_parallel_sharding_strategy",
+            "gradient_accumulation_fusion",
+            "init_model_with_meta_device",
+        ),
+        "ddp",
+    ),
+    Family(("options.overlap.grad_reduce",), ("overlap_grad_reduce",), "ddp"),
+    Family(("options.overlap.param_gather",), ("overlap_param_gather",), "ddp"),
+    Family(
+        ("options.optimizer_offload",),
+        ("optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
+        "optimizer",
+    ),
+    Family(
+        ("options.recompute",),
+        (
+            "recompute_granularity",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute_modules",
+            "recompute_activations",
+            "moe_layer_recompute",
+        ),
+    ),
+    Family(("options.activation_offload",), ("fine_grained_activation_offloading", "offload_modules")),
+)
+BY_RANK, BY_LAYERS = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
+UNEVEN = ("--decoder-first-", "--decoder-last-", "--account-for-")
+DECIDED = frozenset(dest for family in FAMILIES for dest in family.dests)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One option to say something. values: as the program should get them; None: the option has to go."""
+
+    dest: str
+    option: str
+    values: tuple[str, ...] | None
+
+    @property
+    def now(self) -> str | None:
+        return None if self.values is None else " ".join(self.values)
+
+
+def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
+    """What these families have to say otherwise: values first, then what is missing, then what has to go.
+
+    So a new option is put beside the old one of its family before that leaves.
+    """
+    found = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
+    return sorted(found, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
+
+
+def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
+    """Families of which some value differs, whatever it means."""
+    return [family for family in FAMILIES if any(_wishes(now, wanted, family))]
+
+
+def having(names: Namespace, dest: str) -> Setting | None:
+    """The option that gives it, or that would if its value were one; of several the last."""
+    flags = names.table.flags
+    return names.setting(dest) or next(
+        (setting for setting in reversed(names.settings) if setting.name in flags and flags[setting.name].dest == dest),
+        None,
+    )
+
+
+def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
+    for dest in family.dests:
+        if now[dest] == wanted[dest]:
+            continue
+        said, have = wanted.setting(dest), having(now, dest)
+        if said is not None:
+            yield Wish(dest, said.name, tuple(word.text for word in said.values))
+        elif have is not None:
+            yield Wish(dest, have.name, None)
+
+
+def neighbours(dest: str, sections: bool = False) -> tuple[str, ...]:
+    """Destinations beside which an option of this one belongs, the nearest first: its family's, then those of the
+    families before it, then those after; of a file with sections those in the same only."""
+    at = next(index for index, family in enumerate(FAMILIES) if dest in family.dests)
+    mine = FAMILIES[at].dests
+    own = mine.index(dest)
+    section = FAMILIES[at].section
+    if sections and section is None:
+        return ()
+    others = [family for family in FAMILIES if not sections or family.section == section]
+    before = [name for family in reversed(others) if family in FAMILIES[:at] for name in reversed(family.dests)]
+    after = [name for family in others if family in FAMILIES[at + 1 :] for name in family.dests]
+    return (*reversed(mine[:own]), *mine[own + 1 :], *before, *after)
+
+
+def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ...]:
+    """The plan's options with the virtual stages said as this configuration says them: by their layers, where it
+    counts those and they are whole."""
+    named = {setting.name: setting for setting in wanted}
+    stages = named.get(BY_RANK)
+    layers, pp = now["num_layers"], named.get("--pipeline-model-parallel-size")
+    if stages is None or pp is None or not now.given("num_layers_per_virtual_pipeline_stage"):
+        return tuple(wanted)
+    if not isinstance(layers, int) or any(name.startswith(UNEVEN) for name in named):
+        return tuple(wanted)
+    each, rest = divmod(layers, int(stages.values[0].text) * int(pp.values[0].text))
+    if rest:
+        return tuple(wanted)
+    return tuple(said(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
+
+
+def said(name: str, values: Sequence[str], like: Setting) -> Setting:
+    """Another option in the place of this one."""
+    words = tuple(Word((Piece(text),), like.place) for text in values)
+    return Setting(name, name, words, like.place)

@@ -1,0 +1,113 @@
+"""The launcher's numbers of nodes and GPUs, and the environment variables that a plan cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.existing.adapt import guard, words
+from symconfig.existing.adapt.counts import counted
+from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.launch.reading import Word
+from symconfig.existing.launch.text import Edit, Place
+from symconfig.format import things
+from symconfig.plans.plan import Plan
+from symconfig.render import environment, megatron, summary
+
+
+def numbers(progress: Progress, plan: Plan) -> Progress:
+    """As many GPUs as the plan is for, where the launcher says a number."""
+    world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
+    nodes = summary.nodes(plan)
+    if world.gpus == wanted:
+        if world.nodes is not None and world.nodes != nodes.count:
+            return progress.noted(
+                f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
+                f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
+                "between which other links lie."
+            )
+        return progress
+    stops = guard.checks(progress.draft)
+    progress = counted(progress, nodes)
+    for word, number in zip(_sections(progress), (nodes.count, nodes.gpus), strict=False):
+        progress = _section(progress, word, number)
+    progress = guard.moved(progress, stops, str(world.gpus), str(wanted))
+    said = progress.draft.reading.world.gpus
+    if said is None:
+        return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
+    if said != wanted:
+        place = next((word.place for word in progress.draft.reading.world.said), None)
+        why = f"the launcher's words for {said} GPUs could not be changed without changing something else"
+        return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
+    return progress
+
+
+def _sections(progress: Progress) -> tuple[Word, ...]:
+    """The words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
+    reading = progress.draft.reading
+    return reading.world.said if not reading.launcher and len(reading.world.said) == 2 else ()
+
+
+def _section(progress: Progress, word: Word, number: int) -> Progress:
+    if word.text == str(number):
+        return progress
+    before = progress.draft
+    after = before.tried(words.changed(word, str(number), before.texts), before.said.__eq__)
+    if after is None:
+        return progress
+    name = "nodes" if word is before.reading.world.said[0] else "GPUs of each node"
+    return progress.went(after, Change(name, word.text, str(number), word.place))
+
+
+def variables(progress: Progress, plan: Plan) -> Progress:
+    """Those without which the plan does not start or is wrong; the others are the user's own choice."""
+    for row in environment.variables(plan, megatron.version(plan)):
+        if not row.forced:
+            continue
+        word = progress.draft.reading.environment.get(row.name)
+        if word is None:
+            progress = _exported(progress, row)
+        elif word.unknown is not None:
+            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", _written(word)))
+        elif word.text != row.value:
+            progress = _variable(progress, row, word)
+    return progress
+
+
+def _exported(progress: Progress, row: environment.Variable) -> Progress:
+    """A line for it behind another that exports, where the file changes anyway; else a person may have it elsewhere."""
+    draft = progress.draft
+    before = draft.said
+    goal = before.exported(row.name, row.value)
+    edits = list(_export_lines(draft, f"export {row.name}={row.value}")) if progress.changes else []
+    after = draft.tried(edits, goal.__eq__)
+    if after is None:
+        return progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
+    return progress.went(after, Change(row.name, None, row.value, _written(after.reading.environment[row.name])))
+
+
+def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
+    """The line behind each one-line export, the last first."""
+    places = (_written(word) for word in draft.reading.environment.values())
+    for place in sorted((place for place in places if place.file in draft.texts), reverse=True):
+        text = draft.texts[place.file]
+        start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end)
+        if end >= 0 and text.data[start:end].startswith(b"export ") and b"\n" not in text.data[start:end]:
+            newline = "\r\n" if text.data[:end].endswith(b"\r") else "\n"
+            yield (Edit(text.place(end + 1, end + 1), f"{line}{newline}"),)
+
+
+def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
+    before = progress.draft.said
+    goal = before.exported(row.name, row.value)
+    after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
+    if after is None:
+        why = "to write it there would change something else as well"
+        return progress.lacking(Unplaced(row.name, row.value, why, _written(word)))
+    return progress.went(after, Change(row.name, word.text, row.value, _written(word)))
+
+
+def _written(word: Word) -> Place:
+    """Where the characters of a variable stand; the word itself is used by the whole command."""
+    return next((piece.place for piece in word.pieces if piece.place is not None), word.place)

@@ -1,0 +1,193 @@
+"""Megatron-LM's options with a plan's degrees, batch and switches in them, in whatever file they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from symconfig.existing.adapt import launcher
+from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
+from symconfig.existing.adapt.goal import Goal
+from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.adapt.runs import apart, why_apart
+from symconfig.existing.adapt.same import check
+from symconfig.existing.adapt.ways import granted
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.plans.plan import Plan
+
+_ROUNDS = 4  # one option's default may depend on another that was changed
+_MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
+
+
+def adapt(draft: Draft, plan: Plan) -> Progress:
+    """Every change that can be made. Raises InputError where the model or the sequence length is another one."""
+    goal, reading = Goal.of(plan, draft.reading), draft.reading
+    hidden = goal.hidden(reading)
+    names = goal.known(reading, hidden)
+    check(names, plan)
+    differing = goal.differing(names, reading.world.gpus or goal.gpus)
+    blocked = [family for family in FAMILIES if any(item.dest in family.dests for item in hidden)]
+    progress = Progress(
+        draft,
+        unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
+        notes=tuple(
+            f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is not looked at."
+            for item in reading.unread
+            if item.matters
+        ),
+    )
+    if apart(reading, goal.table):
+        for wish in wishes(names, goal.wanted, differing):
+            progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
+        return progress
+    for _ in range(_ROUNDS):
+        progress = _options(progress, goal, [family for family in differing if family not in blocked])
+        reading = progress.draft.reading
+        before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
+        if not differing or differing == before:
+            break
+    progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    progress = _recipe(progress, goal)
+    return _checked(progress, goal, [family for family in differing if family not in blocked])
+
+
+def _recipe(progress: Progress, goal: Goal) -> Progress:
+    """What a recipe decides beside its overrides is not read, so that what no override says may be another value."""
+    recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
+    told = {item.option for item in progress.unplaced}
+    for setting in goal.settings if recipe is not None else ():
+        dest = goal.dest(setting)
+        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in told:
+            said = " ".join((setting.name, *(word.text for word in setting.values)))
+            progress = progress.noted(f"The plan has {said}; here it is up to the recipe, which is not read.")
+    off = [
+        _option(goal, family)
+        for family in FAMILIES
+        if recipe is not None
+        and not any(goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)
+        and _switch(goal, family)
+    ]
+    if off:
+        progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
+    return progress
+
+
+def _switch(goal: Goal, family: Family) -> bool:
+    """Whether it is off unless it is said to be on, in a model of this kind."""
+    dest, kinds = family.dests[0], {flag.dest: flag.kind for flag in goal.table.flags.values()}
+    moe = "moe" in dest and goal.plan.model.experts is None
+    return not moe and (kinds.get(dest) == "true" or dest == "recompute_granularity")
+
+
+def _option(goal: Goal, family: Family) -> str:
+    """The family by the option that a person would look for."""
+    dest = family.dests[0]
+    return next((name for name, flag in goal.table.flags.items() if flag.dest == dest), dest)
+
+
+def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
+    """One option after the other, each tried by itself in the files as they are by then."""
+    before, refused = goal.names(progress.draft.reading), set[Wish]()
+    for _ in range(_MOST):
+        names = goal.names(progress.draft.reading)
+        wish = next((each for each in wishes(names, goal.wanted, families) if each not in refused), None)
+        if wish is None:
+            break
+        setting = having(names, wish.dest)
+        hidden = _may_give(progress.draft.reading) if setting is None else None
+        after = granted(progress.draft, names, wish) if hidden is None else None
+        if after is None:
+            refused.add(wish)
+            place = None if setting is None else setting.place
+            why = hidden or _why(setting, progress.draft.reading)
+            progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
+        else:
+            progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
+            progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
+    return progress
+
+
+def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace) -> Change:
+    """What was there is found where it was before anything was changed; what is new, where it is now."""
+    if setting is None:
+        new = after.setting(wish.dest)
+        assert new is not None, "an option that was added has been read"
+        return Change(wish.option, None, wish.now, new.place)
+    gone = wish.values is None or not setting.values
+    first = having(before, wish.dest)
+    return Change(
+        setting.name,
+        " ".join(word.text for word in setting.values),
+        None if gone else wish.now,
+        (first or setting).place,
+    )
+
+
+def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
+    """A variable that keeps its value, because other words have it too, does not reach the option any more."""
+    if was is None or now is None or _variables(now):
+        return progress
+    names = _variables(was)
+    if names:
+        return progress.noted(
+            f"{now.place}: {now.spelled} does not follow ${names[0]} any more, which other words of "
+            "the script have as well and which keeps its value."
+        )
+    return progress
+
+
+def _variables(setting: Setting) -> list[str]:
+    """Names that its values come through."""
+    return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
+
+
+def _may_give(reading: Reading) -> str | None:
+    """Why an option that was not found may be there all the same."""
+    item = next((item for item in reading.unread if item.options), None)
+    return None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
+
+
+def _why(setting: Setting | None, reading: Reading) -> str:
+    recipe = reading.recipe
+    if setting is None and recipe is not None:
+        return f"it is up to the recipe {recipe.text}, which is not read"
+    if setting is None:
+        return "no place was found where it would reach the training and change nothing else"
+    for word in setting.values:
+        for piece in word.pieces:
+            if piece.place is None and piece.variables:
+                return f"its value comes through ${piece.variables[-1]}, which is set outside of what can be edited"
+    return "to write it there would change something else as well"
+
+
+def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
+    """With a sentence for every family that still means something else, though nothing of it could be asked for."""
+    lacking = {item.option for item in progress.unplaced}
+    for family in families:
+        options = [setting for setting in goal.settings if goal.dest(setting) in family.dests]
+        names = {name for name, flag in goal.table.flags.items() if flag.dest in family.dests}
+        if lacking & names:
+            continue
+        names_now = goal.names(progress.draft.reading)
+        there = next((each for dest in family.dests if (each := having(names_now, dest)) is not None), None)
+        if options:
+            now = " ".join(word.text for word in options[0].values)
+            progress = progress.lacking(
+                Unplaced(
+                    options[0].name,
+                    now,
+                    "all options together still mean something else",
+                    None if there is None else there.place,
+                )
+            )
+        elif there is not None:
+            progress = progress.lacking(
+                Unplaced(there.name, None, "with it all options together still mean something else", there.place)
+            )
+        elif not progress.unplaced:  # else it follows from what was not placed
+            progress = progress.lacking(
+                Unplaced(_option(goal, family), "as the plan has it", "it follows from other options here")
+            )
+    return progress

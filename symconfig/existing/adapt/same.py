@@ -1,0 +1,72 @@
+"""A plan is for one model and one sequence length: a configuration of another is refused, with what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed import SEQUENCE
+from symconfig.existing.recover.deepspeed_model import described as named
+from symconfig.existing.recover.model import described
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.zoo import differing, meaning
+from symconfig.plans.plan import Plan
+
+# A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.
+_OPEN = frozenset({"norm_eps", "attention_dropout", "hidden_dropout", "adapter.lora_alpha", "adapter.lora_dropout"})
+WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
+
+
+def check(names: Namespace, plan: Plan) -> None:
+    """Raises InputError with every field in which the configuration's model is not the plan's."""
+    wanted = plan.best.batch.seq_length
+    said = names.whole("seq_length", wanted)
+    problems = [] if said == wanted else [_length(names, said, wanted)]
+    try:
+        mine = meaning(described(names, seq_length=said, vocab_size=plan.model.vocab_size, named=plan.model).model)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    problems += _other_model(mine, plan, names.settings[0].place.file if names.settings else None)
+    if problems:
+        raise InputError(problems)
+
+
+def check_program(reading: Reading, plan: Plan) -> None:
+    """The same of a program that is not Megatron-LM's, as far as its arguments say its model and length at all."""
+    arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
+    problems: list[Problem] = []
+    said = arguments.whole(*SEQUENCE)
+    if said is not None and said != wanted:
+        problems.append(Problem(WHAT, file=reading.file, got=str(said), need=str(wanted), hint=HINT))
+    found = named(reading, arguments, Asked(), [])
+    if found is not None:
+        problems += _other_model(meaning(found.model), plan, reading.file)
+    if problems:
+        raise InputError(problems)
+
+
+def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
+    theirs = meaning(plan.model)
+    for field in (each for each in differing(mine, theirs) if each not in _OPEN):
+        yield Problem(
+            f"is not that of the plan's model, {plan.model.name}",
+            file=file,
+            field=field,
+            got=_shown(mine.get(field)),
+            need=_shown(theirs.get(field)),
+            hint="a plan for this model",
+        )
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _length(names: Namespace, said: int, wanted: int) -> Problem:
+    setting = names.setting("seq_length")
+    if setting is None:
+        return Problem(WHAT, field="seq_length", got=str(said), need=str(wanted), hint=HINT)
+    return names.problem(setting, WHAT, got=str(said), need=str(wanted), hint=HINT)

@@ -1,0 +1,171 @@
+"""Edits of JSON and YAML: another value, a key more, a key less; comments, order and indentation stay.
+
+Each function yields ways to do it, the most natural first; which of them are right only reading again can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.existing.launch.reading import Span, Tree
+from symconfig.existing.launch.text import Edit, Place
+
+_BLANK = re.compile(rb"(?:[ \t\r\n]|//[^\n]*|#[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_COMMENT = re.compile(rb"[ \t]*(?://|#|/\*)[^\n]*")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
+
+
+def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
+    """Another value for a key."""
+    place = tree.spans[path].value
+    if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
+        quote = tree.text.at(place)[0]
+        if quote not in value and "\\" not in value:
+            yield (Edit(place, f"{quote}{value}{quote}"),)
+    yield (Edit(place, spelled(value, tree.syntax)),)
+
+
+def spelled(value: Any, syntax: str) -> str:
+    """A value on one line, as both YAML 1.1 and 1.2 read it."""
+    if syntax == "json" or isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
+        return text.replace("e", ".0e")  # without a point PyYAML reads a text
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
+    """A new key, behind `after` or else behind the last."""
+    data = tree.text.data
+    siblings = _children(tree, parent)
+    whole = tree.spans[parent].value
+    if not siblings:
+        if tree.text.at(whole)[:1] == "{":
+            yield (Edit(tree.text.place(whole.start + 1, whole.start + 1), _entry(tree, key, value, quoted=True)),)
+        return
+    span = siblings[after] if after in siblings else list(siblings.values())[-1]
+    first = _first(span)
+    before = data[_line_start(data, first.start) : first.start]
+    alone = (not before.strip() and before != b"") or _line_start(data, first.start) == first.start
+    flow = tree.syntax == "json" or data[whole.start : whole.start + 1] == b"{"
+    entry = _entry(tree, key, value, quoted=tree.text.at(first)[:1] == '"')
+    new_line = _newline(data) + before.decode("utf-8", "replace") if alone else " "
+    if not flow:
+        end = _content_end(data, span.value)
+        end = _line_end(data, end)
+        yield (Edit(tree.text.place(end, end), f"{new_line}{entry}"),)
+        return
+    comma = _comma(data, span.value.end)
+    if comma is not None:
+        end = _line_end(data, comma) if alone and _quiet(data, comma + 1) else comma + 1
+        yield (Edit(tree.text.place(end, end), f"{new_line}{entry},"),)
+    elif alone and _quiet(data, span.value.end):
+        end = _line_end(data, span.value.end)
+        at = tree.text.place(span.value.end, span.value.end)
+        yield (
+            (Edit(at, f",{new_line}{entry}"),)
+            if end == span.value.end
+            else (Edit(at, ","), Edit(tree.text.place(end, end), f"{new_line}{entry}"))
+        )
+    else:
+        yield (Edit(tree.text.place(span.value.end, span.value.end), f",{new_line}{entry}"),)
+
+
+def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
+    """Without a key; its line goes where nothing else stands on it."""
+    data, span = tree.text.data, tree.spans[path]
+    first = _first(span)
+    start, end = first.start, _content_end(data, span.value)
+    parent = tree.spans[path[:-1]].value
+    flow = tree.syntax == "json" or data[parent.start : parent.start + 1] == b"{"
+    comma = _comma(data, end) if flow else None
+    stop = end if comma is None else comma + 1
+    begins = _line_start(data, start)
+    alone = not data[begins:start].strip() and not data[stop : _line_end(data, stop)].strip()
+    edits: list[Edit] = []
+    previous = _before(tree, path) if flow and comma is None else None
+    if previous is not None and (at := _comma(data, previous.value.end)) is not None:
+        edits.append(Edit(tree.text.place(at, at + 1), ""))
+    if alone:
+        last = min(_line_end(data, stop) + len(_newline(data)), len(data))
+        yield (*edits, Edit(tree.text.place(begins, last), ""))
+    elif previous is not None:
+        at = _comma(data, previous.value.end) or start
+        yield (Edit(tree.text.place(at, stop), ""),)
+    else:
+        rest = data[stop : _line_end(data, stop)]
+        yield (*edits, Edit(tree.text.place(start, stop + len(rest) - len(rest.lstrip())), ""))
+
+
+def path_at(tree: Tree, place: Place) -> KeyPath | None:
+    """The path of the value or key that stands there, the innermost."""
+    found = [
+        path
+        for path, span in tree.spans.items()
+        if span.value.start <= place.start < span.value.end
+        or (span.key is not None and span.key.start <= place.start < span.key.end)
+    ]
+    return max(found, key=len, default=None)
+
+
+def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
+    found = {
+        str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1].value.start))
+
+
+def _before(tree: Tree, path: KeyPath) -> Span | None:
+    """The key before this one, in the same object."""
+    mine = tree.spans[path].value.start
+    earlier = [span for span in _children(tree, path[:-1]).values() if span.value.start < mine]
+    return earlier[-1] if earlier else None
+
+
+def _first(span: Span) -> Place:
+    return span.value if span.key is None else span.key
+
+
+def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
+    name = json.dumps(key) if tree.syntax == "json" or quoted else key
+    return f"{name}: {spelled(value, tree.syntax)}"
+
+
+def _comma(data: bytes, start: int) -> int | None:
+    """Where the comma after a value stands, blanks and comments passed over."""
+    found = _BLANK.match(data, start)
+    at = found.end() if found else start
+    return at if data[at : at + 1] == b"," else None
+
+
+def _quiet(data: bytes, start: int) -> bool:
+    """Whether the rest of the line is blank or a comment."""
+    rest = data[start : _line_end(data, start)]
+    return not rest.strip() or _COMMENT.fullmatch(rest.rstrip()) is not None
+
+
+def _content_end(data: bytes, place: Place) -> int:
+    """The end without the blanks that a block of YAML may end with."""
+    return place.start + len(data[place.start : place.end].rstrip())
+
+
+def _line_start(data: bytes, at: int) -> int:
+    return data.rfind(b"\n", 0, at) + 1
+
+
+def _line_end(data: bytes, at: int) -> int:
+    """Before the line's end, whether that is one character or two."""
+    end = data.find(b"\n", at)
+    end = len(data) if end < 0 else end
+    return end - 1 if end > at and data[end - 1 : end] == b"\r" else end
+
+
+def _newline(data: bytes) -> str:
+    return "\r\n" if b"\r\n" in data else "\n"

@@ -1,0 +1,212 @@
+"""Ways to make one option of a configuration say something else, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.existing.adapt import trees, words
+from symconfig.existing.adapt.draft import Draft, Said
+from symconfig.existing.adapt.families import Wish, having, neighbours
+from symconfig.existing.adapt.runs import alike, together
+from symconfig.existing.launch.reading import Setting, Tree
+from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.recover.namespace import Namespace, Value, parsed
+from symconfig.render.files import sh
+
+# Destinations by the names of Megatron-Bridge and NeMo, where a new key has to have them; NeMo 1.x has its own.
+BRIDGE = {
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+}
+NEMO = {
+    **{f"recompute_{name}": f"activations_checkpoint_{name}" for name in ("granularity", "method", "num_layers")},
+    "overlap_grad_reduce": "overlap_grad_sync",
+    "overlap_param_gather": "overlap_param_sync",
+}
+AT_TOP = (
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "use_distributed_optimizer",
+    "num_layers_per_virtual_pipeline_stage",
+)
+UNREAD = ("num_virtual_stages_per_pipeline_rank",)
+MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
+
+
+def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+    """The draft with this wish in it, and nothing else changed; None: no way to write it is known to be right."""
+    setting = having(names, wish.dest)
+    if setting is None:
+        return _added(draft, names, wish)
+    if wish.values is None or not setting.values:
+        if draft.reading.format in ("overrides", "megatron yaml") and not setting.spelled.startswith("-"):
+            return _off(draft, names, setting, wish)
+        return _without(draft, setting)
+    if not wish.values:
+        return None
+    return _changed(draft, names, setting, wish)
+
+
+def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
+    values = wish.values or ()
+    goal = draft.said.setting(_index(draft, setting), values)
+    tree = _tree(draft, setting.values[0].place)
+    if tree is not None:
+        path = trees.path_at(tree, setting.values[0].place)
+        ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
+    elif len(values) == len(setting.values) == 1:
+        ways = together([_one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
+    else:
+        ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
+    return draft.tried(ways, lambda said: said == goal)
+
+
+def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
+    yield from words.changed(setting.values[0], value, draft.texts)
+    if setting.joined or not setting.spelled.startswith("-"):
+        yield from _behind_equals(setting, sh(value), draft)
+
+
+def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
+    """All values anew, where they stand one after the other."""
+    first, last = setting.values[0].place, setting.values[-1].place
+    if first.file == last.file and first.file in draft.texts and first.start <= last.end:
+        text = draft.texts[first.file]
+        for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
+            yield (Edit(text.place(first.start, last.end), spelled),)
+
+
+def _without(draft: Draft, setting: Setting) -> Draft | None:
+    goal = draft.said.setting(_index(draft, setting), None)
+    tree = _tree(draft, setting.place)
+    if tree is None:
+        ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
+    else:
+        path = trees.path_at(tree, setting.place)
+        ways = trees.removed(tree, path) if path else iter(())
+    return draft.tried(ways, lambda said: said == goal)
+
+
+def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
+    """Said to be off where it stands: without a word the recipe would decide, and Megatron-LM's own YAML has no
+    defaults behind it."""
+    value = None if names.table.flags[setting.name].kind == "store" else False
+    tree = _tree(draft, setting.place)
+    if tree is not None:
+        path = trees.path_at(tree, setting.place)
+        ways = trees.changed(tree, path, value) if path else iter(())
+    else:
+        spelled = trees.spelled(value, "yaml")
+        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
+    goal = _less(draft.said, names, wish.dest)
+    return draft.tried(ways, lambda said: said != draft.said and _less(said, names, wish.dest) == goal)
+
+
+def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+    """`key=true` -> `key=false`, `key=$TP` -> `key=4`."""
+    text = draft.texts.get(setting.place.file)
+    source = text.at(setting.place) if text is not None else ""
+    head, equals, tail = source.partition("=")
+    if text is not None and equals:
+        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
+        place = text.place(setting.place.start + len((head + equals).encode()), end)
+        yield (Edit(place, spelled),)
+
+
+def _less(said: Said, names: Namespace, dest: str) -> Said:
+    """Without the options of this destination, in every run."""
+    flags = names.table.flags
+    kept = tuple(each for each in said.settings if each[0] not in flags or flags[each[0]].dest != dest)
+    return replace(said, settings=kept, runs=tuple(_less(run, names, dest) for run in said.runs))
+
+
+def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+    before, values = draft.said, wish.values or ()
+
+    def right(after: Said) -> bool:
+        return before.gained(wish.option, values, after)
+
+    ways = chain.from_iterable(
+        together([_beside(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+        for anchor in _anchors(draft, names, wish)
+    )
+    return draft.tried(ways, right)
+
+
+def _beside(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
+    """A new option behind another one, as that is spelled: an option, an override, a key of YAML."""
+    tree = _tree(draft, anchor.place)
+    path = trees.path_at(tree, anchor.place) if tree is not None else None
+    if tree is not None and path:
+        key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
+        yield from (
+            way
+            for there in tree.spans
+            if there[-1:] == (key,)  # it is there, and says no
+            for way in trees.changed(tree, there, _data(names, wish))
+        )
+        if _belongs(draft, path, wish):
+            yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
+    elif tree is not None:
+        return
+    elif anchor.spelled.startswith("-"):
+        yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
+    else:
+        section = anchor.spelled.rpartition(".")[0]
+        name = f"{section}.{_key(draft, wish.dest)}" if section else _key(draft, wish.dest)
+        yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
+
+
+def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
+    """Whether Megatron-LM reads the key there: of --yaml-cfg (megatron/training/yaml_arguments.py) validate_yaml reads
+    some at the top only, and the stages of a rank not at all."""
+    if draft.reading.format != "megatron yaml":
+        return True
+    return wish.dest not in UNREAD and (len(path) == 1 or wish.dest not in AT_TOP)
+
+
+def _key(draft: Draft, dest: str) -> str:
+    """What a file with keys calls it. Of Megatron-LM's own YAML, as the parser does."""
+    reading = draft.reading
+    if reading.format != "overrides":
+        return dest
+    older = any(
+        part in NEMO.values() or part == "trainer"
+        for path in (reading.tree.spans if reading.tree else ())
+        for part in path
+    ) or any(setting.spelled.rpartition(".")[2] in NEMO.values() for setting in reading.settings)
+    return NEMO.get(dest, BRIDGE.get(dest, dest)) if older else BRIDGE.get(dest, dest)
+
+
+def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
+    """The wish as YAML has it: typed; a switch is true, one that switches off is false."""
+    flag = names.table.flags[wish.option]
+    value = parsed(flag, wish.values or (), wish.option)
+    if isinstance(value, tuple):
+        return list(value) if len(value) != 1 else _one(value[0])
+    return value
+
+
+def _one(value: Value) -> bool | int | float | str | list[Value] | None:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tree(draft: Draft, place: Place) -> Tree | None:
+    """The tree that stands there, where it is one."""
+    tree = draft.reading.tree
+    return tree if tree is not None and tree.text.file == place.file else None
+
+
+def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
+    """Options beside which a new one belongs, the best first: of the nearest family, then the last of all."""
+    sections = draft.reading.format == "overrides"
+    found = [setting for dest in neighbours(wish.dest, sections) if (setting := names.setting(dest)) is not None]
+    return [*found[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
+
+
+def _index(draft: Draft, setting: Setting) -> int:
+    return next(index for index, each in enumerate(draft.reading.settings) if each is setting)

@@ -1,0 +1,112 @@
+"""Edits of a shell script: another value for a word, an option less, an option more, in the style of what stands there.
+
+Each function yields ways to do it, the most natural first; which of them are right only reading again can tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from symconfig.existing.launch.reading import Setting, Word
+from symconfig.existing.launch.text import Edit, Place, Text
+from symconfig.render.files import sh
+
+PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of quotes and without
+
+
+def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
+    """The literal that the word comes from, or else the word itself where it is used."""
+    pieces = [piece for piece in word.pieces if piece.text]
+    place = pieces[0].place if len(pieces) == 1 else None
+    if place is not None and place.file in texts and texts[place.file].at(place) == pieces[0].text:
+        yield from ((Edit(place, spelled),) for spelled in _spelled(texts[place.file], place, new))
+    if word.place.file in texts:
+        source = texts[word.place.file].at(word.place)
+        quote = source[:1]
+        if quote in ("'", '"') and len(source) > 1 and source.endswith(quote) and (PLAIN.fullmatch(new)):
+            yield (Edit(word.place, f"{quote}{new}{quote}"),)
+        yield from ((Edit(word.place, spelled),) for spelled in _spelled(texts[word.place.file], word.place, new))
+
+
+def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
+    """Ways to write it there: as it is, in quotes where it may need them and stands in none."""
+    around = text.data[max(place.start - 1, 0) : place.start], text.data[place.end : place.end + 1]
+    if PLAIN.fullmatch(new) or around in ((b"'", b"'"), (b'"', b'"')):
+        return (new,)
+    return sh(new), new
+
+
+def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
+    """With its line where it has one for itself; a continuation before it goes with it where nothing follows."""
+    if not _literal(setting, texts):
+        return
+    text, place = texts[setting.place.file], setting.place
+    line = _Line(text.data, place)
+    if line.alone:
+        if not line.continued and line.follows:
+            yield (Edit(text.place(line.joint, place.end + len(line.after)), ""),)
+        yield (Edit(text.place(line.start, line.end), ""),)
+        return
+    space_after = len(line.after) - len(line.after.lstrip())
+    space_before = len(line.before) - len(line.before.rstrip())
+    forward = (Edit(text.place(place.start, place.end + space_after), ""),)
+    if line.before.strip():
+        yield (Edit(text.place(place.start - space_before, place.end), ""),) if space_before else forward
+        return
+    if line.after.lstrip()[:1] in (b'"', b"'", b")"):  # the last of a text or an array that ends on this line
+        yield (Edit(text.place(line.joint, place.end), ""),)
+    yield forward
+
+
+def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
+    """Behind another option: on a line of its own where that has one, else beside it."""
+    if not _literal(anchor, texts):
+        return
+    text, place = texts[anchor.place.file], anchor.place
+    line = _Line(text.data, place)
+    double = (word if PLAIN.fullmatch(word) else f'"{word}"' for word in words)  # inside of bash -c '...'
+    twice = (sh(sh(word)) if sh(word) != word else word for word in words)  # for a shell that is given the words
+    spellings = dict.fromkeys((" ".join(map(sh, words)), " ".join(words), " ".join(double), " ".join(twice)))
+    for spelled in spellings:
+        new_line = f"{line.newline}{line.indentation}{spelled}"
+        if line.commented:
+            end = place.end + len(line.after)
+            yield (Edit(text.place(end, end), new_line),)
+        if line.alone:
+            if line.continued:  # the rest of the line, with its continuation, once more
+                rest = line.after.decode("utf-8", "replace")
+                yield (Edit(text.place(place.end, place.end), f"{rest}{new_line}"),)
+            ways = [new_line, f" \\{new_line}"]
+            for way in reversed(ways) if line.follows else ways:
+                yield (Edit(text.place(place.end, place.end), way),)
+        yield (Edit(text.place(place.end, place.end), f" {spelled}"),)
+
+
+def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
+    """Whether the option's name stands in a file, not in a variable that came from elsewhere."""
+    if setting.place.file not in texts:
+        return False
+    return texts[setting.place.file].at(setting.place).lstrip("'\"").startswith(setting.spelled)
+
+
+class _Line:
+    """The line or lines around bytes of a file. before, after: what else stands on them, without the line end."""
+
+    def __init__(self, data: bytes, place: Place) -> None:
+        self.start = data.rfind(b"\n", 0, place.start) + 1
+        end = data.find(b"\n", place.end)
+        self.end = len(data) if end < 0 else end + 1
+        self.before = data[self.start : place.start]
+        self.after = data[place.end : self.end].rstrip(b"\r\n")
+        self.alone = not self.before.strip() and self.after.strip() in (b"", b"\\")
+        self.commented = not self.before.strip() and self.after.lstrip()[:1] == b"#"
+        self.continued = self.after.strip() == b"\\"
+        previous = data[: self.start].rstrip(b"\r\n")
+        self.follows = previous.endswith(b"\\") and self.start > 0
+        self.joint = len(previous.removesuffix(b"\\").rstrip() if self.follows else previous.rstrip())
+        self.newline = "\r\n" if b"\r\n" in data[: self.end] else "\n"
+
+    @property
+    def indentation(self) -> str:
+        return self.before.decode("utf-8", "replace")

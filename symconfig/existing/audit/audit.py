@@ -1,0 +1,132 @@
+"""An audit: what a configuration is, what it will do, what is wrong with it, and what would be better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Limits
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.existing.audit import memory_rules
+from symconfig.existing.audit.judge import Judged, job_of, judge
+from symconfig.existing.audit.sides import Side, side
+from symconfig.existing.audit.state import State
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.run import Run
+from symconfig.existing.rules import launcher
+from symconfig.existing.rules.launcher import LauncherFacts
+from symconfig.existing.rules.rule import Finding
+from symconfig.plans.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
+
+    better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
+    nothing fits. way: from the run to it, one change after the other.
+    """
+
+    side: Side
+    findings: tuple[Finding, ...]
+    judged: Judged | None = None
+    unpredicted: tuple[Problem, ...] = ()
+    better: Plan | None = None
+    infeasible: str | None = None
+    way: tuple[State, ...] = ()
+
+    @property
+    def reading(self) -> Reading:
+        return self.side.reading
+
+    @property
+    def runs(self) -> bool:
+        """Whether nothing is known that keeps it from running."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def gain(self) -> float | None:
+        """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
+        if self.judged is None or self.better is None or not self.judged.fits:
+            return None
+        return 1 - self.better.best.predicted.step_s / self.judged.plan.best.predicted.step_s
+
+
+def audit(
+    reading: Reading,
+    asked: Asked,
+    cluster: ClusterDescriptor | None,
+    limits: Limits,
+    *,
+    plan: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """plan: look for a better one, too. Raises InputError for a framework's version that is not known."""
+    found = side(reading, asked)
+    findings, unpredicted = (*_launcher(reading, asked, cluster), *found.findings(cluster)), _dark(found, cluster)
+    if unpredicted or cluster is None:
+        return Audit(found, findings, unpredicted=tuple(unpredicted))
+    progress("predicting what is there")
+    try:
+        run = found.run(cluster)
+    except InputError as error:
+        return Audit(found, findings, unpredicted=error.problems)
+    done = _judged(Audit(found, findings), run, cluster, limits)
+    return _planned(done, run, cluster, limits, progress) if plan else done
+
+
+def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
+    """With what the run costs; or why there is no such thing."""
+    try:
+        judged = judge(run, cluster, limits)
+    except InputError as error:
+        return replace(done, unpredicted=error.problems)
+    return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+
+
+def _planned(
+    done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
+) -> Audit:
+    """With the best plan, also of a run that cannot be; and with the way to it."""
+    from symconfig.existing.audit.best import best, willing  # the search takes as long to import as the rest to do
+    from symconfig.existing.audit.steps import steps
+
+    progress("looking for a better plan")
+    try:
+        better = best(run, cluster, job_of(run, cluster, limits))
+    except (InfeasibleError, InputError) as error:
+        return replace(done, infeasible=str(error))
+    if done.judged is None:
+        return replace(done, better=better)
+    framework = willing(run.configuration.framework, cluster.gpu.architecture)
+    return replace(done, better=better, way=steps(done.judged, better, framework))
+
+
+def _launcher(reading: Reading, asked: Asked, cluster: ClusterDescriptor | None) -> list[Finding]:
+    config = reading.deepspeed.text if reading.deepspeed is not None else None
+    scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
+    facts = LauncherFacts(reading.world, asked.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
+    return launcher.findings(facts, reading.program.place if reading.program is not None else None)
+
+
+def _dark(found: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+    """Why no prediction is made, whatever the options say."""
+    result = []
+    if not found.reading.complete:
+        dark = sum(item.matters for item in found.reading.unread)
+        what = "is not predicted: not all of its arguments are known"
+        result.append(
+            Problem(
+                what,
+                file=found.reading.file,
+                got=f"{dark} unread place{'s' * (dark != 1)}",
+                hint='--set NAME=VALUE for the variables, or -- OPTIONS for what "$@" brings',
+            )
+        )
+    if cluster is None:
+        result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
+    if found.gpus is None:
+        result.append(Problem("is not said by the launcher", field="the number of GPUs", hint="--gpus N"))
+    return result

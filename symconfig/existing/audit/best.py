@@ -1,0 +1,30 @@
+"""The best plan from a run: the same model, GPUs and batch, under the kernels and number formats that the run has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from symconfig.cost.framework import Framework
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.existing.recover.run import Run
+from symconfig.plans.plan import Plan
+from symconfig.solve.habits import habits
+from symconfig.solve.search import search
+
+_PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, which is the run's to have
+
+
+def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
+    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError, or InputError."""
+    framework = willing(run.configuration.framework, cluster.gpu.architecture)
+    return search(run.described.model, cluster, job, top=1, framework=framework)
+
+
+def willing(framework: Framework, architecture: str) -> Framework:
+    """The framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
+    usual, mine = habits(framework.name, architecture).hide, framework.hide
+    pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
+    return replace(
+        framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False, microbatch_group=0
+    )

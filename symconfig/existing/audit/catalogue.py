@@ -1,0 +1,21 @@
+"""Every rule of an audit: those that ask the configuration, those that ask the launcher, those that ask the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.existing.audit import memory_rules
+from symconfig.existing.rules import launcher
+from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
+from symconfig.existing.rules.catalogue import Group
+from symconfig.existing.rules.rule import Rule
+
+LAUNCHER, PREDICTION = Group("The launcher", launcher.RULES), Group("What is predicted", memory_rules.RULES)
+GROUPS = (*OF_FRAMEWORKS, LAUNCHER, PREDICTION)
+
+
+def rules() -> Iterator[Rule[Any]]:
+    """All of them, in the page's order."""
+    for group in GROUPS:
+        yield from group.rules

@@ -1,0 +1,31 @@
+"""Examples of the rules that an audit asks beside a framework's: whole launches, audited on H100 GPUs."""
+
+from __future__ import annotations
+
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster
+from symconfig.existing.audit.audit import audit
+from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.text import Text
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules.examples import BASE, FILE
+from symconfig.existing.rules.rule import Finding, Rule
+
+CLUSTER = "h100"
+
+
+def findings(rule: Rule[object]) -> list[Finding]:
+    """What an audit says of the rule on its example, for the GPUs that the rule is about."""
+    found = audit(reading(rule), Asked(gpus=rule.gpus), load_cluster(CLUSTER), Limits(), plan=False)
+    return [finding for finding in found.findings if finding.rule == rule.name]
+
+
+def reading(rule: Rule[object]) -> Reading:
+    """Options stand for themselves; a command is a script of one line, with the options of the base behind it."""
+    if rule.example.startswith("--"):
+        return Reading("bash", (Text(FILE, rule.example.encode()),), tuple(settings(rule.example.split(), FILE)))
+    command = rule.example.rstrip()
+    end = rule.example[len(command) :] or "\n"
+    return read_bash(Text(FILE, f"{command} {BASE}{end}".encode())).reading

@@ -1,0 +1,105 @@
+"""What a run costs: the planner's own candidate and plan of it, of which nothing was searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from symconfig import __version__
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job, Limits
+from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.run import Run
+from symconfig.plans.plan import Plan, Search
+from symconfig.solve import candidate
+from symconfig.solve.found import Found
+from symconfig.solve.predict import as_found
+from symconfig.solve.refusals import SHARED, Degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """plan: the run as a plan, whose best and only candidate it is."""
+
+    run: Run
+    plan: Plan
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.best.predicted.device_bytes <= self.plan.usable_bytes
+
+    @property
+    def overfull(self) -> tuple[int, ...]:
+        """Stages that take more than the GPU has to give."""
+        fixed = self.plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in self.plan.best.stages)
+        return tuple(
+            number
+            for number, stage in enumerate(self.plan.best.stages)
+            if stage.peak_bytes + fixed > self.plan.usable_bytes
+        )
+
+
+def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
+    """Raises InputError where the degrees do not fit the model."""
+    job, found = job_of(run, cluster, limits), as_found(run.described.model, cluster, run.configuration)
+    if wrong := list(_undivided(found)):
+        raise InputError(wrong)
+    found = replace(found, request=replace(found.request, job=job))
+    best = replace(candidate.detail(found, cluster, job, best=True), target=run.target, options=run.options)
+    fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
+    plan = Plan(
+        run.described.model,
+        cluster,
+        job,
+        best,
+        (),
+        Search(1, int(fits), 0.0, False),
+        "nothing was searched",
+        __version__,
+    )
+    return Judged(run, plan)
+
+
+def _undivided(found: Found) -> Iterator[Problem]:
+    """What no framework can divide like this, so that a figure for it would be one for nothing."""
+    tp, pp, cp, ep, etp, dp, micro = (np.array([degree]) for degree in found.degrees)
+    request = found.request
+    degrees = Degrees(
+        tp,
+        int(pp[0]),
+        cp,
+        ep,
+        etp,
+        dp,
+        micro,
+        request.global_batch // (dp * micro),
+        request.seq_length,
+        found.scheme.sequence_parallel,
+        found.scheme.cp_comm,
+        request.precision,
+    )
+    for name, reason, refuses in SHARED:
+        if np.any(refuses(request.model, degrees)):
+            yield Problem(f"is not divided like this: {reason}", field=name)
+
+
+def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
+    """The job that the run is an answer to: the planner may choose everything else."""
+    configuration, model = run.configuration, run.described.model
+    version = {"megatron_version": run.target.version} if run.target.backend == "megatron" else {}
+    return Job.model_validate(
+        {
+            "model": run.described.zoo or model.name,
+            "cluster": cluster.name,
+            "gpus": configuration.gpus,
+            "global_batch_size": configuration.global_batch,
+            "seq_length": configuration.seq_length,
+            "backend": run.target.backend,
+            "precision": configuration.precision,
+            "task": "lora" if model.adapter else "pretrain",
+            "limits": limits.model_dump(),
+            **version,
+        }
+    )

@@ -1,0 +1,195 @@
+"""A configuration as its framework reads it: Megatron-LM's options, or DeepSpeed's JSON with a script's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed_model import described
+from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.run import Run
+from symconfig.existing.rules import deepspeed as deepspeed_rules
+from symconfig.existing.rules import megatron as megatron_rules
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.nearest import meant
+from symconfig.existing.rules.rule import Finding
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.render.flags import first_with, flags, resolve, versions
+
+# What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
+_MODEL = ("num_layers", "hidden_size", "num_attention_heads")
+_OF_A_RECIPE = (
+    ("tensor_model_parallel_size",),
+    ("pipeline_model_parallel_size",),
+    ("context_parallel_size",),
+    ("micro_batch_size",),
+    ("global_batch_size",),
+    ("seq_length",),
+    ("bf16", "fp16"),
+    ("use_distributed_optimizer",),
+    ("overlap_grad_reduce",),
+    ("sequence_parallel",),
+    ("recompute_granularity",),
+)
+
+
+class Side(Protocol):
+    """version: of the framework that it is read as; version_given: because a person said so. gpus: None: not known."""
+
+    @property
+    def reading(self) -> Reading: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def version_given(self) -> bool: ...
+    @property
+    def gpus(self) -> int | None: ...
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Every rule that is broken."""
+        ...
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        """In the planner's terms. Raises InputError for what it does not know."""
+        ...
+
+
+def side(reading: Reading, asked: Asked) -> Side:
+    """Raises InputError for a Megatron-LM version that is not known."""
+    if megatron_deepspeed.applies(reading):
+        return ForkSide(reading, asked)
+    if any(setting.name == "--num-layers" for setting in reading.settings):
+        return MegatronSide(reading, asked)
+    known = sum(first_with(setting.name) is not None for setting in reading.settings)
+    of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
+    return DeepSpeedSide(reading, asked) if of_deepspeed else MegatronSide(reading, asked)
+
+
+class MegatronSide:
+    """Options of Megatron-LM."""
+
+    backend = "megatron"
+
+    def __init__(self, reading: Reading, asked: Asked) -> None:
+        self.reading, self.asked = reading, asked
+        self.version_given = asked.megatron_version is not None
+        # What names a recipe is no option of Megatron-LM.
+        settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
+        self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
+        self.settings: Sequence[Setting] = settings
+        self.gpus = asked.gpus or reading.world.gpus
+
+    @property
+    def parsed(self) -> bool:
+        """Whether Megatron-LM's own parser reads the options."""
+        return self.reading.format in ("bash", "model args yaml")
+
+    def names(self) -> Namespace:
+        """The options, of which nobody has asked any yet."""
+        return Namespace(self.settings, flags(self.version))
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        program, own = self.reading.program, self.parsed
+        facts = MegatronFacts(
+            self.names(),
+            self.version_given,
+            self.gpus,
+            cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
+            cluster.gpu.architecture if cluster is not None else None,
+            self.reading.environment if self.reading.format in ("bash", "model args yaml") and program else None,
+            program.text if program is not None else None,
+            # What overrides leave out, a recipe or a base says.
+            self.reading.complete and self.reading.format != "overrides",
+            not own,
+        )
+        return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        assert self.gpus is not None, "is asked for where the GPUs are known"
+        names = self.names()
+        if unsaid := list(self._unsaid(names)):
+            raise InputError(unsaid)
+        return megatron.run(names, self.gpus, cluster, self.asked)
+
+    def _unsaid(self, names: Namespace) -> Iterator[Problem]:
+        """Why the options do not say what runs: a recipe decides the rest, or one of them was meant to be another."""
+        near = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
+        if all(near):  # else they are a fork's, and the run says what it is predicted without
+            for setting, hint in zip(names.unknown, near, strict=False):
+                yield names.problem(setting, "is no option: what it was meant to say is not known", hint=hint)
+        if self.reading.recipe is None:
+            return
+        open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
+        if self.asked.model is None and not all(map(names.given, _MODEL)):
+            yield self._of_recipe("the model", "--model M")
+        if open_:
+            yield self._of_recipe(", ".join(open_), "overrides that say them")
+
+    def _of_recipe(self, what: str, hint: str) -> Problem:
+        word = self.reading.recipe
+        assert word is not None, "is asked for of a recipe"
+        place = word.place
+        return Problem(
+            f"decides what its overrides leave open, and symconfig does not read it: {what}",
+            place.file,
+            place.line,
+            place.column,
+            f"the recipe {word.text}",
+            hint=hint,
+        )
+
+
+class ForkSide(MegatronSide):
+    """Megatron-DeepSpeed: options of an old Megatron-LM and the fork's own, beside a DeepSpeed JSON."""
+
+    def __init__(self, reading: Reading, asked: Asked) -> None:
+        super().__init__(reading, Asked(asked.model, asked.gpus, asked.seq_length, asked.vocab_size, versions()[0]))
+        self.version_given = False
+        tree = reading.deepspeed
+        assert tree is not None, "is what makes it the fork"
+        translated = megatron_deepspeed.settings(reading, tree)
+        self.settings = [item for item in translated if first_with(item.name)]
+
+    @property
+    def parsed(self) -> bool:
+        return False
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.asked.model)
+        return deepspeed_rules.findings(facts) + [
+            found for found in super().findings(cluster) if found.rule not in deepspeed_rules.IN_PLACE_OF
+        ]
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        return deepspeed.run(self.reading, cluster, self.asked)
+
+
+class DeepSpeedSide:
+    """A DeepSpeed JSON with the arguments of the program that loads it."""
+
+    backend = "deepspeed"
+    version, version_given = DEEPSPEED_RELEASE, False
+
+    def __init__(self, reading: Reading, asked: Asked) -> None:
+        self.reading, self.asked = reading, asked
+        self.gpus = asked.gpus or reading.world.gpus
+
+    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Those that compare with the model, too, where it is known."""
+        if self.reading.deepspeed is None:
+            return []
+        model = described(self.reading, Arguments(self.reading.settings), self.asked, [])
+        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
+        return deepspeed_rules.findings(facts)
+
+    def run(self, cluster: ClusterDescriptor) -> Run:
+        return deepspeed.run(self.reading, cluster, self.asked)

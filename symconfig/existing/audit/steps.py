@@ -1,0 +1,217 @@
+"""The way from a run to a better plan, one change after the other, each with what it gains by itself.
+
+The order is greedy: of the changes that are left, the one that is fastest next, as soon as something fits; until then
+the one that comes closest to fitting. Changes that only run together are made together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import isclose
+
+import numpy as np
+
+from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import Framework
+from symconfig.errors import InputError
+from symconfig.existing.audit.judge import Judged
+from symconfig.existing.audit.state import State
+from symconfig.format import percent
+from symconfig.frameworks.megatron.behaviour import beside_another
+from symconfig.graph.operator import LAYER
+from symconfig.plans.plan import Plan
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.space import Refused, admitted, interleaved
+from symconfig.solve.timeline import refined_s
+
+# Fields of a configuration that are one decision, in the order in which ties are broken.
+DECISIONS: Mapping[str, tuple[str, ...]] = {
+    "tp": ("tp",),
+    "stages": ("pp", "vpp", "layout", "first_layers", "last_layers", "ends_as_layers"),
+    "cp": ("cp", "cp_comm"),
+    "experts": ("ep", "etp"),
+    "micro-batch": ("micro",),
+    "sequence parallel": ("sequence_parallel",),
+    "zero": ("zero", "offload"),
+    "recompute": ("modules", "block_layers", "uniform_layers", "activation_offload"),
+    "overlap": ("framework",),
+    "precision": ("precision",),
+}
+MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
+
+
+def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
+    """From the run to the best candidate of a plan. framework: what that was planned with."""
+    if better.best.options.overlap.moe_a2a:
+        framework = beside_another(framework, better.cluster.gpu.architecture)
+    walk, now = _Walk(judged, better), judged.run.configuration
+    target = of_candidate(better.best, framework)
+    predicted = judged.plan.best.predicted
+    here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
+    while left := [name for name in DECISIONS if differs(name, now, target)]:
+        names, found = walk.next(now, target, left, here)
+        now = moved(now, target, names)
+        here = replace(found, gain=1 - found.step_s / here.step_s)
+        done.append(here)
+    return tuple(done)
+
+
+@dataclass(slots=True)
+class _Walk:
+    judged: Judged
+    better: Plan
+
+    def next(
+        self, now: Configuration, target: Configuration, left: list[str], here: State
+    ) -> tuple[tuple[str, ...], State]:
+        """The decisions to change next, and what that reaches. What changes nothing waits for what does."""
+        for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
+            tried = []
+            for names in combinations(left, count):
+                then = moved(now, target, names)
+                state = self._state(then, changes(now, then))
+                if state is not None and not _same(state, here):
+                    tried.append((names, state))
+            if tried:
+                return min(tried, key=lambda one: one[1].order)
+        predicted = self.better.best.predicted
+        return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
+
+    def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
+        """What a configuration costs; None where it cannot run."""
+        found = self._found(configuration)
+        if found is None or not _runs(found):
+            return None
+        parts = detail(found)
+        used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
+        return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
+
+    def _found(self, c: Configuration) -> Found | None:
+        inner = c.tp * c.pp * c.cp
+        if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.dp * c.micro):
+            return None
+        try:
+            return as_found(self.judged.plan.model, self.better.cluster, c)
+        except InputError:
+            return None
+
+
+def _same(one: State, other: State) -> bool:
+    """Neither time nor memory changes."""
+    return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
+        one.device_bytes, other.device_bytes, rel_tol=1e-6
+    )
+
+
+def _runs(found: Found) -> bool:
+    """Whether the target's refusals let it pass."""
+    tp, pp, cp, ep, etp, _, micro = found.degrees
+    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
+    alive = admitted(found.request, found.scheme, point, pp, Refused())
+    if alive.size and found.split.vpp > 1:
+        alive = interleaved(found.request, found.scheme, point, alive, pp, Refused())
+    return bool(alive.size)
+
+
+def differs(name: str, one: Configuration, other: Configuration) -> bool:
+    """Whether this decision is another one, where it means anything."""
+    mine, theirs = _meant(one), _meant(other)
+    return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
+
+
+def _meant(c: Configuration) -> Configuration:
+    """Without what has no meaning at these degrees."""
+    framework = c.framework
+    if c.pp == 1:
+        c = replace(c, vpp=1, layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0))
+    if c.pp == 1 or c.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
+        framework = replace(framework, demanded_gathers=False)
+    if c.zero == 0:
+        framework = replace(framework, gathers_apart=False, demanded_gathers=False)
+    if c.dp * c.cp == 1:
+        framework = replace(
+            framework, gathers_apart=False, demanded_gathers=False, hide=replace(framework.hide, data=0.0)
+        )
+    if c.vpp == 1:
+        framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
+    return replace(
+        c,
+        framework=framework,
+        sequence_parallel=c.sequence_parallel and c.tp > 1,
+        cp_comm=c.cp_comm if c.cp > 1 else "p2p",
+    )
+
+
+def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
+    """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
+    values = {field: getattr(target, field) for name in names for field in DECISIONS[name]}
+    then = replace(now, **values)
+    if "tp" in names and then.tp == 1:
+        then = replace(then, sequence_parallel=False)
+    return replace(then, dp=max(1, now.gpus // (then.tp * then.pp * then.cp)))
+
+
+def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
+    """In words: "tp 8 -> 4"."""
+    return tuple(_said(now, then))
+
+
+def _said(now: Configuration, then: Configuration) -> Iterator[str]:
+    for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
+        if getattr(now, field) != getattr(then, field):
+            yield f"{field.replace('micro', 'micro-batch')} {getattr(now, field)} -> {getattr(then, field)}"
+    if _ends(now) != _ends(then) and then.pp > 1:
+        yield f"stages {_ends(now)} -> {_ends(then)}"
+    if now.cp_comm != then.cp_comm and then.cp > 1:
+        yield f"context parallelism by {then.cp_comm}"
+    if now.sequence_parallel != then.sequence_parallel and then.tp > 1:
+        yield f"sequence parallelism {'on' if then.sequence_parallel else 'off'}"
+    if recompute(now) != recompute(then):
+        yield f"recompute {recompute(now)} -> {recompute(then)}"
+    if now.precision != then.precision:
+        yield f"precision {now.precision} -> {then.precision}"
+    if now.activation_offload != then.activation_offload:
+        yield f"activation offload {'on' if then.activation_offload else 'off'}"
+    if now.offload != then.offload:
+        yield f"optimizer offload {percent(now.offload.optimizer)} -> {percent(then.offload.optimizer)}"
+    yield from _overlaps(now.framework, then.framework)
+
+
+def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
+    for what, before, after in (
+        ("the gradients' reduction", now.hide.data, then.hide.data),
+        (
+            "the gather of new weights",
+            0.0 if now.gathers_apart else now.hide.data,
+            0.0 if then.gathers_apart else then.hide.data,
+        ),
+        ("the pipeline's messages", now.hide.pp, then.hide.pp),
+        ("the experts' all-to-all", now.hide.experts, then.hide.experts),
+    ):
+        if bool(before) != bool(after):
+            yield f"{what} {'beside computation' if after else 'alone'}"
+    if now.microbatch_group != then.microbatch_group:
+        yield f"microbatches in a row on a chunk {now.microbatch_group or 'pp'} -> {then.microbatch_group or 'pp'}"
+    if now.demanded_gathers and not then.demanded_gathers:
+        yield "all stages gather new weights at once"
+
+
+def _ends(c: Configuration) -> str:
+    if c.layout:
+        return c.layout
+    told = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
+    told += [f"the {end} as a layer" for end, on in zip(("embedding", "loss"), c.ends_as_layers, strict=True) if on]
+    return ", ".join(told) or "equal"
+
+
+def recompute(c: Configuration) -> str:
+    """none, full, full 3/chunk, or the modules."""
+    if c.block_layers:
+        return f"full {c.block_layers}/chunk"
+    if LAYER in c.modules:
+        return "full" if c.uniform_layers == 1 else f"full, {c.uniform_layers} at once"
+    return "+".join(sorted(c.modules)) or "none"

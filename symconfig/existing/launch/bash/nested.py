@@ -1,0 +1,187 @@
+"""Code in other places: sourced files, `eval`, `bash -c`, and scripts that a script starts."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
+from symconfig.existing.launch.bash.log import Leave
+from symconfig.existing.launch.bash.shell import visible
+from symconfig.existing.launch.bash.source import CodeSource, FileSource
+from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
+from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.text import Place
+
+if TYPE_CHECKING:
+    from symconfig.existing.launch.bash.interpret import Interpreter
+
+_SHELLS = ("bash", "sh", "zsh", "dash")
+# What is sourced to have programs at hand, and sets nothing that a training command is given.
+_ACTIVATION = re.compile(
+    r"(^|/)(activate|conda\.sh|mamba\.sh|\.?bashrc|\.?(bash_)?profile|\.zshrc|set_?env\.sh"
+    r"|setvars\.sh|modules?(\.sh)?|init/(bash|sh))$|/etc/profile"
+)
+_DEPTH = 20  # of files that source each other
+
+
+def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
+    """`source FILE ARGUMENTS`. Raises InputError for files that source each other in a circle, or cannot be text."""
+    if not words:
+        return TRUE
+    written = words[0].text
+    if _ACTIVATION.search(written):
+        shell.log.add(place, f"source {written}", "is a file of the machine that it runs on", matters=False)
+        return EXPECTED
+    if words[0].unknown:
+        shell.log.add(place, f"source {written}", f"is read only where it runs: its name {words[0].unknown}")
+        return EXPECTED
+    path = _found(shell, written, place, "source")
+    if path is None:
+        return EXPECTED
+    saved = shell.state.arguments
+    if len(words) > 1:
+        shell.state.arguments = tuple(words[1:])
+    try:
+        return run_file(shell, path)
+    except Leave as leave:
+        if leave.kind != "return":
+            raise
+        return ended(leave)
+    finally:
+        if len(words) > 1:
+            shell.state.arguments = saved
+
+
+def _found(shell: Interpreter, written: str, place: Place, verb: str) -> Path | None:
+    """The file, where it may be read from here; otherwise it is noted why not."""
+    root = shell.log.folder
+    if root is None:
+        shell.log.add(place, f"{verb} {written}", "names a file, and where it lies is not known")
+        return None
+    base = shell.state.folder
+    inside = str(root) if base is None or unknown_of(base) else text_of(base)
+    mine = written.startswith(f"{root}/")  # spelled from the script's own folder, as pwd says it
+    paths = [Path(written)] if mine else []
+    for path in [*paths, Path(inside) / written, root / written]:
+        if path.is_symlink() or path.exists():
+            if posixpath.isabs(written) and not mine and not path.resolve().is_relative_to(root.resolve()):
+                break
+            return path
+    else:
+        shell.log.add(place, f"{verb} {written}", "names a file that is not there")
+        return None
+    shell.log.add(place, f"{verb} {written}", "names a file outside of the script's folder, of the machine it runs on")
+    return None
+
+
+def run_file(shell: Interpreter, path: Path) -> Truth:
+    """A file's statements, in this shell's state; their status. Raises InputError, Leave."""
+    real = str(path.resolve())
+    if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
+        chain = [Path(name).name for name in (*shell.sourcing, real)]
+        what = "is sourced by itself" if real in shell.sourcing else f"is the file number {_DEPTH} in a row"
+        raise InputError(
+            Problem(
+                what, file=str(path), got=" -> ".join(chain), need="files that end", hint="take out one of these lines"
+            )
+        )
+    text = open_text(path, root=shell.log.folder or path.parent)
+    if text not in shell.log.texts:
+        shell.log.texts.append(text)
+    outer, shell.sourcing = shell.sourcing, (*shell.sourcing, real)
+    shell.budget.enter()
+    try:
+        return shell.program(FileSource(text))
+    finally:
+        shell.budget.leave()
+        shell.sourcing = outer
+
+
+def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
+    """`eval`: words joined by blanks, as code in this shell's state; its status."""
+    parts: list[Part] = []
+    for index, word in enumerate(words):
+        parts += [*((Part(" "),) if index else ()), *word.parts]
+    first = next((part for part in parts if part.unknown or part.text.strip()), None)
+    if first is not None and first.unknown:
+        shell.log.add(place, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}")
+    shell.budget.enter()
+    try:
+        return shell.program(CodeSource(tuple(parts), place))
+    finally:
+        shell.budget.leave()
+
+
+def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
+    """`bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`, `sbatch <<EOF`: whether it is one. Its code runs in a shell
+    of its own."""
+    if posixpath.basename(words[0].text) in (*_SHELLS, "sbatch"):
+        wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
+        if wrapped is not None:
+            field = words[wrapped].cut(len("--wrap=")) if "=" in words[wrapped].text else words[-1]
+            _code(shell, [*words[:wrapped], field], 0, wrapped, place)
+            return True
+        if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
+            _code(shell, [words[0], Field(shell.stdin, place)], 0, 1, place)
+            return True
+    for index, word in enumerate(words):
+        if word.unknown or word.text.endswith(".py"):
+            if word.text.endswith(".py"):
+                return False
+            continue
+        if posixpath.basename(word.text) not in _SHELLS:
+            if word.text.endswith(".sh") and (index == 0 or not words[index - 1].text.startswith("-")):
+                return _script(shell, words, index, place)
+            continue
+        at = index + 1
+        while at < len(words) and words[at].text.startswith("-") and not words[at].unknown:
+            if re.fullmatch(r"-[a-z]*c", words[at].text) and at + 1 < len(words):
+                _code(shell, words, index, at + 1, place)
+                return True
+            at += 1
+        if at < len(words) and not words[at].unknown and words[at].text.endswith(".sh"):
+            return _script(shell, words, at, place)
+    return False
+
+
+def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpreter:
+    return replace(shell, state=visible(shell.state), launcher=(*shell.launcher, *words[:index]), pending=[], locals=[])
+
+
+def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place: Place) -> None:
+    inside = _inside(shell, words, index)
+    inside.state.arguments = tuple(words[at + 2 :])
+    code: Parts = words[at].parts
+    shell.budget.enter()
+    try:
+        inside.program(CodeSource(code, place))
+    except Leave:
+        pass
+    finally:
+        shell.budget.leave()
+    shell.state.files = inside.state.files
+
+
+def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -> bool:
+    """A script beside this one that is started; False where it is not there: then it is a program like others."""
+    written = words[at].text
+    root = shell.log.folder
+    if root is None or not ((root / written).exists() or (root / written).is_symlink()):
+        return False
+    path = _found(shell, written, place, "bash")
+    if path is None:
+        return False
+    shells = at - 1 if at and posixpath.basename(words[at - 1].text) in _SHELLS else at
+    inside = _inside(shell, words, shells)
+    inside.state.arguments = tuple(words[at + 1 :])
+    inside.state.variables["0"] = plain(str(path))
+    with suppress(Leave):
+        run_file(inside, path)
+    return True

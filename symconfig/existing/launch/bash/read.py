@@ -1,0 +1,304 @@
+"""From a script, or a line of arguments, to a Reading."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.bash import training
+from symconfig.existing.launch.bash.interpret import Interpreter
+from symconfig.existing.launch.bash.log import Leave, Log, shortened
+from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, holds_options
+from symconfig.existing.launch.bash.shell import Budget, Exhausted, State
+from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.training import Split
+from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
+from symconfig.existing.launch.reading import Piece, Reading, Unread, Word
+from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.world import world
+
+GIVEN = "(arguments given to the script)"  # the file of words that `extra` adds
+LINE_BYTES = 1 << 16  # of one line: columns are counted from its start
+MOST_RUNS = 16  # of one program that are read as runs of their own
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=")
+_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
+# What Slurm sets from its options: sbatch's manual, "output environment variables".
+_SLURM = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bash:
+    """What was read of a script, and what a dispatcher needs to follow the files that it names.
+
+    runs: of the same program, with other words, less what is common to all of the script.
+    virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
+    with the places in the script where they stand.
+    """
+
+    reading: Reading
+    runs: tuple[Reading, ...]
+    virtual: Mapping[str, Text]
+    origins: Mapping[str, tuple[Piece, ...]]
+    folder: Path | None
+
+
+def read_bash(
+    text: Text, *, folder: Path | None = None, variables: Mapping[str, str] | None = None, extra: Sequence[str] = ()
+) -> Bash:
+    """The training command of a script, its options and what was not understood. Executes nothing.
+
+    folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
+    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    """
+    longest = max(map(len, text.data.split(b"\n")))
+    if longest > LINE_BYTES:
+        raise InputError(
+            Problem(
+                "has a line that is too long for a script",
+                file=text.file,
+                got=f"{longest:,} bytes",
+                need=f"at most {LINE_BYTES:,}",
+            )
+        )
+    log = Log([text], folder)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
+    path = folder / Path(text.file).name if folder is not None else None
+    shell.sourcing = (str(path.resolve()),) if path is not None else ()
+    try:
+        shell.program(FileSource(text))
+    except Leave:
+        pass
+    except (Exhausted, RecursionError) as error:
+        why = str(error) if isinstance(error, Exhausted) else "is nested too deeply"
+        log.add(text.place(0, 0), text.file, f"{why}: it was not read to its end")
+    return _result(text, folder, log, shell.state)
+
+
+def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
+    nowhere = text.place(0, 0)
+    given = {name: plain(value, place=nowhere) for name, value in variables.items()}
+    state = State({**given}, set(given), given=given)
+    state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
+    for option, word in _directives(text).items():
+        for name in _SLURM.get(option, ()):
+            value = word.pieces[0].text.rpartition(":")[2]
+            if name not in state.variables and value.isdecimal():
+                state.exported.add(name)
+                place = word.place if value == word.text else None
+                state.variables[name] = (Part(value, place, written=word.place),)
+    if folder is not None:
+        state.folder = plain(str(folder), place=nowhere)
+        state.variables["0"] = plain(_started_as(folder, text), place=nowhere)
+    return state
+
+
+def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
+    texts = {each.file: each for each in log.texts}
+
+    def source(place: Place) -> str:
+        return texts[place.file].at(place) if place.file in texts else ""
+
+    splits = [found for command in log.commands if (found := training.split(command)) is not None]
+    best = training.chosen(splits)
+    if best is None:
+        best = training.chosen([found for command in log.commands if (found := training.bare(command)) is not None])
+    if best is None:
+        raise InputError(_nothing(text, log))
+    made = arguments(best.arguments, source)
+    files = {**state.files, **best.command.files}
+    unread = [
+        *log.unread,
+        *_around(best, log, splits, source),
+        *made.unread,
+        *_dark_files(made, files),
+        *_idle(text, state),
+    ]
+    runs, others = _beside(best, splits, log)
+    reading = replace(
+        _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
+    )
+    again = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
+    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(
+        reading,
+        again,
+        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
+        {name: _pieces(parts) for name, parts in known.items()},
+        folder,
+    )
+
+
+def _reading(text: Text, log: Log, found: Split, made: Arguments) -> Reading:
+    """One command by itself."""
+    launcher = tuple(word.word() for word in found.launcher)
+    environment = {name: Field(parts, found.command.place).word() for name, parts in found.command.environment.items()}
+    environment |= _given(found.launcher)
+    scheduler = _directives(text)
+    return Reading(
+        "bash",
+        tuple(log.texts),
+        tuple(made.settings),
+        found.program.word() if found.program is not None else None,
+        launcher,
+        environment=environment,
+        world=world(launcher, scheduler, environment),
+        unread=tuple(made.unread),
+        scheduler=scheduler,
+    )
+
+
+def _given(launcher: Sequence[Field]) -> dict[str, Word]:
+    """The variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
+    found = {}
+    for before, word in pairwise(launcher):
+        match = _VARIABLE.match(word.text)
+        if before.text == "-x" and match is not None:
+            found[match.group(1)] = word.cut(match.end()).word()
+    for at in (index for index, word in enumerate(launcher) if word.text in ("env", "/usr/bin/env")):
+        for word in launcher[at + 1 :]:
+            match = _VARIABLE.match(word.text)
+            if match is None and not word.text.startswith("-"):
+                break
+            if match is not None:
+                found[match.group(1)] = word.cut(match.end()).word()
+    return found
+
+
+def _beside(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+    """The same program's other runs, and the words of all else that is started, each once."""
+
+    def key(words: Sequence[Field]) -> tuple[str, ...]:
+        return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
+
+    mine, runs, others = key(best.command.words), dict[tuple[str, ...], Split](), dict[tuple[str, ...], None]()
+    parted = {id(each.command): each for each in splits}
+    for command in log.commands:
+        words, found = key(command.words), parted.get(id(command))
+        same = (
+            found is not None
+            and best.program is not None
+            and found.program is not None
+            and (found.program.text == best.program.text)
+        )
+        if words == mine or words in runs:
+            continue
+        if same and found is not None and len(runs) < MOST_RUNS:
+            runs[words] = found
+        else:
+            others[words] = None
+    return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
+
+
+def _pieces(parts: Parts) -> tuple[Piece, ...]:
+    return Field(parts, Place("", 0, 0, 1, 1)).word().pieces
+
+
+def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
+    """What else stands beside the command that was taken."""
+    found = []
+    for index, word in enumerate(best.launcher):
+        value = index > 0 and best.launcher[index - 1].text.startswith("-")
+        if word.several and (not value or holds_options(word)):
+            found.append(dark(word, source))
+    if best.command.maybe:
+        why = best.command.maybe.replace("is set under", "runs under", 1).replace("is set in", "runs in", 1)
+        found.append(Unread(best.command.place, "the training command", why))
+    for other in splits:
+        if other is not best:
+            name = other.program.text if other.program is not None else "a command"
+            found.append(Unread(other.command.place, name, "is another program that the script starts", False))
+    for command in log.commands:
+        if command.words[0].text.startswith("-") and best.program is not None:
+            what = shortened(" ".join(word.text for word in command.words))
+            found.append(
+                Unread(
+                    command.place,
+                    what,
+                    "is a command of its own for bash: the one above it ends before, "
+                    "at a comment, a blank line or a \\ with a blank after it",
+                )
+            )
+    return found
+
+
+def _idle(text: Text, state: State) -> Iterator[Unread]:
+    """What is given from outside and changes nothing that is read of the script."""
+    for name in state.given:
+        now = state.variables.get(name)
+        own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
+        if name in state.taken:
+            continue
+        if now is state.given[name]:
+            yield Unread(
+                text.place(0, 0),
+                name,
+                "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
+                False,
+            )
+        else:
+            yield Unread(
+                own or text.place(0, 0),
+                name,
+                "is given from outside, and the script sets it itself before it reads it",
+                False,
+            )
+    for argument in state.arguments:
+        if argument.place.file == GIVEN and argument.place not in state.taken:
+            yield Unread(text.place(0, 0), argument.text, "is an argument that nothing in the script takes", False)
+
+
+def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
+    """Files that the script writes and the program is given, whose contents are not known."""
+    return [
+        Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
+        for setting in made.settings
+        for word in setting.values
+        if word.text in files and (why := unknown_of(files[word.text]))
+    ]
+
+
+def _nothing(text: Text, log: Log) -> Problem:
+    first = next((item for item in log.unread if item.matters), None)
+    names = dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text)
+    got = f"commands {', '.join(list(names)[:5])}" if names else "no command that starts a program"
+    why = f"; {first.place}: {first.what} {first.why}" if first else ""
+    return Problem(
+        "starts no training program that can be recognised" + why,
+        file=text.file,
+        got=got,
+        need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+        hint="name the script that holds the training command, or give its arguments as one line",
+    )
+
+
+def _directives(text: Text) -> dict[str, Word]:
+    """Options of comments for a scheduler; the last of each, with its place."""
+    found: dict[str, Word] = {}
+    for match in _DIRECTIVE.finditer(text.data):
+        line = match.group(1).split(b" #")[0]
+        pairs = re.finditer(rb"--?([A-Za-z][\w-]*)(?:[= \t]+([^\s-]\S*))?", line)
+        for pair in pairs:
+            if pair.group(2) is None:
+                continue
+            start = match.start(1) + pair.start(2)
+            place = text.place(start, start + len(pair.group(2)))
+            value = pair.group(2).decode("utf-8", "replace")
+            found[pair.group(1).decode()] = Word((Piece(value, place),), place)
+    return found
+
+
+def _started_as(folder: Path, text: Text) -> str:
+    """What $0 is: the script is started in its own folder, or by its whole path."""
+    name = Path(text.file).name
+    return str(folder / name) if folder.is_absolute() else f"./{name}"

@@ -1,0 +1,101 @@
+"""A program's words as options with their values, as argparse would part them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from symconfig.existing.launch.bash.values import Field, cover
+from symconfig.existing.launch.reading import Setting, Unread
+from symconfig.existing.launch.text import Place
+
+_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
+# A name that says that the variable holds options, and not the value of one.
+_OPTIONS = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG$", re.IGNORECASE)
+_BRANCHES = re.compile(r"is set (under a condition|in a loop)")
+
+
+@dataclass(slots=True)
+class Arguments:
+    """settings: words that belong to no option (overrides, a configuration's file) are the values of one without a
+    name, the first. unread: words that may be any number of options."""
+
+    settings: list[Setting] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+
+def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
+    """The words after the program. source: what stands at a place."""
+    found = Arguments()
+    name: Field | None = None
+    values: list[Field] = []
+    loose: list[Field] = []
+
+    def close() -> None:
+        if name is not None:
+            found.settings.append(_setting(name, values))
+
+    for word in words:
+        text = word.text
+        if word.several and (name is None or values or holds_options(word)):
+            found.unread.append(dark(word, source))
+        elif text.startswith("-") and len(text) > 1 and not _NUMBER.match(text) and text != "--":
+            close()
+            name, values = word, []
+            if "=" in text:
+                found.settings.append(_joined(word, text.index("="), source))
+                name = None
+        elif name is None:
+            loose.append(word)
+        else:
+            values.append(word)
+    close()
+    if loose:
+        place = cover(word.place for word in loose) or loose[0].place
+        found.settings.insert(0, Setting("", "", tuple(word.word() for word in loose), place))
+    return found
+
+
+def holds_options(word: Field) -> bool:
+    """Whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
+    names = [part.variables[-1] for part in word.parts if part.variables]
+    return any(_OPTIONS.search(name) for name in names) or any(
+        _BRANCHES.match(part.unknown or "") for part in word.parts
+    )
+
+
+def dark(word: Field, source: Callable[[Place], str]) -> Unread:
+    """A word that may be any number of options."""
+    place = next((part.written for part in word.parts if part.written is not None), word.place)
+    return Unread(
+        place, " ".join(source(place).split())[:80] or word.text, word.unknown or "is not known", options=True
+    )
+
+
+def _setting(name: Field, values: Sequence[Field]) -> Setting:
+    last = values[-1].place if values else name.place
+    whole = cover((name.place, last))
+    ordered = whole is not None and name.place.start <= last.start
+    place = whole if ordered and whole is not None else name.place
+    return Setting(name.text, name.text, tuple(value.word() for value in values), place)
+
+
+def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
+    """`--x=1`."""
+    spelled = word.text[:equals]
+    parts = word.cut(equals + 1).parts
+    written = source(word.place)
+    if written.startswith(spelled + "="):
+        size = len((spelled + "=").encode())
+        place = Place(
+            word.place.file,
+            word.place.start + size,
+            word.place.end,
+            word.place.line,
+            word.place.column + len(spelled) + 1,
+        )
+    else:
+        place = cover(part.place for part in parts) or word.place
+    value = Field(parts, place).word()
+    return Setting(spelled, spelled, (value,), word.place, joined=True)

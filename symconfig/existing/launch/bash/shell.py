@@ -1,0 +1,261 @@
+"""The state of a shell while a script is read, and how far the reading may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import tree_sitter
+
+from symconfig.existing.launch.bash.source import Source
+from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
+from symconfig.existing.launch.text import Place
+
+STEPS = 150_000  # commands, words and parts of values; a script of 300 lines takes a few thousand
+DEPTH = 60  # of statements, expansions and calls in each other
+VALUE_LENGTH = 1 << 20  # characters of one variable
+
+
+class Exhausted(Exception):
+    """The script asks for more than the reading may take."""
+
+
+class Budget:
+    """What is left of the reading."""
+
+    def __init__(self) -> None:
+        self._steps = STEPS
+        self._depth = 0
+
+    def spend(self, steps: int = 1) -> None:
+        """Raises Exhausted."""
+        self._steps -= steps
+        if self._steps < 0:
+            raise Exhausted("takes more steps than are followed")
+
+    def enter(self) -> None:
+        """Raises Exhausted."""
+        self._depth += 1
+        if self._depth > DEPTH:
+            self._depth -= 1
+            raise Exhausted(f"is nested more than {DEPTH} deep")
+
+    def leave(self) -> None:
+        self._depth -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function's body, in the code it is of."""
+
+    source: Source
+    body: tree_sitter.Node
+
+
+@dataclass
+class State:
+    """Variables, functions and arguments. A copy is independent: all that is in it is immutable.
+
+    given: the variables that come from outside. taken: which of them were read, and the places of the arguments that
+    were: of all copies together.
+    """
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, Function] = field(default_factory=dict)
+    arguments: tuple[Field, ...] = ()
+    folder: Parts | None = None
+    files: dict[str, Parts] = field(default_factory=dict)
+    given: Mapping[str, Parts] = field(default_factory=dict)
+    taken: set[str | Place] = field(default_factory=set)
+
+    def copy(self) -> State:
+        return replace(
+            self,
+            variables=dict(self.variables),
+            exported=set(self.exported),
+            functions=dict(self.functions),
+            files=dict(self.files),
+        )
+
+    def read(self, name: str) -> Value:
+        """What a variable has; None also where nothing sets it."""
+        value = self.variables.get(name)
+        if value is not None and value is self.given.get(name):
+            self.taken.add(name)
+        return value
+
+    def argument(self, index: int) -> Field | None:
+        """From 0."""
+        if index >= len(self.arguments):
+            return None
+        self.taken.add(self.arguments[index].place)
+        return self.arguments[index]
+
+    def take(self, other: State) -> None:
+        """Becomes the other."""
+        self.variables, self.exported, self.functions = other.variables, other.exported, other.functions
+        self.arguments, self.folder, self.files = other.arguments, other.folder, other.files
+
+    def items(self, name: str, place: Place) -> dict[int | str, Field]:
+        """A variable's items; of a scalar, the one at 0, which is written at `place`."""
+        value = self.read(name)
+        if isinstance(value, Array):
+            return dict(value.items)
+        return {} if value is None else {0: Field(value, place)}
+
+    def text(self, name: str) -> str | None:
+        """A scalar whose text is known."""
+        value = self.variables.get(name)
+        if value is None or isinstance(value, Array) or any(part.unknown for part in value):
+            return None
+        return text_of(value)
+
+
+def bounded(value: Value, place: Place) -> Value:
+    """The value; a hole where it is too long to be kept."""
+    if isinstance(value, tuple) and sum(len(part.text) for part in value) > VALUE_LENGTH:
+        return (hole(f"is longer than {VALUE_LENGTH:,} characters", place),)
+    return value
+
+
+def merged(states: Iterable[State], why: str, place: Place) -> State:
+    """One state for several of which nobody knows which one it is. What differs becomes a hole."""
+    alternatives = list(states)
+    first = alternatives[0].copy()
+    for name in dict.fromkeys(name for state in alternatives for name in state.variables):
+        values = [_of(state, name) for state in alternatives]
+        if not all(same(values[0], value) for value in values[1:]):
+            first.variables[name] = _common(values, f"{why}", place)
+        elif name not in first.variables:
+            first.variables[name] = next(state.variables[name] for state in alternatives if name in state.variables)
+    for state in alternatives[1:]:
+        first.exported |= state.exported
+        first.functions = {**state.functions, **first.functions}
+        for name, content in state.files.items():
+            known = first.files.get(name)
+            first.files[name] = content if known is None or same(known, content) else (hole(why, place),)
+        if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
+            first.arguments = (Field((hole(why, place, loose=True),), place),)
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A state that the shell may be in. output: what was printed on the way. maybe: why it may not come to that."""
+
+    state: State
+    output: Parts = ()
+    maybe: str | None = None
+
+
+def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
+    """One outcome for several of which nobody knows which one it is."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    outputs = [outcome.output for outcome in outcomes]
+    alike = all(same(outputs[0], output) for output in outputs[1:])
+    reasons = [outcome.maybe for outcome in outcomes]
+    return Outcome(
+        merged([outcome.state for outcome in outcomes], why, place),
+        outputs[0] if alike else _common_parts(outputs, why, place),
+        reasons[0] if all(reasons) else None,
+    )
+
+
+def _of(state: State, name: str) -> Value | str:
+    """A name that a state does not have stands for what the environment has: a text that no value equals."""
+    return state.variables.get(name, f"${name}")
+
+
+def same(left: Value | str, right: Value | str) -> bool:
+    """Whether two values have the same text and the same holes."""
+    if isinstance(left, Array) and isinstance(right, Array):
+        return list(left.items) == list(right.items) and all(
+            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
+        )
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return left is right or _meaning(left) == _meaning(right)
+    return left == right
+
+
+def _meaning(parts: Parts) -> list[str]:
+    found = [""]
+    for part in parts:
+        if part.unknown:
+            found += [part.unknown, ""]
+        else:
+            found[-1] += part.text
+    return found
+
+
+def _common(values: list[Value | str], why: str, place: Place) -> Value:
+    arrays = [value for value in values if isinstance(value, Array)]
+    if len(arrays) == len(values) and not any(value.keyed for value in arrays):
+        return _common_items([list(value.items.values()) for value in arrays], why, place)
+    texts = [value for value in values if isinstance(value, tuple)]
+    if len(texts) == len(values):
+        return _common_parts(texts, why, place)
+    if arrays:
+        return Array({0: Field((hole(why, place, loose=True),), place)})
+    return (hole(why, place),)
+
+
+def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
+    """What all begin with, and one item for all that may come after."""
+    shortest = min(len(each) for each in items)
+    count = next(
+        (
+            index
+            for index in range(shortest)
+            if any(_meaning(each[index].parts) != _meaning(items[0][index].parts) for each in items)
+        ),
+        shortest,
+    )
+    rest = next((each[count] for each in items if len(each) > count), None)
+    there = rest.place if rest is not None else place
+    unknown = Field((hole(why, there, loose=True),), there)
+    return Array(dict(enumerate((*items[0][:count], unknown))))
+
+
+def _common_parts(values: list[Parts], why: str, place: Place) -> Parts:
+    """What all begin with, up to the last word that all have whole."""
+    count = 0
+    while all(len(value) > count for value in values) and all(
+        _meaning((value[count],)) == _meaning((values[0][count],)) for value in values
+    ):
+        count += 1
+    head = list(values[0][:count])
+    rests = [value[count:] for value in values]
+    whole = all(not rest or rest[0].text[:1].isspace() for rest in rests)
+    while head and not whole and not head[-1].unknown:
+        last = head.pop()
+        kept = len(last.text.rstrip()) if last.text[-1:].isspace() else max(last.text.rfind(" "), 0)
+        if kept:
+            head.append(last.cut(0, kept))
+            whole = True
+    places = [part.written or part.place for rest in rests for part in rest]
+    there = next((each for each in places if each is not None), place)
+    return (*head, *((Part(" "),) if head else ()), hole(why, there))
+
+
+def visible(state: State) -> State:
+    """What a program that is started sees: exported variables and files."""
+    return replace(
+        state,
+        variables={name: state.variables[name] for name in state.exported if name in state.variables},
+        exported=set(state.exported),
+        functions={},
+        arguments=(),
+        files=dict(state.files),
+    )
+
+
+def environment(state: State) -> Mapping[str, Parts]:
+    """The exported scalars."""
+    found = {}
+    for name in sorted(state.exported):
+        value = state.variables.get(name)
+        if isinstance(value, tuple):
+            found[name] = value
+    return found

@@ -1,0 +1,147 @@
+"""Which of a script's commands trains, and its words: the launcher's, the program, the program's arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from posixpath import basename
+
+from symconfig.existing.launch.bash.log import Command
+from symconfig.existing.launch.bash.values import Field
+
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
+# Programs of their own, that are no file ending in .py.
+_PROGRAMS = ("nemo", "swift", "megatron", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
+_MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
+# What is started with options of its own, and trains nothing itself.
+_TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
+# Launcher options that take no value; of torchrun, deepspeed and accelerate.
+_SWITCHES = (
+    "--standalone",
+    "--no-python",
+    "--no_python",
+    "--use-env",
+    "--use_env",
+    "--run-path",
+    "--run_path",
+    "--no_local_rank",
+    "--force_multi",
+    "--multi_gpu",
+    "--use_deepspeed",
+    "--use_fsdp",
+    "--no_ssh",
+    "--module",
+    "--elastic_training",
+    "--save_pid",
+    "--mixed",
+    "-u",
+    "-m",
+)
+_OTHER_WORK = re.compile(
+    r"preprocess|convert|checkpoint|download|setup|evaluat|eval_|_eval|infer|generat|serve|server"
+    r"|tokeniz|merge|benchmark_data|tools/|ckpt|export",
+    re.IGNORECASE,
+)
+_TRAINS = re.compile(r"train|tune|sft|gpt|bert|llama|t5|rlhf|dpo", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A command's words. program: None for a line of options by itself."""
+
+    command: Command
+    launcher: tuple[Field, ...]
+    program: Field | None
+    arguments: tuple[Field, ...]
+
+    @property
+    def options(self) -> int:
+        return sum(word.text.startswith("-") or "=" in word.text for word in self.arguments)
+
+    @property
+    def trains(self) -> tuple[bool, bool, int]:
+        """What looks most like training is the greatest."""
+        path = self.program.text if self.program is not None else ""
+        name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
+        started = any(
+            basename(word.text) in LAUNCHERS or word.text.startswith(_MODULE_LAUNCHERS) for word in self.launcher
+        )
+        named = basename(name) in _PROGRAMS or bool(_TRAINS.search(basename(name)))
+        return not _OTHER_WORK.search(name), started or named, self.options
+
+
+def split(command: Command) -> Split | None:
+    """None where it is no program that is given options."""
+    words = command.words
+    at = _program_index(words, command.outer)
+    if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):
+        return None
+    return Split(command, tuple(words[:at]), words[at], tuple(words[at + 1 :]))
+
+
+def _program_index(words: Sequence[Field], outer: int) -> int | None:
+    python = False
+    for index, word in enumerate(words):
+        text = word.text
+        name = basename(text)
+        python |= bool(re.fullmatch(r"python[\d.]*", name)) or name in LAUNCHERS
+        if text in ("-c", "-") and index and words[index - 1].text.startswith("python"):
+            return None
+        if text.endswith(".py") and not text.startswith("-"):
+            return index
+        if text in ("-m", "--module") and python and index + 1 < len(words):
+            module = words[index + 1].text
+            if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
+                return index + 1
+    if basename(words[outer].text) in _PROGRAMS:
+        return outer
+    return _after_launcher(words)
+
+
+def _after_launcher(words: Sequence[Field]) -> int | None:
+    """The first word after a launcher's options, where the program is no file that shows as one."""
+    start = next(
+        (
+            index
+            for index, word in enumerate(words)
+            if basename(word.text) in LAUNCHERS
+            or word.text.startswith(_MODULE_LAUNCHERS)
+            or re.fullmatch(r"python[\d.]*", basename(word.text))
+        ),
+        None,
+    )
+    if start is None or not any(word.text.startswith("--") for word in words[start:]):
+        return None
+    at = start + 1
+    while at < len(words):
+        text = words[at].text
+        if text.startswith("-") and not words[at].several:
+            at += 1 if "=" in text or text in _SWITCHES else 2
+        elif words[at].several and any(_opens(word) for word in words[at + 1 :]) and not _opens(words[at + 1]):
+            at += 1  # several options of the launcher in one word that is not known
+        elif text in ("launch", "job", "submit", "--"):
+            at += 1
+        else:
+            return at
+    return None
+
+
+def _opens(word: Field) -> bool:
+    return word.text.startswith("-") or word.several
+
+
+def bare(command: Command) -> Split | None:
+    """A line of options without a program."""
+    if command.words[0].text.startswith("-") or re.match(r"[\w.+~]+=", command.words[0].text):
+        return Split(command, (), None, command.words)
+    return None
+
+
+def chosen(splits: Sequence[Split]) -> Split | None:
+    """The first of those that look most like training."""
+    best: Split | None = None
+    for each in splits:
+        if best is None or each.trains > best.trains:
+            best = each
+    return best

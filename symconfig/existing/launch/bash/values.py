@@ -1,0 +1,211 @@
+"""What variables and words hold: runs of characters with the bytes where they stand, and holes that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from symconfig.existing.launch.reading import Piece, Word
+from symconfig.existing.launch.text import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A run of characters of a value; with `unknown`, a hole in it whose characters are not known, and why.
+
+    place, variables, overridden_by: as of a Piece. loose: the result of an expansion without quotes, which is split
+    where it is used. written: where it stands as source, `$TP` or `8`, in the innermost text that holds it as a word.
+    """
+
+    text: str
+    place: Place | None = None
+    variables: tuple[str, ...] = ()
+    overridden_by: str | None = None
+    unknown: str | None = None
+    loose: bool = False
+    written: Place | None = None
+
+    def cut(self, start: int, end: int) -> Part:
+        """Its characters [start, end)."""
+        if (start, end) == (0, len(self.text)):
+            return self
+        text = self.text[start:end]
+        if self.place is None:
+            return replace(self, text=text)
+        place = inner(self.place, self.text, start, end)
+        return replace(self, text=text, place=place, written=place if self.written == self.place else self.written)
+
+
+Parts: TypeAlias = tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One word after its expansions. place: as of a Word."""
+
+    parts: Parts
+    place: Place
+
+    @property
+    def text(self) -> str:
+        return text_of(self.parts)
+
+    @property
+    def unknown(self) -> str | None:
+        return unknown_of(self.parts)
+
+    @property
+    def several(self) -> bool:
+        """Whether all of it is a hole without quotes, which may be any number of words."""
+        return bool(self.parts) and all(part.unknown and part.loose for part in self.parts)
+
+    def word(self) -> Word:
+        pieces = (Piece(part.text, part.place, part.variables, part.overridden_by) for part in joined(self.parts))
+        return Word(tuple(pieces), self.place, self.unknown)
+
+    def cut(self, start: int, end: int | None = None) -> Field:
+        return Field(cut(self.parts, start, end), self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An indexed or an associative array: fields by index or key, in their order."""
+
+    items: Mapping[int | str, Field]
+    keyed: bool = False
+
+
+# None: known to be unset. A name that is nowhere in a state's variables may be set by the environment.
+Value: TypeAlias = Parts | Array | None
+
+
+def inner(place: Place, text: str, start: int, end: int) -> Place:
+    """The place of the characters [start, end) of the text that stands at a place."""
+    before = text[:start]
+    first = place.start + len(before.encode())
+    line = place.line + before.count("\n")
+    column = place.column + start if line == place.line else start - before.rfind("\n")
+    return Place(place.file, first, first + len(text[start:end].encode()), line, column)
+
+
+def cover(places: Iterable[Place | None]) -> Place | None:
+    """From the first to the last of places of one file; None where there is none, or they are of several files."""
+    known = [place for place in places if place is not None]
+    if not known or len({place.file for place in known}) > 1:
+        return None
+    first, last = min(known, key=lambda place: place.start), max(known, key=lambda place: place.end)
+    return replace(first, end=last.end)
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    return "".join(part.text for part in parts)
+
+
+def unknown_of(parts: Iterable[Part]) -> str | None:
+    return next((part.unknown for part in parts if part.unknown), None)
+
+
+def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
+    """The characters [start, end) of a value, with their places. Holes on the way stay."""
+    found, done = [], 0
+    end = sum(len(part.text) for part in parts) if end is None else end
+    for part in parts:
+        first, last = max(start - done, 0), min(end - done, len(part.text))
+        if (part.unknown and start <= done <= end) or first < last:
+            found.append(part.cut(first, last) if not part.unknown else part)
+        done += len(part.text)
+    return tuple(found)
+
+
+def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
+    """A known text that stands nowhere."""
+    return (Part(text, None, variables, written=place),)
+
+
+def hole(why: str, place: Place | None, *variables: str, loose: bool = False) -> Part:
+    return Part("", None, variables, unknown=why, loose=loose, written=place)
+
+
+def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
+    """A value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
+
+    A value of several words stays written where each of them is.
+    """
+    several = any(character.isspace() for part in parts for character in part.text)
+    return tuple(
+        Part(
+            part.text,
+            part.place,
+            (name, *part.variables),
+            part.overridden_by or (name if default else None),
+            part.unknown,
+            loose,
+            part.written if several and part.written else place,
+        )
+        for part in parts
+    )
+
+
+def joined(parts: Parts) -> Iterator[Part]:
+    """Neighbours that stand side by side and came the same way, as one. Empty runs are left out."""
+    last: Part | None = None
+    for part in parts:
+        if not part.text:
+            continue
+        if last is not None and _beside(last, part) and last.place and part.place:
+            last = replace(last, text=last.text + part.text, place=replace(last.place, end=part.place.end))
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
+
+
+def _beside(left: Part, right: Part) -> bool:
+    return (
+        left.place is not None
+        and right.place is not None
+        and left.place.file == right.place.file
+        and left.place.end == right.place.start
+        and (left.variables, left.overridden_by) == (right.variables, right.overridden_by)
+    )
+
+
+def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
+    """Splits loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
+    found: list[list[Part]] = []
+    open_: list[Part] | None = None
+    blank = "".join(character for character in ifs if character in " \t\n")
+    for part in parts:
+        if part is None:
+            if open_ is not None:
+                found.append(open_)
+            open_ = None
+            continue
+        if not part.loose or part.unknown:
+            open_ = _appended(open_ or [], part)
+            continue
+        start = 0
+        for index, character in enumerate((*part.text, None)):
+            if character is not None and character not in ifs:
+                continue
+            if index > start:
+                open_ = _appended(open_ or [], part.cut(start, index))
+            if character is not None:
+                # Blanks only separate; any other separator also ends an empty field.
+                if open_ is not None:
+                    found.append(open_)
+                elif character not in blank:
+                    found.append([Part("", written=part.written)])
+                open_ = None
+            start = index + 1
+    if open_ is not None:
+        found.append(open_)
+    return [tuple(each) for each in found]
+
+
+def _appended(parts: list[Part], part: Part) -> list[Part]:
+    parts.append(part)
+    return parts

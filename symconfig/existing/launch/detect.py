@@ -1,0 +1,92 @@
+"""What kind of file it is: by what it holds, and by its name only where that leaves it open."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects.documents import dialect_of
+from symconfig.existing.launch.dialects.override import is_override
+from symconfig.existing.launch.reading import Tree
+from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.tree import parse_json, parse_yaml
+
+# Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
+# those that other programs have too, one that is a section.
+_DEEPSPEED = frozenset(
+    (
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "zero_optimization",
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "zero_allow_untested_optimizer",
+    )
+)
+_DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
+_SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
+_LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
+
+
+def is_arguments(source: str) -> bool:
+    """Whether this is a line of arguments and not the name of a file."""
+    if source.startswith("-") or "\n" in source:
+        return True
+    words = source.split()
+    return any(is_override(word) for word in words) or (len(words) > 1 and any(word[:1] == "-" for word in words))
+
+
+def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
+    """By its first characters, then its suffix, then by whether it is YAML that means something here."""
+    suffix = Path(text.file).suffix.lower()
+    head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _SHEBANG.match(head) or suffix in _SCRIPTS:
+        return "bash"
+    if suffix in (".yaml", ".yml"):
+        return "yaml"
+    if head[:1] == b"{" or suffix in (".json", ".hjson", ".jsonc"):
+        return "json"
+    try:
+        return "yaml" if dialect_of(parse_yaml(text).data) else "bash"
+    except InputError:
+        return "bash"
+
+
+def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
+    """The tree of a data file. Raises InputError."""
+    if syntax == "json":
+        return parse_json(text)
+    return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
+
+
+def is_deepspeed(data: Any) -> bool:
+    if not isinstance(data, dict):
+        return False
+    own = any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS) and dialect_of(data) is None
+    return own or bool(_DEEPSPEED & data.keys())
+
+
+def refused(tree: Tree) -> InputError:
+    """What a data file is that starts no training, as far as it can be told."""
+    data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
+    if not isinstance(data, dict):
+        what = "is no launch configuration: it holds no keys at its top level"
+    elif str(data.get("schema", "")).startswith("symconfig."):
+        what, hint = f"is a file that symconfig wrote ({data['schema']})", "the script or ds_config.json that starts it"
+    elif "model_type" in data or "architectures" in data:
+        what = "describes a model and not how it is trained"
+        hint = "the script that starts the training, with --model and this file"
+    else:
+        hint = "a bash script, YAML of Megatron-LM, Megatron-Bridge or NeMo, or DeepSpeed's JSON"
+    return InputError(Problem(what, file=tree.text.file, hint=hint))
+
+
+def folder_refused(path: Path) -> InputError:
+    """A folder was named: which of its files may be meant."""
+    names = sorted(found.name for pattern in _LAUNCHERS for found in path.glob(pattern))
+    more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
+    hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
+    return InputError(Problem("is a folder", file=str(path), need="a file", hint=hint))

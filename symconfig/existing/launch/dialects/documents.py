@@ -1,0 +1,112 @@
+"""YAML files of Megatron-LM, Megatron-Bridge and NeMo: which dialect one speaks, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from symconfig.existing.launch.dialects.entry import Entry, entries
+from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
+from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
+from symconfig.existing.launch.dialects.options import table_with
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Word, World
+from symconfig.existing.launch.text import Text
+
+Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer"]
+_ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
+_TRAINER_KEYS = ("per_device_train_batch_size", "model_name_or_path", "gradient_accumulation_steps")
+
+
+def dialect_of(data: Any) -> Dialect | None:
+    """None: nothing of these."""
+    if not isinstance(data, dict):
+        return None
+    sections = {key for key, value in data.items() if isinstance(value, dict)}
+    if SECTION in sections:
+        return "model args yaml"
+    if sections & {"language_model", "model_parallel"}:
+        return "megatron yaml"
+    if sections & {"model", "train", "trainer", "ddp", "mixed_precision", "training"}:
+        return "overrides"
+    if sum(key in data for key in _TRAINER_KEYS) > 1:
+        return "trainer"
+    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= _ENOUGH_KEYS:
+        return "megatron yaml"
+    return None
+
+
+def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[Entry] = ()) -> Reading | None:
+    """What the file says, with the overrides of a command line put in; None where it speaks none of the dialects."""
+    match dialect_of(tree.data):
+        case "model args yaml":
+            return read_model_args(tree, variables)
+        case "megatron yaml":
+            return _megatron(tree, variables)
+        case "overrides":
+            return read_sections(tree, variables, overrides)
+        case "trainer":
+            return _trainer(tree, variables)
+    return None
+
+
+def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
+    """Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
+    found = by_path(_expanded(tree, variables))
+    settings, unread = translated(found)
+    return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
+
+
+def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
+    """A flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
+    settings = tuple(
+        Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
+        for entry in _expanded(tree, variables)
+        if entry.value is not None
+    )
+    return Reading("deepspeed", (tree.text,), settings, tree=tree, unread=tree.unread)
+
+
+def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
+    top = tree.spans[()].value
+    given = {name: Word((Piece(value),), top) for name, value in variables.items()}
+    return [expanded(entry, given) for entry in entries(tree)]
+
+
+def read_sections(
+    tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry], text: Text | None = None
+) -> Reading:
+    """Megatron-Bridge and NeMo: a file with sections, overrides, or both. text: of overrides without a file."""
+    filed = entries(tree) if tree is not None else ()
+    everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
+    found = interpolated(by_path(everything), variables)
+    environment = {path[-1]: entry.words[0] for path, entry in found.items() if path[0] == "env_vars" and entry.words}
+    settings, unread = translated(found)
+    texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
+    return Reading(
+        "overrides",
+        texts,
+        settings,
+        tree=tree,
+        environment=environment,
+        world=_world(found),
+        unread=(*(tree.unread if tree is not None else ()), *unread),
+    )
+
+
+def _below_training(path: Path) -> Path:
+    """NeMo-Framework-Launcher has a level around what it passes on."""
+    inner = path[:1] == ("training",) and path[1:2] in (("model",), ("trainer",), ("run",), ("exp_manager",))
+    return path[1:] if inner else path
+
+
+def _world(found: Mapping[Path, Entry]) -> World:
+    nodes, devices = (found.get(("trainer", key)) for key in ("num_nodes", "devices"))
+    numbers = [
+        entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
+        for entry in (nodes, devices)
+    ]
+    said = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
+    gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
+    return World(gpus, numbers[0], numbers[1], said)

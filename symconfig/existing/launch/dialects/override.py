@@ -1,0 +1,181 @@
+"""`model.tensor_model_parallel_size=8` on a command line, as Megatron-Bridge, NeMo and hydra take it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from symconfig.descriptor.yaml_strict import plain
+from symconfig.errors import InputError
+from symconfig.existing.launch.dialects.entry import Entry, spoken
+from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.yaml_tree import parse_yaml
+
+_OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
+_SECTIONS = frozenset(
+    (
+        "model",
+        "trainer",
+        "train",
+        "training",
+        "optimizer",
+        "optim",
+        "ddp",
+        "data",
+        "dataset",
+        "scheduler",
+        "checkpoint",
+        "mixed_precision",
+        "comm_overlap",
+        "dist",
+        "tokenizer",
+        "rng",
+        "logger",
+        "peft",
+        "fine_tuning",
+        "env_vars",
+        "exp_manager",
+        "validation",
+        "profiling",
+        "resume",
+        "log",
+    )
+)
+# Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
+_SPELLINGS = {
+    ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
+    ("-pp", "--pipeline_model_parallel_size"): "model.pipeline_model_parallel_size",
+    ("-cp", "--context_parallel_size"): "model.context_parallel_size",
+    ("-vp", "--virtual_pipeline_model_parallel_size"): "model.virtual_pipeline_model_parallel_size",
+    ("-ep", "--expert_model_parallel_size"): "model.expert_model_parallel_size",
+    ("-etp", "-et", "--expert_tensor_parallel_size"): "model.expert_tensor_parallel_size",
+    ("-gb", "--global_batch_size"): "train.global_batch_size",
+    ("-mb", "--micro_batch_size"): "train.micro_batch_size",
+    ("-sl", "--seq_length"): "dataset.seq_length",
+    ("-ms", "--max_steps"): "train.train_iters",
+    ("--lr",): "optimizer.lr",
+    ("--min_lr",): "optimizer.min_lr",
+    ("--warmup_iters",): "scheduler.lr_warmup_iters",
+}
+RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")  # options that name one
+_SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.items() for spelling in spellings}
+
+
+def is_override(text: str) -> bool:
+    """Whether a word sets, or takes away, a key of a section that is known here."""
+    return _match(text, whole_sections=False) is not None
+
+
+def _match(text: str, *, whole_sections: bool) -> re.Match[str] | None:
+    """whole_sections: `training=llama/llama3_8b` counts too, which names a file."""
+    match = _OVERRIDE.match(text)
+    if match is None or match["head"] not in _SECTIONS or not (match["equals"] or match["mark"] == "~"):
+        return None
+    return match if match["below"] or match["mark"] or whole_sections else None
+
+
+def short(setting: Setting) -> str | None:
+    """The key that an option of a recipe runner stands for."""
+    return _SHORT.get(setting.name.replace("_", "-"))
+
+
+def group(setting: Setting) -> bool:
+    """Whether it chooses a file and sets no key: `training=llama/llama3_8b` of NeMo-Framework-Launcher."""
+    return setting.joined and setting.name in ("training", "peft", "fine_tuning")
+
+
+def is_key(setting: Setting) -> bool:
+    """Whether a word of a command line was read as `key=value` or `~key`."""
+    return bool(setting.name) and setting.name[0] != "-"
+
+
+def parted(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """The same, with each override among the words by itself: as a setting whose name is the key."""
+    for setting in settings:
+        rest: list[Word] = []
+        found: list[Setting] = []
+        names_one = setting.name.replace("_", "-") in RECIPE
+        for index, word in enumerate(setting.values):
+            match = _match(word.text, whole_sections=not setting.name or (names_one and index > 0))
+            if match is None:
+                rest.append(word)
+            else:
+                values = (after(word, match.end()),) if match["equals"] else ()
+                mark = match["mark"] or ""
+                found.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
+        if not found:
+            yield setting
+        elif setting.name:
+            end = rest[-1].place.end if rest and rest[-1].place.file == setting.place.file else setting.place.end
+            yield replace(setting, values=tuple(rest), place=replace(setting.place, end=end))
+        elif rest:
+            yield replace(setting, values=tuple(rest))
+        yield from found
+
+
+def after(word: Word, count: int) -> Word:
+    """The word without its first characters."""
+    pieces: list[Piece] = []
+    for piece in word.pieces:
+        cut = min(count, len(piece.text))
+        count -= cut
+        if cut < len(piece.text) or not piece.text:
+            pieces.append(_cut(piece, cut) if cut else piece)
+    first = pieces[0].place if pieces else None
+    inside = first is not None and word.place.file == first.file and word.place.start <= first.start < word.place.end
+    place = replace(first, end=word.place.end) if first is not None and inside else word.place
+    return Word(tuple(pieces), place, word.unknown)
+
+
+def _cut(piece: Piece, count: int) -> Piece:
+    where, skipped = piece.place, piece.text[:count]
+    if where is not None:
+        same = where.end - where.start == len(piece.text.encode()) and "\n" not in skipped
+        start = where.start + len(skipped.encode())
+        where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
+    return replace(piece, text=piece.text[count:], place=where)
+
+
+def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
+    """What overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes before
+    them, as run_recipe.py's help says.
+    """
+    for setting in settings:
+        key = short(setting) if runner else None
+        if key is not None and setting.values:
+            yield _entry(key, setting)
+    for setting in settings:
+        if is_key(setting) and not group(setting):
+            yield _entry(setting.name.lstrip("~"), setting)
+
+
+def _entry(key: str, setting: Setting) -> Entry:
+    path = tuple(key.split("."))
+    removed = setting.spelled.startswith("~")
+    if removed or not setting.values:
+        return Entry(path, None, (), setting.place, setting.spelled, removed=removed)
+    word = setting.values[-1]
+    value = _value(word)
+    words: tuple[Word, ...] = (word,)
+    if isinstance(value, list):
+        words = tuple(Word((Piece(spoken(item)),), word.place) for item in value if not isinstance(item, list | dict))
+    elif value is None and not word.unknown:
+        words = ()
+    elif word.text[:1] in ("'", '"') and isinstance(value, str):
+        words = (Word((Piece(value),), word.place),)
+    return Entry(path, value, words, setting.place, setting.spelled)
+
+
+def _value(word: Word) -> Any:
+    """A value as hydra reads it; quotes, lists and maps are those of YAML's flow style."""
+    if word.unknown:
+        return None
+    try:
+        if word.text[:1] in ("[", "{", '"', "'"):
+            return parse_yaml(Text("value", word.text.encode())).data
+        return plain(word.text)
+    except (InputError, ValueError):
+        return word.text

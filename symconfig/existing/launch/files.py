@@ -1,0 +1,119 @@
+"""Opening a file that a configuration names: a regular text file of bearable size that stays in its folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.text import Text
+
+LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
+
+_NONE: Mapping[str, bytes] = MappingProxyType({})
+_INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a file's own", default=_NONE)
+
+
+@contextmanager
+def instead(files: Mapping[str, bytes]) -> Iterator[None]:
+    """Within, these files (by the name of their Text) have these bytes: what would be read after an edit."""
+    token = _INSTEAD.set(files)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
+def open_text(path: Path, *, root: Path) -> Text:
+    """The file's bytes, which are UTF-8 without NUL and at most 1 MiB.
+
+    root: the folder that links must not lead out of. Raises InputError for everything else: no file, a folder, a device
+    or a pipe (which is not waited for), a link out of `root`, a file too large, bytes that are no text.
+    """
+    data = _bytes(path, root)
+    data = _INSTEAD.get().get(str(path), data)
+    if b"\0" in data:
+        raise _refused(path, "is a binary file: it has a NUL byte", need="a text file")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            Problem(
+                "is no text in UTF-8",
+                file=str(path),
+                line=line,
+                got=f"byte 0x{data[error.start]:02x}",
+                hint="save it as UTF-8",
+            )
+        ) from None
+    return Text(str(path), data)
+
+
+def _bytes(path: Path, root: Path) -> bytes:
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _refused(path, _reason(error)) from None
+    if leads_out(path, root):
+        raise _refused(
+            path,
+            f"is reached through a link that leads out of {root}",
+            got=str(real),
+            hint="name the file that the link points to, or copy it here",
+        )
+    try:
+        # Never waits: a pipe without a writer would hold a plain open for ever.
+        handle = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise _refused(path, _reason(error)) from None
+    try:
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
+            raise _refused(path, "is a folder", need="a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise _refused(path, "is a device, a pipe or a socket", need="a regular file")
+        data = os.read(handle, LIMIT_BYTES + 1) if status.st_size <= LIMIT_BYTES else b""
+    finally:
+        os.close(handle)
+    size = max(status.st_size, len(data))
+    if size > LIMIT_BYTES:
+        raise _refused(
+            path, "is too large for a launch configuration", got=f"{size:,} bytes", need=f"at most {LIMIT_BYTES:,}"
+        )
+    return data
+
+
+def leads_out(path: Path, root: Path) -> bool:
+    """Whether a link on the way to the file ends outside of `root`. `..` written out is the writer's own word."""
+    real, inside = path.resolve(), root.resolve()
+    if real.is_relative_to(inside):
+        return False
+    absolute = Path(os.path.abspath(path))
+    base = Path(os.path.abspath(root))
+    # The folder itself may lie behind links (/tmp on macOS): only what comes after it counts.
+    written = Path(os.path.normpath(inside / os.path.relpath(absolute, base)))
+    return real not in (absolute, written)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    if isinstance(error, NotADirectoryError):
+        return "does not exist: a part of its path is no folder"
+    if isinstance(error, RuntimeError) or getattr(error, "errno", None) == 40:
+        return "is a link that leads back to itself"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror})"
+    return "cannot be read"
+
+
+def _refused(
+    path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
+) -> InputError:
+    return InputError(Problem(what, file=str(path), got=got, need=need, hint=hint))

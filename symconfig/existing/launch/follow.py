@@ -1,0 +1,291 @@
+"""Files that a command names and that say how it trains: DeepSpeed's JSON, Megatron-LM's YAML, hydra's, a model's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from symconfig.errors import InputError
+from symconfig.existing.launch.detect import parse, syntax_of
+from symconfig.existing.launch.dialects.documents import read_document, read_sections
+from symconfig.existing.launch.dialects.override import RECIPE, entries_of, group, is_key, parted, short
+from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.origins import traced
+from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.text import Text
+
+_DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
+_MODEL = (
+    "--model-config",
+    "--model-name-or-path",
+    "--model-path",
+    "--model",
+    "--model-dir",
+    "--config-name-or-path",
+    "--base-model",
+)
+_MOST_LEVELS = 4  # from a script up to the folder in which it is started
+_MODEL_FILE = "config.json"
+_HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
+_FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
+_RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
+_NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where the files that a configuration names are looked for.
+
+    virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
+    come from.
+    """
+
+    folder: Path | None
+    variables: Mapping[str, str]
+    virtual: Mapping[str, Text] = field(default_factory=dict)
+    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+
+    def text(self, name: str, *below: str) -> Text | None:
+        """The file of this name; None where there is none. Raises InputError where it may not be read."""
+        if name in self.virtual:
+            return self.virtual[name]
+        base = self.base(name, *below)
+        return None if base is None else open_text(base / name, root=base)
+
+    def path(self, name: str) -> Path | None:
+        """The path of this name that exists."""
+        base = self.base(name)
+        return None if base is None else base / name
+
+    def base(self, name: str, *below: str) -> Path | None:
+        """The folder from which the name leads to something: the script's, one of those below it, the current one; then
+        those above the script, from which scripts/zero3.json is meant.
+        """
+        folder = self.folder
+        bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
+        if folder is not None and len(Path(name).parts) > 1:
+            bases += folder.resolve().parents[:_MOST_LEVELS]
+        try:
+            return next((base for base in bases if (base / name).exists()), None)
+        except (OSError, ValueError):  # a name that no file system has
+            return None
+
+
+def followed(reading: Reading, around: Around) -> Reading:
+    """The reading with what the files say that it names. A file that is missing or wrong is unread and matters."""
+    reading = replace(reading, settings=tuple(parted(reading.settings)))
+    for step in (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides):
+        reading = step(reading, around)
+    named = tuple(setting for setting in reading.settings if setting.name)
+    loose = (word for setting in reading.settings if not setting.name for word in setting.values)
+    files = {text.file for text in reading.texts}
+    called = reading.program is not None and Path(reading.program.text).name in _SHELLS
+    why = "is a script that is not there" if called else "is an argument that belongs to no option"
+    idle = (
+        Unread(word.place, word.text, why, matters=called)
+        for word in loose
+        if not (word.unknown or any(file.endswith(word.text) for file in files))
+    )
+    return _unread(replace(reading, settings=named), *idle)
+
+
+def _given(reading: Reading, names: Sequence[str]) -> Setting | None:
+    """The last option of these names that has a value, dashes and underscores alike."""
+    found = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
+    return found[-1] if found else None
+
+
+def _dark(setting: Setting, why: str) -> Unread:
+    what = " ".join((setting.spelled, *(word.text for word in setting.values)))
+    return Unread(setting.place, what, why)
+
+
+def _tree(setting: Setting, around: Around, texts: Sequence[Text], *below: str) -> Tree | Unread:
+    """The file that an option names."""
+    word = setting.values[-1]
+    if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
+        return _dark(setting, f"its value {word.unknown}")
+    try:
+        text = around.text(word.text, *below)
+        if text is None:
+            preset = "names no file: it is a preset of the program itself, which is not known here"
+            return _dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
+        syntax = syntax_of(text)
+        tree = parse(text, "yaml" if syntax == "bash" else syntax)
+        return traced(tree, around.origins[word.text], texts) if word.text in around.virtual else tree
+    except InputError as error:
+        return _dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+
+
+def _unread(reading: Reading, *items: Unread) -> Reading:
+    return replace(reading, unread=(*reading.unread, *items))
+
+
+def _accelerate(reading: Reading, around: Around) -> Reading:
+    """Accelerate's own file decides processes, precision and ZeRO stage, where it is given one."""
+    names = [word.text for word in reading.launcher]
+    if not any(Path(name).name == "accelerate" for name in names):
+        return reading
+    given = (word for word, name in zip(reading.launcher, names, strict=True) if name.startswith("--config_file"))
+    why = "is a configuration of Accelerate, which decides processes, precision and ZeRO, and is not read"
+    return _unread(reading, *(Unread(word.place, word.text, why) for word in given))
+
+
+def _arguments(reading: Reading, around: Around) -> Reading:
+    """A YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
+    for word in (word for setting in reading.settings if not setting.name for word in setting.values):
+        if word.text.endswith((".yaml", ".yml")) and not word.unknown:
+            tree = _tree(Setting("", word.text, (word,), word.place), around, reading.texts)
+            if isinstance(tree, Unread):
+                return _unread(reading, tree)
+            filed = read_document(tree, around.variables)
+            if filed is not None:
+                return replace(
+                    reading,
+                    format=filed.format,
+                    settings=(*filed.settings, *reading.settings),
+                    tree=tree,
+                    texts=_texts(reading, tree.text),
+                    unread=(*reading.unread, *filed.unread),
+                    environment={**reading.environment, **filed.environment},
+                    world=_both(reading.world, filed.world),
+                )
+    return reading
+
+
+def _deepspeed(reading: Reading, around: Around) -> Reading:
+    setting = _given(reading, _DEEPSPEED)
+    if setting is None or reading.deepspeed is not None:
+        return reading
+    tree = _tree(setting, around, reading.texts)
+    if isinstance(tree, Unread):
+        return _unread(reading, tree)
+    return replace(reading, deepspeed=tree, texts=_texts(reading, tree.text))
+
+
+def _texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
+    known = {text.file for text in reading.texts}
+    return (*reading.texts, *(text for text in more if text.file not in known))
+
+
+def _model(reading: Reading, around: Around) -> Reading:
+    """A model's config.json, where the option names it or its folder. A name of the hub is no path, and stays."""
+    setting = _given(reading, _MODEL)
+    if setting is None or setting.values[-1].unknown:
+        return reading
+    path = around.path(setting.values[-1].text)
+    if path is not None and path.is_dir():
+        path = path / _MODEL_FILE
+    if path is None or not path.is_file() or path.suffix != ".json":
+        return reading
+    return replace(reading, model_config=str(path))
+
+
+def _megatron_yaml(reading: Reading, around: Around) -> Reading:
+    """--yaml-cfg: Megatron-LM takes everything from the file, and nothing from the command line beside it."""
+    setting = _given(reading, ("--yaml-cfg",))
+    if setting is None:
+        return reading
+    tree = _tree(setting, around, reading.texts)
+    if isinstance(tree, Unread):
+        return _unread(reading, tree)
+    filed = read_document(tree, around.variables)
+    if filed is None:
+        return _unread(reading, _dark(setting, "names a file without anything of Megatron-LM's"))
+    why = "does nothing beside --yaml-cfg, which replaces it"
+    beside = tuple(
+        Unread(other.place, other.spelled, why, matters=False)
+        for other in reading.settings
+        if other is not setting and other.name
+    )
+    return replace(
+        reading,
+        format="megatron yaml",
+        settings=(*filed.settings, setting),
+        tree=tree,
+        texts=_texts(reading, tree.text),
+        unread=(*reading.unread, *filed.unread, *beside),
+    )
+
+
+def _recipe(reading: Reading, around: Around) -> Reading:
+    """The recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is started."""
+    setting = _given(reading, RECIPE)
+    program = Path(reading.program.text).name if reading.program is not None else ""
+    if setting is None and _RECIPE_RUNNERS.fullmatch(program):
+        setting = _given(reading, ("--model",))
+    if setting is None:  # NeMo-Framework-Launcher's: training=llama/llama3_8b
+        setting = next((one for one in reading.settings if group(one)), None)
+    return reading if setting is None else replace(reading, recipe=setting.values[0])
+
+
+def _overrides(reading: Reading, around: Around) -> Reading:
+    """model.x=1 among the words, and the YAML file that they change."""
+    program = Path(reading.program.text) if reading.program is not None else Path()
+    runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
+    overrides = list(entries_of(reading.settings, runner))
+    tree, dark = _sections_file(reading, around, str(program.parent))
+    named = reading.recipe or _recipe_of_program(reading)
+    alone = named is not None and not reading.settings  # a recipe that is started as it is
+    if tree is None and not overrides and not alone:
+        return _unread(reading, *dark)
+    filed = read_sections(tree, around.variables, overrides)
+    rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
+    return replace(
+        reading,
+        format="overrides",
+        settings=(*filed.settings, *rest),
+        tree=tree or reading.tree,
+        texts=_texts(reading, *filed.texts),
+        unread=(*reading.unread, *dark, *filed.unread),
+        world=_both(reading.world, filed.world),
+        recipe=named,
+        environment={**reading.environment, **filed.environment},
+    )
+
+
+def _recipe_of_program(reading: Reading) -> Word | None:
+    """`pretrain_llama3_8b.py` says which one."""
+    program = reading.program
+    match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
+    return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
+
+
+def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+    """hydra's --config-path and --config-name, Megatron-Bridge's --config-file."""
+    folder, name, file = (_given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
+        base = Path(folder.values[-1].text) if folder is not None else Path()
+        path = str(base / name.values[-1].text)
+        spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
+        word = Word((Piece(spelled),), name.values[-1].place)
+        file = replace(name, values=(word,))
+    elif name is not None:
+        return None, (_dark(name, "its folder or its name is not known"),)
+    if file is None:
+        return _group_file(reading, around, program), ()
+    tree = _tree(file, around, reading.texts, program)
+    return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
+    """conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name is all."""
+    setting = next((one for one in reading.settings if group(one)), None)
+    if setting is None or setting.values[0].unknown:
+        return None
+    below = Path("conf", setting.name, setting.values[0].text + ".yaml")
+    for name in (str(Path(program, below)), str(Path(Path(program).name, below))):
+        tree = _tree(replace(setting, values=(Word((Piece(name),), setting.place),)), around, reading.texts)
+        if isinstance(tree, Tree):
+            return tree
+    return None
+
+
+def _both(launcher: World, trainer: World) -> World:
+    """What the training program is told goes before what its launcher starts."""
+    nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
+    gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
+    return World(gpus, nodes, each, (*launcher.said, *trainer.said))

@@ -1,0 +1,96 @@
+"""An existing configuration of whatever format -> what it says. Nothing of it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.bash.read import read_bash
+from symconfig.existing.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
+from symconfig.existing.launch.dialects.documents import read_document
+from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.follow import Around, followed
+from symconfig.existing.launch.reading import Reading, Unread
+from symconfig.existing.launch.text import Text
+
+ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
+    """What a configuration says. source: the path of a file, or a line of arguments.
+
+    variables: the environment in which it is started. extra: the arguments that its script gets. Raises InputError:
+    what is no launch configuration, cannot be opened safely, or starts no training.
+    """
+    path = Path(source)
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):  # a line longer than a file name may be
+        exists = False
+    if not exists and is_arguments(source):
+        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra)
+    if exists and path.is_dir():
+        raise folder_refused(path)
+    text = open_text(path, root=path.parent)
+    syntax = syntax_of(text)
+    if syntax == "bash":
+        return _bash(text, path.parent, variables, extra)
+    if extra:
+        raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
+    tree = parse(text, syntax)
+    if is_deepspeed(tree.data):
+        reading: Reading | None = Reading("deepspeed", (text,), (), deepspeed=tree)
+    elif (reading := read_document(tree, variables)) is not None:
+        reading = followed(reading, Around(path.parent, variables))
+    if reading is None:
+        raise refused(tree)
+    return _unmentioned(reading, variables)
+
+
+def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
+    """With the variables that no file of it names."""
+    idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
+    top = reading.texts[0].place(0, 0)
+    return replace(
+        reading,
+        unread=(
+            *reading.unread,
+            *(Unread(top, name, "is given from outside, and nothing in the file names it", False) for name in idle),
+        ),
+    )
+
+
+def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
+    bash = read_bash(text, folder=folder, variables=variables, extra=extra)
+    written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
+    around = Around(bash.folder, variables, written, bash.origins)
+    reading = followed(bash.reading, around)
+    if _says_nothing(reading):
+        raise _silent(reading)
+    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
+
+
+def _says_nothing(reading: Reading) -> bool:
+    """Whether the program gets neither an option nor a file, and none that may have been overlooked."""
+    said = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
+    return reading.program is not None and not said and reading.complete
+
+
+def _silent(reading: Reading) -> InputError:
+    program = reading.program
+    assert program is not None, "is asked of what starts one"
+    return InputError(
+        Problem(
+            "starts no training program whose options say what is trained",
+            file=program.place.file,
+            line=program.place.line,
+            column=program.place.column,
+            got=program.text,
+            need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+            hint="name the script that holds the training command, or give its arguments as one line",
+        )
+    )

@@ -1,0 +1,195 @@
+"""What was read of an existing configuration, whatever its format: options with their places, and what stayed dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from symconfig.descriptor.document import KeyPath, dotted
+from symconfig.errors import Problem
+from symconfig.existing.launch.text import Place, Text
+
+# bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
+# Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
+# by itself.
+Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of characters of a word.
+
+    place: where exactly these characters stand literally (for `'a b'` without the quotes); None: they come from outside
+    (the environment, an option of the audit, a command's known output), or stand there in another spelling (escapes).
+    variables: names that they came through, the outermost first: `--tp $TP` with TP=${SIZE:-8} has (TP, SIZE).
+    overridden_by: the environment variable that would replace them where they are a default: SIZE.
+    """
+
+    text: str
+    place: Place | None = None
+    variables: tuple[str, ...] = ()
+    overridden_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word as the program gets it. place: all of it as it is written where it is used, with its quotes: an
+    element of an array literal, `"$TP"` on a command line, a value of YAML or JSON.
+
+    unknown: why its text is not known, as words that follow "its value"; None: `text` is what the program gets.
+    """
+
+    pieces: tuple[Piece, ...]
+    place: Place
+    unknown: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option of the training program, in Megatron-LM's spelling whatever the file's format.
+
+    name: "--tensor-model-parallel-size"; of a program that is not Megatron's, as it is. spelled: the name as the file
+    has it ("model.tensor_model_parallel_size"). place: of all of it, from the name to the last value.
+    joined: the name and its only value are one word, `--x=1`.
+    """
+
+    name: str
+    spelled: str
+    values: tuple[Word, ...]
+    place: Place
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
+
+    matters: an argument, the environment or the number of GPUs may depend on it: what was read may be incomplete.
+    options: it stands among the program's words, and may be any number of its options.
+    """
+
+    place: Place
+    what: str
+    why: str
+    matters: bool = True
+    options: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a key and its value stand. key: with its quotes; None for an item of a list."""
+
+    key: Place | None
+    value: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Data of a JSON or YAML file as JSON knows it, with the bytes of every key and value. spans[()] is the whole.
+
+    unread: tags and further documents of YAML. What an alias brings has the alias's bytes.
+    """
+
+    text: Text
+    data: Any
+    spans: Mapping[KeyPath, Span]
+    syntax: Literal["json", "yaml"]
+    unread: tuple[Unread, ...] = ()
+
+    def get(self, *path: str | int) -> Any:
+        """The value of a path; None where there is none."""
+        found = self.data
+        for key in path:
+            if isinstance(key, int):
+                found = found[key] if isinstance(found, list) and key < len(found) else None
+            else:
+                found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
+        """Of its value, or its key; of what contains it where it is not in the file."""
+        for length in range(len(path), -1, -1):
+            span = self.spans.get(path[:length])
+            if span is not None:
+                at_key = span.key is not None and (of_key or length < len(path))
+                return span.key if at_key else span.value
+        return None
+
+    def problem(
+        self,
+        path: KeyPath,
+        what: str,
+        *,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+        of_key: bool = False,
+    ) -> Problem:
+        """A Problem about this path, where it stands."""
+        place = self.place(path, of_key=of_key)
+        return Problem(
+            what,
+            file=self.text.file,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            field=dotted(path) or None,
+            got=got,
+            need=need,
+            hint=hint,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The GPUs that a launcher starts, as far as the file says. Each number has the word it is from, where one is."""
+
+    gpus: int | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    said: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An existing configuration.
+
+    texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
+    as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
+    program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
+    --deepspeed(_config), or the file itself. environment: variables that the program inherits from the script.
+    model_config: path of a model's config.json that the program is given, where it can be read.
+    scheduler: options of `#SBATCH` comments without their dashes. runs: the same program, started by this script with
+    other words. others: words of all else that it starts. stops: conditions under which it would end in an error.
+    recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
+    """
+
+    format: Format
+    texts: tuple[Text, ...]
+    settings: tuple[Setting, ...]
+    program: Word | None = None
+    launcher: tuple[Word, ...] = ()
+    tree: Tree | None = None
+    deepspeed: Tree | None = None
+    environment: Mapping[str, Word] = field(default_factory=dict)
+    world: World = World()
+    unread: tuple[Unread, ...] = ()
+    model_config: str | None = None
+    recipe: Word | None = None
+    scheduler: Mapping[str, Word] = field(default_factory=dict)
+    runs: tuple[Reading, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
+    stops: tuple[Place, ...] = ()
+
+    @property
+    def file(self) -> str:
+        return self.texts[0].file
+
+    @property
+    def complete(self) -> bool:
+        """Whether all options are known: nothing that was not understood may hide one. A value may still be unknown."""
+        return not any(item.matters for item in self.unread)

@@ -1,0 +1,173 @@
+"""How many GPUs a launcher starts: from its own words, from comments for a scheduler, from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from posixpath import basename
+
+from symconfig.existing.launch.reading import Piece, Word, World
+from symconfig.existing.launch.text import Place
+
+# Options of launchers by what they count, spelled with underscores. torchrun: torch/distributed/run.py; deepspeed:
+# deepspeed/launcher/runner.py; accelerate: accelerate/commands/launch.py; mpirun, horovodrun, srun: their manuals.
+_TORCH = {"nnodes": "nodes", "nproc_per_node": "per_node"}
+_DEEPSPEED = {"num_nodes": "nodes", "num_gpus": "per_node"}
+_ACCELERATE = {"num_processes": "gpus", "num_machines": "nodes"}
+_MINDSPORE = {"worker_num": "gpus", "local_worker_num": "per_node"}
+_MPI = {"np": "gpus", "n": "gpus", "c": "gpus", "N": "per_node", "npernode": "per_node", "num_proc": "gpus"}
+SLURM = {
+    "N": "nodes",
+    "nodes": "nodes",
+    "n": "gpus",
+    "ntasks": "gpus",
+    "ntasks_per_node": "per_node",
+    "gpus_per_node": "per_node",
+    "gres": "per_node",
+    "G": "gpus",
+    "gpus": "gpus",
+}
+LAUNCHERS = {
+    "torchrun": _TORCH,
+    "torch.distributed.run": _TORCH,
+    "torch.distributed.launch": _TORCH,
+    "deepspeed": _DEEPSPEED,
+    "accelerate": _ACCELERATE,
+    "mpirun": _MPI,
+    "mpiexec": _MPI,
+    "horovodrun": _MPI,
+    "srun": SLURM,
+    "sbatch": SLURM,
+    "msrun": _MINDSPORE,
+}
+_HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
+_INCLUDED = ("include", "i")
+# The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
+_ORDER = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "deepspeed",
+    "accelerate",
+    "msrun",
+    "mpirun",
+    "mpiexec",
+    "horovodrun",
+    "srun",
+    "sbatch",
+)
+
+
+def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
+    """The numbers that are said. directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node"."""
+    spoken = _spoken(launcher)
+    counts: dict[str, tuple[int, Word]] = {}
+    for name in _ORDER:
+        for key, word in spoken.get(name, ()):
+            _take(counts, LAUNCHERS[name], key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            if name == "deepspeed" and key in _INCLUDED and not word.unknown:
+                for what, number in _included(word.text).items():
+                    counts.setdefault(what, (number, word))
+    for option, word in directives.items():
+        _take(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if "per_node" not in counts and "gpus" not in counts and visible is not None and not visible.unknown:
+        devices = [item for item in visible.text.split(",") if item.strip()]
+        if devices and "-1" not in devices and ("deepspeed" in spoken or "accelerate" in spoken):
+            counts["per_node"] = len(devices), visible
+    return _world(counts, spoken)
+
+
+def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[tuple[str, Word]]]) -> World:
+    nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
+    if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
+        nodes = 1
+    if nodes is not None and per_node is not None:
+        gpus = nodes * per_node
+    elif gpus is not None and nodes is not None and gpus % nodes == 0:
+        per_node = gpus // nodes
+    elif gpus is not None and per_node is not None and gpus % per_node == 0:
+        nodes = gpus // per_node
+    return World(gpus, nodes, per_node, tuple(word for _, word in counts.values()))
+
+
+def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
+    """Say whether the launcher's default, one node, holds: it is given neither a number of nodes nor a file of them."""
+    table = LAUNCHERS[launcher]
+    return table in (_TORCH, _DEEPSPEED) and not any(table.get(key) == "nodes" or key in _HOSTS for key, _ in options)
+
+
+def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:
+    """tasks: another launcher counts the processes, and this one only starts that on every node."""
+    what = table.get(key)
+    if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
+        return
+    number = _number(word.text if key != "gres" else word.text.rpartition(":")[2])
+    if number is None or word.unknown or (key == "gres" and not word.text.startswith("gpu")):
+        return
+    counts.setdefault(what, (number, word))
+
+
+def _included(hosts: str) -> dict[str, int]:
+    """What DeepSpeed's --include says: `host:0,1@other:0,1`. A host without numbers stands for all that it has.
+
+    Hosts of which some have more say no number of GPUs that each of them has.
+    """
+    slots = [host.partition(":")[2] for host in hosts.split("@")]
+    if not all(slots):
+        return {"nodes": len(slots)}
+    if not all(re.fullmatch(r"\d+(,\d+)*", each) for each in slots):
+        return {}
+    sizes = [len(set(each.split(","))) for each in slots]
+    return {"nodes": len(sizes), "per_node": sizes[0]} if len(set(sizes)) == 1 else {"gpus": sum(sizes)}
+
+
+def _number(text: str) -> int | None:
+    """`8`, the `2:2` of an elastic torchrun, the `h100:8` of Slurm. A range is no number."""
+    parts = text.split(":")
+    if len(parts) == 2 and not parts[0].isdigit():
+        parts = parts[1:]
+    if all(part.isdecimal() and len(part) < 8 for part in parts) and len(set(parts)) == 1 and int(parts[0]) > 0:
+        return int(parts[0])
+    return None
+
+
+def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
+    """Each launcher's options with a value, spelled with underscores and without dashes."""
+    found: dict[str, list[tuple[str, Word]]] = {}
+    current: list[tuple[str, Word]] = []
+    for index, word in enumerate(launcher):
+        name = basename(word.text)
+        if name in LAUNCHERS:  # its folder may be unknown
+            current = found.setdefault(name, [])
+            continue
+        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
+        short = re.fullmatch(r"-([nNG])(\d+)", word.text)
+        if short:
+            current.append((short.group(1), _after(word, 2)))
+        elif match and match.group(2) is not None:
+            current.append((match.group(1).replace("-", "_"), _after(word, len(word.text) - len(match.group(2)))))
+        elif match and index + 1 < len(launcher):
+            current.append((match.group(1).replace("-", "_"), launcher[index + 1]))
+    return found
+
+
+def _after(word: Word, count: int) -> Word:
+    """The word without its first characters."""
+    pieces, left = [], count
+    for piece in word.pieces:
+        drop = min(left, len(piece.text))
+        left -= drop
+        if drop == 0:
+            pieces.append(piece)
+        elif drop < len(piece.text):
+            pieces.append(_cut(piece, drop))
+    return Word(tuple(pieces), word.place, word.unknown)
+
+
+def _cut(piece: Piece, count: int) -> Piece:
+    place = piece.place
+    if place is not None:
+        size = len(piece.text[:count].encode())
+        place = Place(place.file, place.start + size, place.end, place.line, place.column + count)
+    return Piece(piece.text[count:], place, piece.variables, piece.overridden_by)

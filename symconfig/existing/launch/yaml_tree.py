@@ -1,0 +1,214 @@
+"""YAML of other programs: aliases, merge keys, tags and several documents are read, with the bytes of every value."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from symconfig.descriptor.document import KeyPath, shorten
+from symconfig.descriptor.yaml_strict import MAX_NODES, Builder, Open, build, plain
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.json_tree import BOM, checked_utf8
+from symconfig.existing.launch.reading import Span, Tree, Unread
+from symconfig.existing.launch.text import Place, Text
+
+_CORE = "tag:yaml.org,2002:"
+_KNOWN_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "python/tuple"))
+_SPACE = b" \t\r\n"
+
+
+def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
+    """Data and places of the first document that is `wanted`, else of the first one. Scalars are YAML 1.2's; what an
+    alias or a merge key brings stands where the alias stands; a tag that is not YAML's own leaves its value as text.
+    Raises InputError with every problem found.
+    """
+    builder = _TreeBuilder(text)
+    build(builder, checked_utf8(text).removeprefix("\ufeff"))
+    builder.end_document()
+    if builder.problems:
+        raise InputError(builder.problems)
+    documents = [document for document in builder.whole if document.data is not None]
+    if not documents:
+        raise InputError(Problem("the file is empty", file=text.file))
+    chosen = next((document for document in documents if wanted(document.data)), documents[0])
+    others = tuple(
+        Unread(other.spans[()].value, "another document", "one document is read", matters=False)
+        for other in documents
+        if other is not chosen
+    )
+    return Tree(text, chosen.data, chosen.spans, "yaml", (*chosen.unread, *others))
+
+
+@dataclass(slots=True)
+class _Document:
+    data: Any
+    spans: dict[KeyPath, Span]
+    unread: tuple[Unread, ...]
+
+
+@dataclass(slots=True)
+class _Named:
+    """What an anchor names; it has its value only when that is `whole`."""
+
+    value: Any = None
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class _Offsets:
+    """From characters, in which the parser counts, to bytes of the file."""
+
+    skipped: int
+    wide: list[int] = field(default_factory=list)  # the characters that take more than a byte, in order
+    extra: list[int] = field(default_factory=list)  # bytes beyond one a character, up to and without each of them
+
+    @classmethod
+    def of(cls, text: Text) -> _Offsets:
+        skipped = len(BOM) if text.data.startswith(BOM) else 0
+        if text.data.isascii():
+            return cls(skipped)
+        wide = [
+            (index, len(char.encode()) - 1)
+            for index, char in enumerate(text.data[skipped:].decode())
+            if not char.isascii()
+        ]
+        return cls(skipped, [index for index, _ in wide], [0, *accumulate(more for _, more in wide)])
+
+    def byte(self, index: int) -> int:
+        more = self.extra[bisect_left(self.wide, index)] if self.wide else 0
+        return self.skipped + index + more
+
+
+class _TreeBuilder(Builder):
+    """The strict builder, but what it refuses is resolved."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(text.file)
+        self.text = text
+        self.offsets = _Offsets.of(text)
+        self.spans: dict[KeyPath, Span] = {}
+        self.key_places: dict[KeyPath, Place] = {}
+        self.named: dict[str, _Named] = {}
+        self.naming: dict[KeyPath, _Named] = {}  # those that are not whole yet
+        self.unread: list[Unread] = []
+        self.whole: list[_Document] = []
+        self.expanded = 0
+
+    def place(self, event: Any) -> Place:
+        return self.between(self.offsets.byte(event.start_mark.index), self.offsets.byte(event.end_mark.index))
+
+    def between(self, start: int, end: int) -> Place:
+        """Without the blanks at the end that the parser counts to a block."""
+        while end > start and self.text.data[end - 1] in _SPACE:
+            end -= 1
+        return self.text.place(start, end)
+
+    def placed(self, path: KeyPath, event: Any) -> None:
+        super().placed(path, event)
+        self.spans[path] = Span(self.key_places.get(path), self.place(event))
+
+    def new_key(self, top: Open, event: Any) -> None:
+        super().new_key(top, event)
+        self.key_places[(*top.path, event.value)] = self.place(event)
+
+    def repeated(self, path: KeyPath, event: Any) -> None:
+        """Most programs take the last, and say nothing."""
+        why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
+        self.unread.append(Unread(self.place(event), shorten(event.value), why, matters=False))
+
+    def close(self, done: Open, event: Any) -> None:
+        span = self.spans[done.path]
+        last = self.offsets.byte(event.end_mark.index) if event.end_mark.index > event.start_mark.index else 0
+        if not last:  # a block ends with its last value: the parser only sees that at what comes next
+            inner = done.into.keys() if isinstance(done.into, dict) else range(len(done.into))
+            last = max((self.spans[(*done.path, key)].value.end for key in inner), default=span.value.end)
+        self.spans[done.path] = Span(span.key, self.between(span.value.start, last))
+        if isinstance(done.into, dict) and "<<" in done.into:
+            self.merge(done, event.start_mark)
+        self.name(done.path, done.into)
+        super().close(done, event)
+
+    def value_of(self, event: Any) -> Any:
+        tag = event.tag or ""
+        core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
+        value = plain(event.value) if (event.implicit[0] or core) else event.value
+        self.name(self.path(), value)
+        return value
+
+    def tagged(self, event: Any) -> None:
+        if event.tag not in _KNOWN_TAGS and event.tag != "!":
+            what = shorten(event.tag.replace(_CORE, "!!"))
+            self.unread.append(Unread(self.place(event), what, "is a tag that another program gives its meaning"))
+
+    def anchored(self, event: Any) -> None:
+        top = self.stack[-1] if self.stack else None
+        if top is not None and isinstance(top.into, dict) and top.key is None:
+            raise self.stop("an anchor of a key cannot be read", event.start_mark, got=shorten(event.anchor))
+        self.named[event.anchor] = self.naming[self.path()] = _Named()
+
+    def name(self, path: KeyPath, value: Any) -> None:
+        """The value of this path is whole: so is what an anchor at it names."""
+        named = self.naming.pop(path, None)
+        if named is not None:
+            named.value, named.whole = value, True
+
+    def alias(self, event: Any) -> None:
+        named = self.named.get(event.anchor)
+        if named is None or not named.whole:
+            what = "an alias stands inside of what it names" if named else "nothing before this has that name"
+            raise self.stop(what, event.start_mark, got=f"*{shorten(event.anchor)}")
+        top = self.stack[-1] if self.stack else None
+        if top is not None and isinstance(top.into, dict) and top.key is None:
+            raise self.stop("an alias as a key cannot be read", event.start_mark, got=f"*{shorten(event.anchor)}")
+        path = self.path()
+        self.placed(path, event)
+        self.bring(path, named.value, self.spans[path].value, event.start_mark)
+        self.put(named.value)
+
+    def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
+        """All inside a value that stands elsewhere gets the place where it is brought in."""
+        for inner in _inside(value):
+            self.expanded += 1
+            if self.expanded > MAX_NODES:
+                raise self.stop("aliases make too many values of this file", mark, need=f"<= {MAX_NODES:,}")
+            self.spans[(*path, *inner)] = Span(place, place)
+
+    def merge(self, done: Open, mark: Any) -> None:
+        """`<<: *other`: what this mapping does not say itself, the earlier of several before the later."""
+        into = done.into
+        assert isinstance(into, dict)
+        source = into["<<"]
+        several = isinstance(source, list)
+        if not all(isinstance(one, dict) for one in (source if several else [source])):
+            return  # a key like any other
+        del into["<<"]
+        for index, one in enumerate(source if several else [source]):
+            place = self.spans[(*done.path, "<<", *([index] if several else []))].value
+            for key, value in one.items():
+                if key not in into:
+                    into[key] = value
+                    self.spans[(*done.path, key)] = Span(place, place)
+                    self.bring((*done.path, key), value, place, mark)
+
+    def further_document(self, event: Any) -> None:
+        self.end_document()
+        self.data, self.spans, self.key_places, self.named, self.unread = None, {}, {}, {}, []
+        self.keys, self.values = {}, {}
+
+    def end_document(self) -> None:
+        if self.spans:
+            self.whole.append(_Document(self.data, self.spans, tuple(self.unread)))
+
+
+def _inside(value: Any) -> Iterator[KeyPath]:
+    """The paths of all that a value holds, without itself."""
+    waiting: list[tuple[KeyPath, Any]] = [((), value)]
+    while waiting:
+        path, one = waiting.pop()
+        items = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ()
+        for key, inner in items:
+            yield (*path, key)
+            waiting.append(((*path, key), inner))

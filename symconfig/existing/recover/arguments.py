@@ -1,0 +1,123 @@
+"""Arguments of a training program that is not Megatron-LM's: each by its name, as numbers, switches and text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from symconfig.descriptor.document import shorten
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.text import Place
+
+TRUE = ("", "true", "1", "yes", "on")  # "": a switch without a value
+DIGITS = 12  # of no quantity of a run there are more
+FALSE = ("false", "0", "no", "off", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A program's settings by name, `--seq-length` and `--seq_length` alike; the last of a repeated one counts.
+
+    problems: values that are not what they have to be, each told once however often it is asked for.
+    """
+
+    settings: Sequence[Setting] = ()
+    problems: list[Problem] = field(default_factory=list)
+
+    def find(self, *names: str) -> Setting | None:
+        """The last setting with the first of these names (with underscores) that has one."""
+        for name in names:
+            for setting in reversed(self.settings):
+                if plain(setting.name) == name:
+                    return setting
+        return None
+
+    def given(self, *names: str) -> bool:
+        return self.find(*names) is not None
+
+    def place(self, *names: str) -> Place | None:
+        found = self.find(*names)
+        return found.place if found else None
+
+    def text(self, *names: str) -> str | None:
+        """Its first value; "" for a switch; None where it is not given, or what it is given is not known."""
+        found = self.find(*names)
+        if found is None:
+            return None
+        dark = next((word.unknown for word in found.values if word.unknown), None)
+        if dark:
+            self._wrong(found, f"its value {dark}")
+            return None
+        return found.values[0].text if found.values else ""
+
+    def words(self, *names: str) -> tuple[str, ...]:
+        """All values, also those that commas part in one word."""
+        if self.text(*names) is None:
+            return ()
+        found = self.find(*names)
+        values = found.values if found else ()
+        return tuple(part for word in values for part in word.text.replace(",", " ").split())
+
+    def whole(self, *names: str) -> int | None:
+        """A whole number above zero."""
+        text = self.text(*names)
+        if text is None:
+            return None
+        if text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) > 0:
+            return int(text)
+        self._not(names, text, "a whole number above zero")
+        return None
+
+    def number(self, *names: str) -> float | None:
+        text = self.text(*names)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value):
+            return value
+        self._not(names, text, "a number")
+        return None
+
+    def switch(self, *names: str) -> bool | None:
+        """`--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
+        text = self.text(*names)
+        if text is None:
+            return None
+        if text.lower() not in (*TRUE, *FALSE):
+            self._not(names, text, "True or False")
+            return None
+        return text.lower() in TRUE
+
+    def _not(self, names: Sequence[str], text: str, need: str) -> None:
+        found = self.find(*names)
+        if found is not None:
+            self._wrong(found, "has a wrong value", got=shorten(text) or "nothing", need=need)
+
+    def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
+        problem = self.problem(setting, what, got=got, need=need)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    @staticmethod
+    def problem(setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None) -> Problem:
+        """A Problem about this setting, where it stands."""
+        place = setting.place if setting else None
+        return Problem(
+            what,
+            file=place.file if place else None,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            field=setting.spelled if setting else None,
+            got=got,
+            need=need,
+        )
+
+
+def plain(name: str) -> str:
+    """--Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
+    return name.lstrip("-").replace("-", "_")

@@ -1,0 +1,210 @@
+"""A DeepSpeed launch as a run: the way back from `render.deepspeed` and `render.deepspeed_launch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from symconfig.cost.framework import Framework
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import shorten
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.recover import megatron_deepspeed
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed_auto import AUTO, filled, uses_trainer
+from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
+from symconfig.existing.recover.deepspeed_model import described
+from symconfig.existing.recover.deepspeed_zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
+from symconfig.existing.recover.run import Assumed, Run
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.graph.operator import LAYER
+from symconfig.plans.choices import Precision
+from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.solve.predict import Configuration
+
+Json = dict[str, Any]
+# Of the training programs around Transformers: its own examples, TRL, LLaMA-Factory, Axolotl, and our train.py.
+SEQUENCE = (
+    "seq_length",
+    "seq_len",
+    "max_seq_length",
+    "max_seq_len",
+    "model_max_length",
+    "cutoff_len",
+    "sequence_len",
+    "block_size",
+    "max_length",
+)
+_RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
+_KERNELS = ("attn_implementation", "attention_implementation")
+
+
+def run(reading: Reading, cluster: ClusterDescriptor, asked: Asked) -> Run:
+    """What the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
+
+    Raises InputError with everything that is missing or wrong.
+    """
+    tree = reading.deepspeed
+    if tree is None:
+        raise InputError(Problem("names no DeepSpeed JSON that could be read", file=reading.file))
+    if not isinstance(tree.data, dict):
+        raise InputError(tree.problem((), "is not a JSON object"))
+    if megatron_deepspeed.applies(reading):
+        return megatron_deepspeed.run(reading, tree, cluster, asked)
+    return _Reader(reading, tree, cluster, asked, Arguments(reading.settings)).run()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One JSON and the arguments of a program around Transformers; what is wrong is gathered."""
+
+    reading: Reading
+    tree: Tree
+    cluster: ClusterDescriptor
+    asked: Asked
+    arguments: Arguments
+    problems: list[Problem] = field(default_factory=list)
+
+    def run(self) -> Run:
+        arguments, asked, problems = self.arguments, self.asked, self.problems
+        model = described(self.reading, arguments, asked, problems)
+        grid = Grid(
+            self._degree("tensor_parallel", "autotp_size"),
+            self._degree("sequence_parallel_size"),
+            asked.gpus or self.reading.world.gpus,
+            of_one_node(self.reading),
+        )
+        experts = (
+            self._degree("expert_parallel", "autoep_size")
+            if section(self.tree.data, "expert_parallel").get("enabled") is True
+            else 1
+        )
+        batch, assumed = sizes(self.tree, arguments, grid, problems)
+        length = asked.seq_length or arguments.whole(*SEQUENCE)
+        if length is None:
+            problems.append(
+                Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")
+            )
+        trainer = uses_trainer(arguments)
+        config = (
+            filled(self.tree.data, arguments, model.model.hidden_size if model else None) if trainer else self.tree.data
+        )
+        precision, guessed = self._precision(config)
+        recompute = _recompute(arguments)
+        problems += arguments.problems
+        if problems or model is None or batch is None or length is None:
+            raise InputError(list(dict.fromkeys(problems)))
+        found = _configuration(config, batch, grid, experts, length, precision, recompute)
+        framework = _kernels(found.framework, arguments, model.model)
+        return Run(
+            Target("deepspeed", DEEPSPEED_RELEASE),
+            model,
+            replace(found, framework=framework),
+            _options(config, found, recompute, model.model),
+            (*assumed, *guessed),
+        )
+
+    def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
+        """bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
+        if (said := precision_of(config)) is not None:
+            return said, ()
+        left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
+        if left and not self.arguments.settings:
+            name: Precision = "bf16" if self.cluster.gpu.peak_flops.bf16 else "fp16"
+            why = f'{left[0]}.enabled is "auto", and the GPU has it'
+            return name, (Assumed("precision", name, why, self.tree.place((left[0], "enabled"))),)
+        what = "neither bf16 nor fp16 is on, and training in 32 bits cannot be predicted"
+        hint = '"bf16": {"enabled": true}' + (" or --bf16 True" if left else "")
+        self.problems.append(self.tree.problem((left[0], "enabled") if left else (), what, hint=hint))
+        return "bf16", ()
+
+    def _degree(self, *path: str) -> int:
+        value = self.tree.get(*path)
+        if value in (None, 0, AUTO):
+            return 1
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        self.problems.append(
+            self.tree.problem(path, "is no degree", got=shorten(repr(value)), need="a whole number above zero")
+        )
+        return 1
+
+
+def _configuration(
+    config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision, recompute: Recompute
+) -> Configuration:
+    zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
+    replicas = batch.gpus // grid.tensor
+    return Configuration(
+        tp=grid.tensor,
+        pp=1,
+        dp=dp,
+        micro=batch.micro,
+        global_batch=batch.micro * batch.steps * dp,
+        seq_length=length,
+        cp=grid.sequence,
+        ep=experts,
+        precision=precision,
+        cp_comm="a2a" if grid.sequence > 1 else "p2p",
+        modules=frozenset({LAYER}) if recompute.granularity == "full" else frozenset(),
+        block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
+        zero=zero.stage,
+        framework=with_zero(DEEPSPEED, zero, gradient_bytes_of(config), replicas),
+        backend="deepspeed",
+        version=DEEPSPEED_RELEASE,
+        offload=zero.offload,
+    )
+
+
+def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelDescriptor) -> Options:
+    zero, replicated = zero_of(config), c.dp * c.cp > 1
+    return Options(
+        sequence_parallel=False,
+        recompute=recompute,
+        zero_stage=zero.stage,
+        precision=c.precision,
+        cp_comm="a2a" if c.cp > 1 else None,
+        overlap=Overlap(
+            grad_reduce=replicated and (zero.overlap or zero.stage == 0),
+            param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
+            tp_comm=False,
+            pp_p2p=False,
+        ),
+        optimizer_offload=zero.offload.optimizer,
+        activation_offload=False,
+        param_offload=zero.offload.weights,
+        pipeline_layout=None,
+        account_for_embedding=False,
+        account_for_loss=False,
+        microbatch_group_size=None,
+        moe_dispatcher="alltoall" if model.experts else None,
+        grad_bytes=gradient_bytes_of(config),
+        schedule="none",
+    )
+
+
+def _recompute(arguments: Arguments) -> Recompute:
+    """Transformers recomputes whole layers: all, or with our train.py the first ones."""
+    whole = Recompute("full", method="uniform", num_layers=1)
+    layers = arguments.text("recompute_layers")
+    if layers is not None and layers not in ("0", "-1"):
+        count = arguments.whole("recompute_layers")
+        return Recompute("full", method="block", num_layers=count) if count else whole
+    return whole if layers == "-1" or arguments.switch(*_RECOMPUTE) else Recompute("none")
+
+
+def _kernels(framework: Framework, arguments: Arguments, model: ModelDescriptor) -> Framework:
+    """With the kernels that the arguments choose. Where a model can only run eager attention, plans take it so, too."""
+    how = framework.implementation
+    only = model.attention_sinks or model.attn_logit_softcapping is not None
+    if arguments.text(*_KERNELS) == "eager" and not only:
+        how = replace(how, attention="torch")
+    if arguments.switch("use_liger_kernel", "enable_liger_kernel"):
+        how = replace(how, fused_norm=True, fused_activation=True, fused_rope=True, loss="fused")
+    if arguments.switch("torch_compile"):
+        how = replace(how, fused_norm=True, fused_activation=True, fused_rope=True, fused_yarn=True)
+    return replace(framework, implementation=how)

@@ -1,0 +1,134 @@
+"""The batch of a DeepSpeed JSON: any two of its three sizes give the third, as DeepSpeed resolves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.descriptor.document import shorten
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.recover.arguments import DIGITS, Arguments
+from symconfig.existing.recover.deepspeed_auto import ACCUMULATION, AUTO, MICRO, MICRO_ARGUMENTS, TRAIN, uses_trainer
+from symconfig.existing.recover.run import Assumed
+
+_SAID_BY = {MICRO: MICRO_ARGUMENTS, ACCUMULATION: (ACCUMULATION,)}
+
+
+# Options of launchers that say, or may say, that there are more nodes than one.
+_NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "include", "i", "nodes", "N"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """micro: sequences of a data rank and microbatch. steps: microbatches of a step. gpus: of the launch."""
+
+    micro: int
+    steps: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Ranks that share a sequence's work: of AutoTP, which DeepSpeed counts as data ranks, of Ulysses, which it does
+    not. gpus: of the launch; of_node: of its only node, if nothing says that there are others."""
+
+    tensor: int
+    sequence: int
+    gpus: int | None
+    of_node: int | None
+
+
+def of_one_node(reading: Reading) -> int | None:
+    """GPUs of the node where the launcher says how many it has, and nothing of others; None where it may."""
+    said = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
+    dark = any(word.unknown for word in reading.launcher)
+    return None if dark or said & _NODES else reading.world.gpus_per_node
+
+
+def sizes(
+    tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
+) -> tuple[Sizes | None, tuple[Assumed, ...]]:
+    """The sizes, or None with what is missing or wrong in `problems`.
+
+    Without a number of GPUs all three sizes give it (runtime/config.py, _set_batch_related_parameters, 0.19.8).
+    """
+    told = len(problems)
+    micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
+    train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
+    if train is None and micro is None and len(problems) == told:
+        problems.append(
+            tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=f"--{MICRO_ARGUMENTS[0]} N, or {MICRO} in it")
+        )
+    assumed: list[Assumed] = []
+    gpus = grid.gpus
+    if gpus is None and train and micro and accumulated and train % (micro * accumulated) == 0:
+        gpus = train // (micro * accumulated) * grid.sequence
+        why = f"{TRAIN} over micro-batch and accumulation"
+        assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
+    if gpus is None and grid.of_node:
+        gpus = grid.of_node
+        assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
+    if gpus is None:
+        problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
+    if gpus is None or len(problems) > told:
+        return None, ()
+    if accumulated is None and train is None:
+        assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
+    return _resolved(tree, train, micro, accumulated, gpus, grid, problems), tuple(assumed)
+
+
+def _resolved(
+    tree: Tree,
+    train: int | None,
+    micro: int | None,
+    accumulated: int | None,
+    gpus: int,
+    grid: Grid,
+    problems: list[Problem],
+) -> Sizes | None:
+    if gpus % (grid.tensor * grid.sequence):
+        what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
+        problems.append(Problem(what, file=tree.text.file))
+        return None
+    ranks = gpus // grid.sequence
+    if train is None:
+        return Sizes(micro or 1, accumulated or 1, gpus)
+    micro = micro or (train // (ranks * (accumulated or 1)))
+    steps = accumulated or (train // (ranks * micro) if micro else 0)
+    if micro * steps * ranks != train:
+        product = f"{micro or '?'} x accumulation {steps or '?'} x {ranks} data ranks"
+        problems.append(
+            tree.problem(
+                (TRAIN,),
+                f"is not micro-batch {product}",
+                got=str(train),
+                need=str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}",
+                hint=f"leave {TRAIN} out, and DeepSpeed multiplies it out",
+            )
+        )
+        return None
+    return Sizes(micro, steps, gpus)
+
+
+def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
+    """Of the JSON; where it is "auto" or not there, of the Trainer's arguments."""
+    value = tree.get(key)
+    if value not in (None, AUTO):
+        return _number(tree, key, problems)
+    trainer = uses_trainer(arguments)
+    if trainer and arguments.given(*_SAID_BY[key]):
+        return arguments.whole(*_SAID_BY[key])
+    if value == AUTO and not (trainer and key == ACCUMULATION and arguments.settings):
+        what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
+        problems.append(tree.problem((key,), what, hint=f"--{_SAID_BY[key][0]} N beside it, or a number"))
+    return None
+
+
+def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:
+    value = tree.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS):
+        return value
+    problems.append(
+        tree.problem((key,), "is no size of a batch", got=shorten(repr(value)), need="a whole number above zero")
+    )
+    return None

@@ -1,0 +1,217 @@
+"""The model that a DeepSpeed launch trains: asked for, a config.json, or a name of Hugging Face; and its adapter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.run import Assumed, Described
+from symconfig.existing.recover.zoo import zoo_match, zoo_near
+from symconfig.render.deepspeed_model import target_modules
+from symconfig.resources import data_dir
+
+Validated = TypeVar("Validated", bound=BaseModel)
+
+# The same things in the spellings of Transformers' and TRL's examples, LLaMA-Factory, Axolotl, Qwen, QLoRA, our own.
+NAMES = ("model", "model_name_or_path", "model_id_or_path", "model_id", "base_model", "model_name", "model_path")
+_ON = ("use_lora", "use_peft", "enable_lora", "lora")
+_KIND = ("finetuning_type", "train_type", "sft_type", "adapter")
+_RANK, _ALPHA, _DROPOUT = ("lora_r", "lora_rank", "lora_dim"), ("lora_alpha",), ("lora_dropout",)
+_TARGETS = ("lora_target_modules", "lora_target", "lora_modules", "target_modules")
+FOUR_BITS = ("qlora", "load_in_4bit", "use_4bit", "quantization_bit", "bits")
+_ALL = {"all", "all-linear", "all_linear", "ALL"}
+_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_LINEAR_QWEN = ("c_attn", "c_proj", "w1", "w2")
+_PEFT_RANK = 8  # peft/tuners/lora/config.py; its default modules of Llama-like models are the next
+_PEFT_TARGETS = ("q_proj", "v_proj")
+# Endings of names whose weights have the same architecture as those without.
+_TUNED = re.compile(r"[-_](instruct|chat|base|it|hf|sft|dpo)(?=$|[-_])", re.IGNORECASE)
+
+
+def described(reading: Reading, arguments: Arguments, asked: Asked, problems: list[Problem]) -> Described | None:
+    """The model with its adapter, or None with what is missing or wrong in `problems`."""
+    try:
+        base, assumed = _base(reading, arguments, asked)
+    except InputError as error:
+        problems += error.problems
+        return None
+    if base.adapter is not None:
+        return Described(base, _zoo_of(base), tuple(assumed))
+    adapter = _adapter(arguments, base, assumed, problems)
+    if adapter is None:
+        name = zoo_match(base)
+        return Described(
+            load_model(name) if name and asked.model is None else base,
+            name,
+            tuple(assumed),
+            None if name else zoo_near(base),
+        )
+    model = _adapted(base, adapter, problems)
+    return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
+
+
+def _base(reading: Reading, arguments: Arguments, asked: Asked) -> tuple[ModelDescriptor, list[Assumed]]:
+    if asked.model is not None:
+        return asked.model, []
+    if reading.model_config is not None:
+        return load_model(str(Path(reading.model_config).absolute())), []
+    given = arguments.text(*NAMES)
+    if given:
+        for name, hub in _hub_names():
+            if _same(given, hub):
+                exact = given == hub
+                why = f"of the name {given}; its weights were not looked at"
+                return load_model(name), [] if exact else [Assumed("model", hub, why, arguments.place(*NAMES))]
+    place, got = arguments.place(*NAMES), given or None
+    raise InputError(
+        Problem(
+            "the model is not one that is known by its name" if given else "nothing says which model is trained",
+            file=place.file if place else reading.file,
+            line=place.line if place else None,
+            column=place.column if place else None,
+            got=got,
+            hint="--model NAME, or --model FOLDER with its config.json",
+        )
+    )
+
+
+@cache
+def _hub_names() -> tuple[tuple[str, str], ...]:
+    """(name in the zoo, name on Hugging Face's hub) of models without an adapter, from the files' own lines."""
+    found = []
+    for name in zoo_models():
+        text = (data_dir("model_zoo") / "models" / f"{name}.yaml").read_text(encoding="utf-8")
+        hub = re.search(r"^huggingface_id: (\S+)$", text, re.MULTILINE)
+        if hub and not re.search(r"^base:", text, re.MULTILINE):
+            found.append((name, hub[1]))
+    return tuple(found)
+
+
+def _same(given: str, hub: str) -> bool:
+    """Whether the last parts of both are one name but for case and a word for how the weights were tuned."""
+    one, other = (_TUNED.sub("", name.rstrip("/").rpartition("/")[2]).lower() for name in (given, hub))
+    return one == other
+
+
+def _adapter(
+    arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
+) -> Adapter | None:
+    """The adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
+    kind = (arguments.text(*_KIND) or "").lower()
+    rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
+    wanted = arguments.switch(*_ON)
+    if wanted is False or not (wanted or rank or kind in ("lora", "qlora")):
+        return None
+    if rank is None:
+        rank = _PEFT_RANK
+        assumed.append(Assumed("rank of the adapters", str(rank), "PEFT's default; no argument says it"))
+    targets = _targets(arguments, base, assumed)
+    if wrong := [name for name in targets if name not in get_args(AdapterTarget)]:
+        problems.append(
+            Arguments.problem(
+                arguments.find(*_TARGETS),
+                "adapts modules that are not known",
+                got=", ".join(wrong),
+                need=", ".join(_LINEAR),
+            )
+        )
+        return None
+    bits = arguments.text(*FOUR_BITS)
+    four = kind == "qlora" or bits == "4" or (bits is not None and bits.lower() in ("", "true", "yes", "on"))
+    fields = {
+        "method": "qlora" if four else "lora",
+        "r": rank,
+        "target_modules": targets,
+        "lora_alpha": arguments.number(*_ALPHA) or 2.0 * rank,
+        "lora_dropout": arguments.number(*_DROPOUT) or 0.0,
+    }
+    return _validated(Adapter, fields, problems)
+
+
+def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]) -> tuple[str, ...]:
+    given = arguments.words(*_TARGETS)
+    if not given:
+        names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
+        assumed.append(Assumed("adapted modules", ", ".join(names), "PEFT's default; no argument says them"))
+        return names
+    if set(given) & _ALL:
+        return _LINEAR_QWEN if base.model_type == "qwen" else _LINEAR
+    return tuple(dict.fromkeys(given))
+
+
+def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
+    """The base with the adapter; the zoo's own descriptor where it has the two."""
+    foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
+    # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
+    model_type = "qwen2" if foreign else base.model_type
+    fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    fields |= {"adapter": adapter.model_dump(mode="json"), "model_type": model_type}
+    model = _validated(ModelDescriptor, fields, problems)
+    name = None if model is None else _zoo_of(model)
+    return model if name is None else load_model(name)
+
+
+def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:
+    try:
+        return kind.model_validate(fields, strict=False)
+    except ValidationError as error:
+        problems += [
+            Problem(
+                f"the adapter that the arguments describe: {item['msg']}", field=".".join(map(str, item["loc"])) or None
+            )
+            for item in error.errors()
+        ]
+        return None
+
+
+def _zoo_of(model: ModelDescriptor) -> str | None:
+    """The zoo's model with the same weights and the same adapter."""
+    mine = zoo_match(model.model_copy(update={"adapter": None}))
+    return next(
+        (
+            other.name
+            for other in _adapted_zoo()
+            if mine is not None
+            and _trains_alike(model, other)
+            and zoo_match(other.model_copy(update={"adapter": None})) == mine
+        ),
+        None,
+    )
+
+
+@cache
+def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
+    return tuple(model for model in map(load_model, _with_base(zoo_models())) if model.adapter is not None)
+
+
+def _with_base(names: Iterable[str]) -> list[str]:
+    known = {name for name, _ in _hub_names()}
+    return [name for name in names if name not in known]
+
+
+def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
+    """Whether two adapters are the same, their modules under the names of the class that trains them."""
+    if one.adapter is None or other.adapter is None:
+        return False
+    without = {"target_modules"}
+    return one.adapter.model_dump(exclude=without) == other.adapter.model_dump(exclude=without) and _modules(
+        one
+    ) == _modules(other)
+
+
+def _modules(model: ModelDescriptor) -> frozenset[str]:
+    try:
+        return frozenset(target_modules(model))
+    except InfeasibleError:  # one adapter on a fused layer has no name there
+        return frozenset(model.adapter.target_modules) if model.adapter else frozenset()

@@ -1,0 +1,135 @@
+"""Values per layer as Megatron-LM writes them: a number, or a list expression such as ([0]*3+[1]*58).
+
+Megatron-LM gives such an expression to Python's `eval` (arguments.py, _eval_pattern); here its grammar is read:
+numbers, lists, + and *.
+"""
+
+from __future__ import annotations
+
+import re
+
+from symconfig.descriptor.model import MAX_LAYERS
+from symconfig.existing.recover.namespace import Value
+
+_TOKEN = re.compile(r"\s*(\d{1,9}|[][(),+*])")
+_LONGEST, _DEEPEST = 100_000, 20
+
+Pattern = int | tuple[int, ...]
+_Nested = int | list[int]
+
+
+def layer_pattern(value: Value) -> Pattern:
+    """The number, or the number of every layer. Raises ValueError, whose text says what is needed."""
+    if isinstance(value, bool) or value is None:
+        raise ValueError("a number or a list of 0 and 1")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tuple):
+        return tuple(_whole(item) for item in value)
+    parser = _Parser(str(value))
+    found = parser.sum(0)
+    if parser.peek():
+        raise ValueError("a list expression such as ([0]*3+[1]*58)")
+    return found if isinstance(found, int) else tuple(found)
+
+
+def _whole(item: Value) -> int:
+    if isinstance(item, int):
+        return int(item)
+    raise ValueError("a list of 0 and 1")
+
+
+class _Parser:
+    """sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum)."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > _LONGEST:
+            raise ValueError("a shorter list expression")
+        self._tokens: list[str] = []
+        position, text = 0, text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
+            self._tokens.append(match[1])
+            position = match.end()
+        self._next = 0
+
+    def peek(self) -> str:
+        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+
+    def _take(self, wanted: str) -> bool:
+        if self.peek() != wanted:
+            return False
+        self._next += 1
+        return True
+
+    def sum(self, depth: int) -> _Nested:
+        found = self._product(depth)
+        while self._take("+"):
+            other = self._product(depth)
+            if isinstance(found, int) and isinstance(other, int):
+                found = found + other
+            elif isinstance(found, list) and isinstance(other, list):
+                found = _bounded(found, other)
+            else:
+                raise ValueError("lists added to lists")
+        return found
+
+    def _product(self, depth: int) -> _Nested:
+        found = self._item(depth)
+        while self._take("*"):
+            other = self._item(depth)
+            if isinstance(found, int) and isinstance(other, int):
+                found = min(found * other, MAX_LAYERS + 1)
+            elif isinstance(found, list) and isinstance(other, int):
+                found = _repeated(found, other)
+            elif isinstance(found, int) and isinstance(other, list):
+                found = _repeated(other, found)
+            else:
+                raise ValueError("a list times a number")
+        return found
+
+    def _item(self, depth: int) -> _Nested:
+        if depth > _DEEPEST:
+            raise ValueError("fewer brackets inside each other")
+        if self._take("("):
+            found = self.sum(depth + 1)
+            if self._take(","):
+                found = [_number(found), *self._items(depth, ")")]
+            elif not self._take(")"):
+                raise ValueError("a closing )")
+            return found
+        if self._take("["):
+            return self._items(depth, "]")
+        token = self.peek()
+        if not token.isdigit():
+            raise ValueError("a number or a list")
+        self._next += 1
+        return int(token)
+
+    def _items(self, depth: int, close: str) -> list[int]:
+        found: list[int] = []
+        while not self._take(close):
+            found.append(_number(self.sum(depth + 1)))
+            if not self._take(",") and self.peek() != close:
+                raise ValueError(f"a closing {close}")
+        return found
+
+
+def _number(item: _Nested) -> int:
+    if isinstance(item, int):
+        return item
+    raise ValueError("one list, not lists inside a list")
+
+
+def _bounded(one: list[int], other: list[int]) -> list[int]:
+    if len(one) + len(other) > MAX_LAYERS:
+        raise ValueError(f"at most {MAX_LAYERS} layers")
+    return one + other
+
+
+def _repeated(items: list[int], times: int) -> list[int]:
+    if len(items) * times > MAX_LAYERS:
+        raise ValueError(f"at most {MAX_LAYERS} layers")
+    return items * times

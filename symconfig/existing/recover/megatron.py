@@ -1,0 +1,307 @@
+"""Megatron-LM's options as a run of the planner's own kind: the way back from `render.megatron_run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from symconfig.cost.stages import Offload
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.recover import habits, uncounted
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.bounds import out_of_bounds
+from symconfig.existing.recover.model import described
+from symconfig.existing.recover.namespace import Namespace, Value
+from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.stages import Said, dealt, stages
+from symconfig.frameworks.releases import SHARDING_STAGES
+from symconfig.graph.operator import LAYER
+from symconfig.plans.choices import ZeroStage
+from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.render.megatron_run import offloaded_modules
+from symconfig.solve.predict import Configuration
+
+_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+
+def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, asked: Asked) -> Run:
+    """gpus: all that the run has. Raises InputError with everything that keeps it from being predicted."""
+    return Reader(names, gpus, cluster, asked).run()
+
+
+@dataclass(slots=True)
+class Reader:
+    """One set of options on so many GPUs; what is wrong is gathered."""
+
+    names: Namespace
+    gpus: int
+    cluster: ClusterDescriptor
+    asked: Asked
+
+    def run(self) -> Run:
+        problems, found = list(self._problems()), None
+        try:
+            model = described(
+                self.names, seq_length=self._seq_length(), vocab_size=self.asked.vocab_size, named=self.asked.model
+            )
+            found = self._run(model) if not problems else None
+        except InputError as error:
+            problems += error.problems
+        if self.names.missed:  # the rest is of defaults in their place
+            raise InputError(list(self.names.missed.values()))
+        if found is None:
+            raise InputError(problems)
+        return found
+
+    def _seq_length(self) -> int:
+        return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.asked.seq_length or 0))
+
+    def _problems(self) -> Iterator[Problem]:
+        """What keeps the run from being predicted, beside the model."""
+        names = self.names
+        for dest, what in uncounted.refused(names):
+            yield self._problem(dest, f"{what} is not predicted")
+        if habits.precision(names) is None:
+            yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
+        if (optimizer := names["optimizer"]) not in ("adam", None):
+            yield self._problem("optimizer", "only Adam's state is known", got=str(optimizer), need="adam")
+        if not self._seq_length():
+            yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
+        beyond = list(out_of_bounds(names))
+        for dest, need in beyond:
+            yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=need)
+        if beyond:
+            return
+        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
+        if self.gpus % (tp * pp * cp):
+            yield self._problem(
+                "tensor_model_parallel_size",
+                "these degrees do not divide the GPUs",
+                got=f"{self.gpus} GPUs for tp {tp} x pp {pp} x cp {cp}",
+            )
+            return
+        yield from self._batch_problems(self.gpus // (tp * pp * cp))
+        yield from self._experts_problems(self.gpus // pp, tp)
+        named = self.asked.model.num_hidden_layers if self.asked.model is not None else 0
+        layers = names.whole("num_layers", names.whole("encoder_num_layers", named))
+        chunks = stages(names, layers, pp).vpp if layers else 1
+        group = names["microbatch_group_size_per_vp_stage"]
+        if chunks is None:
+            yield self._problem(
+                "num_layers", "the layers do not divide over the chunks of these stages", got=f"{layers} on pp {pp}"
+            )
+        elif chunks > 1 and isinstance(group, int) and group < pp:
+            yield self._problem(
+                "microbatch_group_size_per_vp_stage",
+                "a group is no smaller than the pipeline",
+                got=str(group),
+                need=f"at least {pp}",
+            )
+
+    def _batch_problems(self, dp: int) -> Iterator[Problem]:
+        micro = self.names["micro_batch_size"]
+        if not isinstance(micro, int) or micro < 1:
+            yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
+        elif self._global(dp) % (dp * micro):
+            yield self._problem(
+                "global_batch_size",
+                "the global batch does not divide",
+                got=str(self._global(dp)),
+                need=f"a multiple of micro-batch x dp = {micro} x {dp}",
+            )
+
+    def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
+        """stage: its GPUs."""
+        names, named = self.names, self.asked.model.experts if self.asked.model is not None else None
+        experts = names.whole("num_experts", named.num_experts if named is not None else 0)
+        ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
+        if experts and stage % (ep * etp):
+            yield self._problem(
+                "expert_model_parallel_size",
+                "these degrees do not divide a stage",
+                got=f"{stage} GPUs for ep {ep} x etp {etp}",
+            )
+        elif experts % ep:
+            yield self._problem("expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}")
+
+    def _problem(self, dest: str, what: str, **detail: str | None) -> Problem:
+        setting = self.names.setting(dest)
+        if setting is not None:
+            return self.names.problem(setting, what, **detail)
+        return Problem(what, field="--" + dest.replace("_", "-"), got=detail.get("got"), need=detail.get("need"))
+
+    def _global(self, dp: int) -> int:
+        """Without a global batch Megatron-LM runs one microbatch (arguments.py)."""
+        return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
+
+    def _run(self, model: Described) -> Run:
+        names, descriptor = self.names, model.model
+        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
+        said = stages(names, descriptor.num_hidden_layers, pp)
+        vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), zero_stage(names)
+        beside = habits.overlap(names, zero, pp, vpp)
+        width = habits.gradient_bytes(names, zero)
+        shape = habits.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
+        framework = habits.framework(names, self.cluster.gpu.architecture, beside, shape)
+        experts = descriptor.experts is not None
+        recompute = recomputed(names)
+        configuration = Configuration(
+            tp,
+            pp,
+            dp,
+            names.whole("micro_batch_size"),
+            self._global(dp),
+            self._seq_length(),
+            vpp,
+            cp,
+            names.whole("expert_model_parallel_size") if experts else 1,
+            names.whole("expert_tensor_parallel_size", tp) if experts else 1,
+            habits.precision(names) or "bf16",
+            bool(names["sequence_parallel"]) and tp > 1,
+            _cp_comm(names),
+            _modules(recompute),
+            recompute.num_layers or 0 if recompute.method == "block" else 0,
+            zero,
+            framework,
+            said.ends_as_layers,
+            None,
+            said.layout or "",
+            bool(names["fine_grained_activation_offloading"]),
+            said.first_layers,
+            said.last_layers,
+            "megatron",
+            names.table.version,
+            recompute.num_layers or 1 if recompute.method == "uniform" else 1,
+            Offload(_offloaded(names)),
+        )
+        return Run(
+            Target("megatron", names.table.version),
+            model,
+            configuration,
+            _options(names, configuration, said, recompute, beside, width),
+            (*self._impossible(descriptor, said, pp), *self._assumed(descriptor, configuration, dp)),
+        )
+
+    def _impossible(self, model: ModelDescriptor, said: Said, pp: int) -> Iterator[Assumed]:
+        """What Megatron-LM refuses, and what is predicted as if it stood there."""
+        names = self.names
+        if not dealt(said, model.num_hidden_layers, pp):
+            yield Assumed(
+                "layers of the stages",
+                "as near to equal as can be",
+                "as they are said they hold others than the model's",
+                names.place("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_layers"),
+            )
+        if names["bf16"] and names["fp16"]:
+            yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
+
+    def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
+        names = self.names
+        if not names.given("global_batch_size"):
+            yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
+        if (place := names.place("rampup_batch_size")) is not None:
+            yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
+        if habits.graphs(names) and habits.graphed(names) is None:
+            parts = ", ".join(sorted(habits.graphed_modules(names)))
+            yield Assumed(
+                "CUDA graphs",
+                "none",
+                f"graphs of {parts} alone are not predicted",
+                names.place("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"),
+            )
+        yield from uncounted.left_out(names)
+        modules = names["offload_modules"]
+        if configuration.activation_offload and isinstance(modules, tuple):
+            usual = offloaded_modules(model, tuple(configuration.modules))
+            if set(modules) != set(usual):
+                yield Assumed(
+                    "offloaded activations",
+                    ", ".join(usual),
+                    "only these together are predicted",
+                    names.place("offload_modules"),
+                )
+
+
+def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
+    """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
+    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
+    return 1 if names.get("use_distributed_optimizer") else 0
+
+
+def recomputed(names: Mapping[str, Value]) -> Recompute:
+    """What --recompute-*, --recompute-activations, --moe-layer-recompute and, before core, --checkpoint-activations ask
+    for."""
+    kind = names.get("recompute_granularity")
+    if names.get("recompute_activations"):
+        kind = kind or "selective"
+    if names.get("checkpoint_activations"):
+        kind = kind or "full"
+    if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
+        kind = kind or "selective"
+    if kind == "selective":
+        # Megatron prints a list as text.
+        chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
+        if names.get("moe_layer_recompute"):
+            chosen.add("moe")
+        return Recompute("selective", tuple(sorted(chosen)))
+    if kind != "full":
+        return Recompute("none")
+    layers = names.get("recompute_num_layers")
+    return Recompute(
+        "full",
+        method="block" if names.get("recompute_method") == "block" else "uniform",
+        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
+    )
+
+
+def _modules(recompute: Recompute) -> frozenset[str]:
+    """As the planner holds it: whole layers, of a block only where it counts them."""
+    if recompute.granularity == "full":
+        return frozenset({LAYER})
+    return frozenset(recompute.modules)
+
+
+def _offloaded(names: Mapping[str, Value]) -> float:
+    """Share of the optimizer state in host memory."""
+    share = names.get("optimizer_offload_fraction")
+    if not names.get("optimizer_cpu_offload"):
+        return 0.0
+    return float(share) if isinstance(share, int | float) else 1.0
+
+
+def _cp_comm(names: Mapping[str, Value]) -> Any:
+    given = names.get("cp_comm_type")
+    kind = str(given[0] if isinstance(given, tuple) and given else given or "p2p")
+    return kind if kind in ("p2p", "a2a", "all_gather") else "p2p"
+
+
+def _options(
+    names: Mapping[str, Value], c: Configuration, said: Said, recompute: Recompute, beside: Overlap, width: int
+) -> Options:
+    group = names.get("microbatch_group_size_per_vp_stage")
+    dispatcher: Any = names.get("moe_token_dispatcher_type") if names.get("num_experts") else None
+    return Options(
+        sequence_parallel=c.sequence_parallel,
+        recompute=recompute,
+        zero_stage=c.zero,
+        precision=c.precision,
+        cp_comm=c.cp_comm if c.cp > 1 else None,
+        overlap=replace(beside, moe_a2a=beside.moe_a2a and c.ep > 1),
+        optimizer_offload=c.offload.optimizer,
+        activation_offload=c.activation_offload,
+        param_offload=False,
+        pipeline_layout=said.layout,
+        account_for_embedding=bool(said.ends_as_layers[0]),
+        account_for_loss=bool(said.ends_as_layers[1]),
+        microbatch_group_size=(group if isinstance(group, int) else c.pp) if c.vpp > 1 else None,
+        moe_dispatcher=dispatcher,
+        grad_bytes=width,
+        schedule="none" if c.pp == 1 else "interleaved" if c.vpp > 1 else "1f1b",
+        first_stage_layers=said.first_layers,
+        last_stage_layers=said.last_layers,
+    )

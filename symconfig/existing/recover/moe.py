@@ -1,0 +1,179 @@
+"""Experts, their router and the layers that have them. The way back from `render.megatron_moe`."""
+
+from __future__ import annotations
+
+from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
+from symconfig.existing.recover.said import Fields
+
+NUMBER = ("num_experts", "num_moe_experts")
+_BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
+
+
+def has_experts(out: Fields) -> bool:
+    """Megatron-LM takes 0 for none."""
+    if out.holds(*NUMBER):
+        return bool(out.said.whole(*NUMBER))
+    return out.base is not None and out.base.experts is not None
+
+
+def expert_fields(out: Fields, ffn: int | None) -> None:
+    """ffn: of the dense MLP, the experts' size where they have no size of their own."""
+    said = out.said
+    if not has_experts(out):
+        return
+    out.put("experts.num_experts", said.whole(*NUMBER), *NUMBER)
+    out.put("experts.num_experts_per_tok", said.whole("moe_router_topk"), "moe_router_topk")
+    size = said.whole("moe_ffn_hidden_size") or ffn
+    out.put("experts.moe_intermediate_size", size, "moe_ffn_hidden_size", "ffn_hidden_size")
+    shared = said.whole("moe_shared_expert_intermediate_size") or 0
+    out.put("experts.shared_expert_intermediate_size", shared, "moe_shared_expert_intermediate_size")
+    out.put(
+        "experts.shared_expert_gate", bool(shared) and said.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
+    )
+    # Biases of experts and router came with core_v0.15.
+    biased = said.switch("add_bias_linear") and said.table.at_least("core_v0.15.0")
+    out.put("experts.expert_bias", biased, "add_bias_linear")
+    out.put("experts.router_bias", biased, "add_bias_linear")
+    _layers(out)
+    _router(out)
+    _groups(out)
+    _balance(out)
+    _dense_where_all_are_experts(out, size)
+
+
+def _layers(out: Fields) -> None:
+    said = out.said
+    if not out.layers or not out.holds("moe_layer_freq"):
+        return
+    try:
+        moe = moe_layers(layer_pattern(said.value("moe_layer_freq") or 1), out.layers)
+    except ValueError as error:
+        out.refuse(
+            "layers with experts are not said", "moe_layer_freq", got=said.word("moe_layer_freq"), need=str(error)
+        )
+        return
+    found = leading_and_every(moe)
+    if found is None:
+        out.refuse(
+            "only dense layers before all others, or every n-th layer after them with experts, are described",
+            "moe_layer_freq",
+            got=said.word("moe_layer_freq"),
+        )
+        return
+    out.put("experts.first_k_dense_replace", found[0], "moe_layer_freq")
+    out.put("experts.moe_layer_freq", found[1], "moe_layer_freq")
+
+
+def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
+    """gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list. ValueError."""
+    if isinstance(pattern, int):
+        if pattern < 1:
+            raise ValueError("at least 1")
+        return tuple(layer % pattern == 0 for layer in range(layers))
+    if len(pattern) != layers:
+        raise ValueError(f"one value for each of {layers} layers, not {len(pattern)}")
+    if not set(pattern) <= {0, 1}:
+        raise ValueError("a list of 0 and 1")
+    return tuple(map(bool, pattern))
+
+
+def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
+    """first_k_dense_replace and moe_layer_freq of these layers; None: no descriptor has them, or none has experts."""
+    which = [layer for layer, has in enumerate(moe) if has]
+    if not which:
+        return None
+    every = which[1] - which[0] if len(which) > 1 else 1 if which[0] == len(moe) - 1 else len(moe) - which[0]
+    first = which[0] - every + 1
+    if first < 0 or which != list(range(which[0], len(moe), every)):
+        return None
+    return first, every
+
+
+def _router(out: Fields) -> None:
+    said = out.said
+    score = said.word("moe_router_score_function") or "softmax"
+    if score not in ("softmax", "sigmoid"):
+        out.refuse(
+            "no such scores of a router are described",
+            "moe_router_score_function",
+            got=score,
+            need="softmax or sigmoid",
+        )
+        return
+    one = said.whole("moe_router_topk") == 1
+    before = said.switch("moe_router_pre_softmax")
+    out.put("experts.scoring_func", score, "moe_router_score_function")
+    if score == "sigmoid":
+        # Chosen scores are divided by their sum whenever there is more than one (moe_utils.py).
+        out.put("experts.norm_topk_prob", not one, "moe_router_score_function")
+    else:
+        if one and not before and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
+            out.refuse(
+                "a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
+                "moe_router_topk",
+                got=1,
+                hint="--moe-router-pre-softmax",
+            )
+        out.put("experts.norm_topk_prob", not before, "moe_router_pre_softmax")
+    factor = said.number(1.0, "moe_router_topk_scaling_factor")
+    out.put("experts.routed_scaling_factor", factor, "moe_router_topk_scaling_factor")
+    out.put(
+        "experts.e_score_correction_bias", said.switch("moe_router_enable_expert_bias"), "moe_router_enable_expert_bias"
+    )
+    if said.value("moe_expert_capacity_factor") is not None:
+        out.assume(
+            "tokens of an expert",
+            "all that are sent to it",
+            "an expert's capacity is not modelled: nothing counts as dropped or padded",
+            "moe_expert_capacity_factor",
+        )
+
+
+def _groups(out: Fields) -> None:
+    """Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one."""
+    said = out.said
+    groups, chosen = said.whole("moe_router_num_groups"), said.whole("moe_router_group_topk")
+    if not groups or not chosen:
+        return
+    out.put("experts.n_group", groups, "moe_router_num_groups")
+    out.put("experts.topk_group", chosen, "moe_router_group_topk")
+    best = 2 if said.word("moe_router_score_function") == "sigmoid" else 1
+    scored = (said.whole("moe_router_topk") or 1) // chosen
+    if scored != best:
+        out.assume(
+            "score of a group",
+            f"the sum of its best {best}",
+            f"the options have the sum of its best {scored}, which costs the same",
+            "moe_router_group_topk",
+        )
+
+
+def _balance(out: Fields) -> None:
+    said = out.said
+    kinds = said.words("moe_router_load_balancing_type") or ("aux_loss",)
+    for kind in kinds:
+        if kind not in (*_BALANCING, "none"):
+            out.refuse(
+                "such balancing routes tokens in a way that is not described",
+                "moe_router_load_balancing_type",
+                got=kind,
+                need="aux_loss, seq_aux_loss, global_aux_loss or none",
+            )
+    coefficients = said.words("moe_aux_loss_coeff") or ("0.0",)
+    try:
+        first = float(coefficients[0])
+    except ValueError:
+        first = 0.0
+    out.put(
+        "experts.router_aux_loss_coef",
+        0.0 if kinds == ("none",) else first,
+        "moe_aux_loss_coeff",
+        "moe_router_load_balancing_type",
+    )
+
+
+def _dense_where_all_are_experts(out: Fields, size: int | None) -> None:
+    """--ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats the experts' size."""
+    first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
+    if (first, every) == (0, 1) and out.values.get("intermediate_size") == size:
+        out.put("intermediate_size", 0, *out.sources["intermediate_size"])

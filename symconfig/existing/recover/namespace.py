@@ -1,0 +1,218 @@
+"""Options as Megatron-LM's parser holds them: a value by destination, given or by default, each with its place."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.text import Place
+from symconfig.render.flags import Flag, FlagTable, flags, option, versions
+
+Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
+
+
+class Namespace(Mapping[str, Value]):
+    """One version's parser over options: `names["hidden_size"]`, `names["add_bias_linear"]`; None where nothing is.
+
+    The last of a repeated option wins, as in argparse. An option that this version does not have counts as the version
+    has it that is nearest to it and does; one that no version has is in `unknown`. A value that the parser refuses is
+    in `problems`. It, and one whose text is not known, is in `dark`: who asks for it is given the default, and `missed`
+    notes it, so that whoever predicts can tell whether what is not known would have mattered.
+    """
+
+    def __init__(self, settings: Sequence[Setting], table: FlagTable) -> None:
+        self.table = table
+        self.settings = tuple(settings)
+        self.unknown: list[Setting] = []  # in no version
+        self.foreign: list[Setting] = []  # in other versions
+        self.problems: list[Problem] = []
+        self.dark: dict[str, Problem] = {}
+        self.missed: dict[str, Problem] = {}
+        self.written: dict[str, Setting] = {}  # the last option of a destination, its value known or not
+        self._given: dict[str, tuple[Value, Setting]] = {}
+        self.repeated: list[Setting] = []
+        for setting in settings:
+            self._take(setting)
+
+    def _take(self, setting: Setting) -> None:
+        flag = self.table.flags.get(setting.name)
+        if flag is None:
+            flag = _elsewhere(setting.name, self.table.version)
+            (self.unknown if flag is None else self.foreign).append(setting)
+            if flag is None:
+                return
+        self.written[flag.dest] = setting
+        dark = next((word for word in setting.values if word.unknown), None)
+        self.dark.pop(flag.dest, None)
+        if dark is not None:
+            self.dark[flag.dest] = self.problem(setting, f"its value {dark.unknown}", got=dark.text or None)
+            return
+        try:
+            value = parsed(flag, [word.text for word in setting.values], setting.name)
+        except ValueError as error:
+            words = " ".join(word.text for word in setting.values)
+            refused = self.problem(
+                setting, "has a value that the parser refuses", got=words or "nothing", need=str(error)
+            )
+            self.problems.append(refused)
+            value = _parsed_elsewhere(setting)
+            if value is None:
+                self.dark[flag.dest] = refused
+                return
+        if flag.dest in self._given and self._given[flag.dest][1].name == setting.name:
+            self.repeated.append(setting)
+        self._given[flag.dest] = value, setting
+
+    @staticmethod
+    def problem(
+        setting: Setting, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
+        """A Problem about this option, where it stands."""
+        place = setting.place
+        return Problem(
+            what,
+            file=place.file,
+            line=place.line or None,
+            column=place.column or None,
+            field=setting.spelled,
+            got=got,
+            need=need,
+            hint=hint,
+        )
+
+    def __getitem__(self, dest: str) -> Value:
+        if self._misses(dest):
+            return defaults(self.table.version).get(dest)
+        if dest in self._given:
+            return self._given[dest][0]
+        return defaults(self.table.version).get(dest)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**defaults(self.table.version), **self._given}
+
+    def __len__(self) -> int:
+        return len({**defaults(self.table.version), **self._given})
+
+    def setting(self, dest: str) -> Setting | None:
+        """What gives it; None where it is the default."""
+        found = self._given.get(dest)
+        return None if found is None else found[1]
+
+    def given(self, dest: str) -> bool:
+        return self._misses(dest) or dest in self._given
+
+    def _misses(self, dest: str) -> bool:
+        """Whether its value is dark, which is noted."""
+        if dest not in self.dark:
+            return False
+        self.missed[dest] = self.dark[dest]
+        return True
+
+    def place(self, *dests: str) -> Place | None:
+        """Where the first of these that is given stands."""
+        return next((self._given[dest][1].place for dest in dests if dest in self._given), None)
+
+    def whole(self, dest: str, otherwise: int = 1) -> int:
+        """As a whole number; `otherwise` where it has none."""
+        value = self[dest]
+        return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+    def option(self, dest: str, value: Value = True) -> str:
+        """How this version says it: the option's name, for a switch the one that sets `value`."""
+        return option(self.table, dest, value)
+
+
+@cache
+def _elsewhere(name: str, version: str) -> Flag | None:
+    """The option as the version nearest to this one has it."""
+    order = versions()
+    mine = order.index(version)
+    having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
+    return flags(having[0]).flags[name] if having else None
+
+
+def _parsed_elsewhere(setting: Setting) -> Value:
+    """The value as the newest version that takes it has it; None where none does."""
+    for version in reversed(versions()):
+        flag = flags(version).flags.get(setting.name)
+        try:
+            if flag is not None:
+                return parsed(flag, [word.text for word in setting.values], setting.name)
+        except ValueError:
+            continue
+    return None
+
+
+@cache
+def defaults(version: str) -> dict[str, Value]:
+    """Of every destination."""
+    return {flag.dest: _default(flag) for flag in flags(version).flags.values()}
+
+
+def _default(flag: Flag) -> Value:
+    if flag.default in ("None", ""):
+        return None
+    if flag.default in ("True", "False"):
+        return flag.default == "True"
+    try:
+        if flag.nargs in ("+", "*") or flag.default.startswith("["):
+            return tuple(_scalar(flag, item) for item in re.findall(r"[\w.+-]+", flag.default))
+        return _scalar(flag, flag.default)
+    except ValueError:
+        return flag.default
+
+
+def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
+    """The option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
+    if flag.kind in ("true", "false", "optional"):
+        if words:
+            raise ValueError("no value")
+        return flag.kind == "true" if flag.kind != "optional" else not name.startswith("--no-")
+    if flag.nargs in ("+", "*") or isinstance(flag.nargs, int):
+        if isinstance(flag.nargs, int) and len(words) != flag.nargs:
+            raise ValueError(f"{flag.nargs} values")
+        if flag.nargs == "+" and not words:
+            raise ValueError("at least one value")
+        return tuple(_scalar(flag, word) for word in words)
+    if len(words) != 1:
+        if flag.nargs == "?" and not words:
+            return None
+        raise ValueError("one value")
+    return _scalar(flag, words[0])
+
+
+def _scalar(flag: Flag, word: str) -> Value:
+    if flag.type == "int":
+        try:
+            value: Value = int(word)
+        except ValueError:
+            raise ValueError("a whole number") from None
+    elif flag.type == "float":
+        try:
+            value = float(word)
+        except ValueError:
+            raise ValueError("a number") from None
+    else:
+        value = word.removeprefix("AttnBackend.")
+    if flag.choices and str(value) not in flag.choices:
+        near = difflib.get_close_matches(word, flag.choices, n=1)
+        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({near[0]}?)" if near else ""))
+    return value
+
+
+def version_of(names: Sequence[str]) -> str:
+    """The newest version that has most of these options: what a configuration that names no version is read as."""
+    order = versions()
+    return max(
+        order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), not v.startswith("dev"), order.index(v))
+    )
+
+
+def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:
+    """A namespace that Megatron printed (`measured.training_log`), whose lists are text, for the same readers."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in names.items()}

@@ -1,0 +1,47 @@
+"""What an existing configuration runs, in the planner's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.existing.launch.text import Place
+from symconfig.plans.plan import Options, Target
+from symconfig.solve.predict import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What the configuration leaves open and the prediction needs: `what`, the `value` taken, and `why` that one."""
+
+    what: str
+    value: str
+    why: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The model that options describe. zoo: the zoo's model that computes the same, if one does; near: else the one
+    that differs in the fewest fields, and these fields as they are here ("llama3.1-8b", ("vocab_size 32000",)).
+    """
+
+    model: ModelDescriptor
+    zoo: str | None = None
+    assumed: tuple[Assumed, ...] = ()
+    near: tuple[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A model, and how it is run.
+
+    configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
+    same as the plan's candidate has it, with the overlaps as they are.
+    """
+
+    target: Target
+    described: Described
+    configuration: Configuration
+    options: Options
+    assumed: tuple[Assumed, ...] = ()

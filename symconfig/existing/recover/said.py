@@ -1,0 +1,160 @@
+"""What options say of a model: read by destination, gathered by field of the descriptor, with where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
+from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.namespace import Namespace, Value, defaults
+from symconfig.existing.recover.run import Assumed
+from symconfig.render.flags import FlagTable, flags, option, versions
+
+_SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
+
+
+class Said:
+    """Options by destination: a `Namespace`, or a mapping that Megatron printed, in which everything counts as given.
+
+    Several destinations are one argument's names in several versions.
+    """
+
+    def __init__(self, names: Mapping[str, Value]) -> None:
+        self._names = names
+        self._options = names if isinstance(names, Namespace) else None
+        self.table: FlagTable = names.table if isinstance(names, Namespace) else flags(_printed_by(names))
+
+    def given(self, *dests: str) -> bool:
+        """Whether one of them is given, rather than left at its default."""
+        if self._options is not None:
+            return any(self._options.given(dest) for dest in dests)
+        return any(self._names.get(dest) is not None for dest in dests)
+
+    def known(self, dest: str) -> bool:
+        """Whether its value is known, given or not."""
+        return self._options is None or dest not in self._options.dark
+
+    def value(self, *dests: str) -> Value:
+        """The first that is given, else the first default."""
+        for dest in dests:
+            if self.given(dest):
+                return self._names[dest]
+        preset = defaults(self.table.version)
+        return next((preset[dest] for dest in dests if preset.get(dest) is not None), None)
+
+    def whole(self, *dests: str) -> int | None:
+        """As a whole number; None where there is none."""
+        value = self.value(*dests)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def number(self, otherwise: float, *dests: str) -> float:
+        value = self.value(*dests)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+    def switch(self, *dests: str) -> bool:
+        return bool(self.value(*dests))
+
+    def word(self, *dests: str) -> str:
+        """As text; empty where there is none."""
+        value = self.value(*dests)
+        return "" if value is None else str(value)
+
+    def words(self, *dests: str) -> tuple[str, ...]:
+        """Of an argument that takes one value or several, by version; a printed list is text."""
+        value = self.value(*dests)
+        if isinstance(value, tuple):
+            return tuple(map(str, value))
+        return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
+
+    def place(self, *dests: str) -> Place | None:
+        return None if self._options is None else self._options.place(*dests)
+
+    def option(self, dest: str) -> str:
+        """How the file spells it where it is given, else the option that would say it, or its opposite."""
+        setting = None if self._options is None else self._options.setting(dest)
+        if setting is not None:
+            return setting.spelled
+        if self._options is None:
+            return dest  # a printed namespace has no options
+        for value in (True, False):
+            with suppress(KeyError):
+                return option(self.table, dest, value)
+        return "--" + dest.replace("_", "-")
+
+    def problem(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
+        """About the first of these that is given, where it stands, else about the first."""
+        dest = next((dest for dest in dests if self.given(dest)), dests[0])
+        place = self.place(dest)
+        file, line, column = (place.file, place.line, place.column) if place is not None else (None, None, None)
+        return Problem(
+            what,
+            file,
+            line,
+            column,
+            field=self.option(dest),
+            need=need,
+            hint=hint,
+            got=None if got is None else str(got)[:80],
+        )
+
+
+def _printed_by(names: Mapping[str, Value]) -> str:
+    """The version whose arguments these are: it has most of them, and the fewest beside them."""
+    known = {version: defaults(version).keys() for version in versions()}
+    return max(versions(), key=lambda version: (len(known[version] & names.keys()), -len(known[version])))
+
+
+class Fields:
+    """Fields of a descriptor as options say them: "hidden_size", "experts.num_experts".
+
+    base: the model that somebody names. whole: the options have a model's shape of their own, so that the parser's
+    defaults hold for what they leave open; else (the overrides of a recipe) `base` does.
+    """
+
+    def __init__(self, said: Said, base: ModelDescriptor | None = None) -> None:
+        self.said = said
+        self.base = base
+        self.whole = base is None or all(said.given(dest) for dest in _SHAPE)
+        self.values: dict[str, object] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.problems: list[Problem] = []
+        self.assumed: list[Assumed] = []
+
+    def put(self, field: str, value: object, *dests: str) -> None:
+        """A field's value; None: the options have none. dests: the arguments that it is from."""
+        self.sources[field] = dests
+        if value is not None:
+            self.values[field] = value
+
+    def refuse(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> None:
+        """What the options ask for and no descriptor has."""
+        self.problems.append(self.said.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
+
+    def assume(self, what: str, value: object, why: str, *dests: str) -> None:
+        self.assumed.append(Assumed(what, str(value), why, self.said.place(*dests)))
+
+    def holds(self, *dests: str) -> bool:
+        """Whether their values count, given or by default."""
+        return self.whole or self.said.given(*dests)
+
+    def of_options(self, field: str) -> bool:
+        """Whether what the field is from counts."""
+        return self.holds(*self.sources.get(field, ()))
+
+    @property
+    def layers(self) -> int:
+        """0: nobody says how many."""
+        return self.said.whole("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention is multi-latent."""
+        if self.holds("multi_latent_attention"):
+            return self.said.switch("multi_latent_attention")
+        return self.base is not None and self.base.latent is not None

@@ -1,0 +1,108 @@
+"""Fields that options say, over those of the model that somebody names, as one descriptor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.recover import zoo
+from symconfig.existing.recover.said import Fields
+
+# How a model is trained rather than which it is: the options say it, whatever the named model has.
+_TRAINING = frozenset(
+    {"attention_dropout", "hidden_dropout", "initializer_range", "norm_eps", "experts.router_aux_loss_coef"}
+)
+_NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_attention_heads": "attention heads"}
+
+
+def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
+    """The descriptor. agree: it must be the model that is named.
+
+    Raises InputError with all problems of `out`, and those of this model.
+    """
+    base = out.base
+    values = {field: value for field, value in out.values.items() if out.of_options(field)}
+    if base is not None and not out.whole:
+        values = zoo.flat(base) | values
+    missing = [
+        out.said.problem(
+            f"the options do not say the model's {what}", *out.sources[field], hint="name the model, --model M"
+        )
+        for field, what in _NEEDED.items()
+        if field not in values
+    ]
+    if out.problems or missing:
+        raise InputError([*out.problems, *missing])
+    model = _validated(out, values)
+    if agree and base is not None:
+        wrong = _contradictions(out, model, base)
+        if wrong:
+            raise InputError(wrong)
+    return model
+
+
+def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, inner = name.rpartition(".")
+        (fields.setdefault(section, {}) if section else fields)[inner] = value
+    if "latent" in fields:
+        fields["latent"].setdefault("q_lora_rank", None)
+    try:
+        return ModelDescriptor.model_validate(fields | _names(out, fields), strict=False)
+    except ValidationError as error:
+        raise InputError(
+            [_problem(out, field, text) for item in error.errors(include_url=False) for field, text in _sentences(item)]
+        ) from None
+
+
+def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
+    """Of a model that has no name: what it is like."""
+    experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
+    family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
+    return {
+        "schema": "symconfig.model/1",
+        "name": f"{fields['num_hidden_layers']} layers of {fields['hidden_size']}",
+        "source": "the options that it is trained with",
+        "model_type": family,
+        "torch_dtype": "float16" if out.said.switch("fp16") else "bfloat16",
+    }
+
+
+def _sentences(item: Any) -> list[tuple[str, str]]:
+    """Field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
+    field = ".".join(map(str, item["loc"]))
+    if item["type"] != "value_error":
+        return [(field, str(item["msg"]).removeprefix("Input ").lower())]
+    return [
+        ((f"{field}." if field else "") + text.partition(" ")[0], text)
+        for text in str(item["ctx"]["error"]).split("; ")
+    ]
+
+
+def _problem(out: Fields, field: str, what: str) -> Problem:
+    sources = out.sources.get(field) or ("num_layers",)
+    got = out.values.get(field)
+    return out.said.problem(f"makes no model: {what}", *sources, got=got)
+
+
+def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
+    """Every field of the options that is not the named model's."""
+    mine, theirs = zoo.meaning(model), zoo.meaning(base)
+    found = []
+    for field in zoo.differing(mine, theirs):
+        sources = out.sources.get(field)
+        if field in _TRAINING or not sources:
+            continue
+        found.append(
+            out.said.problem(
+                f"is not {base.name}'s {field}",
+                *sources,
+                got=mine.get(field, "none"),
+                need=str(theirs.get(field, "none")),
+            )
+        )
+    return found

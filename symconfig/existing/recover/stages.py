@@ -1,0 +1,65 @@
+"""How options say the pipeline's stages: equal ones, the ends as layers, other counts at the ends, or a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from symconfig.existing.recover.namespace import Value
+from symconfig.plans import pipeline_layout
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """vpp: chunks of each stage; None: the options say a number that does not divide."""
+
+    vpp: int | None
+    layout: str | None = None
+    ends_as_layers: tuple[int, int] = (0, 0)
+    first_layers: int | None = None
+    last_layers: int | None = None
+
+
+def stages(names: Mapping[str, Value], layers: int, pp: int) -> Said:
+    """Of a Megatron-LM that has `layers` layers on `pp` stages."""
+    layout = names.get("pipeline_model_parallel_layout")
+    if isinstance(layout, str) and layout:
+        chunks = len(pipeline_layout.expanded(layout))
+        return Said(chunks // pp if chunks % pp == 0 else None, layout)
+    ends = (
+        int(bool(names.get("account_for_embedding_in_pipeline_split"))),
+        int(bool(names.get("account_for_loss_in_pipeline_split"))),
+    )
+    first, last = _whole(names, "decoder_first_pipeline_num_layers"), _whole(names, "decoder_last_pipeline_num_layers")
+    if pp == 1:
+        return Said(1)
+    return Said(_chunks(names, layers + sum(ends), pp), None, ends, first, last)
+
+
+def dealt(said: Said, layers: int, pp: int) -> bool:
+    """Whether every chunk gets its layers as Megatron-LM deals them out."""
+    if said.layout is not None:
+        return True
+    at_start, at_end = map(bool, said.ends_as_layers)
+    return (
+        pipeline_layout.dealt(
+            layers, pp, said.vpp or 1, first=said.first_layers, last=said.last_layers, embedding=at_start, loss=at_end
+        )
+        is not None
+    )
+
+
+def _chunks(names: Mapping[str, Value], places: int, pp: int) -> int | None:
+    """Megatron-LM's arguments.py, validate_args: the number of chunks, or the layers of each."""
+    chunks = _whole(names, "num_virtual_stages_per_pipeline_rank")
+    if chunks is not None:
+        return chunks
+    each = _whole(names, "num_layers_per_virtual_pipeline_stage")
+    if each is None:
+        return 1
+    return places // pp // each if places % pp == 0 and places // pp % each == 0 else None
+
+
+def _whole(names: Mapping[str, Value], dest: str) -> int | None:
+    value = names.get(dest)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

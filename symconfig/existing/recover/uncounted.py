@@ -1,0 +1,72 @@
+"""Options that the prediction knows nothing of: some are refused, and the prediction is made without the others.
+
+destinations.json sorts every destination of every version of Megatron-LM: `read` has those that the prediction counts;
+`refused` and `without` what the others are, or what is counted in their place; `indifferent` those that neither memory
+nor time depends on, by the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from symconfig.existing.recover.namespace import Namespace, Value, defaults
+from symconfig.existing.recover.run import Assumed
+from symconfig.render.flags import versions
+
+DATA = Path(__file__).with_name("destinations.json")
+_NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The file. refused, without: by destination."""
+
+    read: frozenset[str]
+    refused: Mapping[str, str]
+    without: Mapping[str, str]
+    indifferent: Mapping[str, frozenset[str]]
+
+
+@cache
+def destinations() -> Sorted:
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
+    return Sorted(frozenset(data["read"]), data["refused"], data["without"], indifferent)
+
+
+def refused(names: Namespace) -> Iterator[tuple[str, str]]:
+    """Destination, and what is not predicted, of each that is other than by default."""
+    for dest, what in destinations().refused.items():
+        if not _same(names[dest], _default(dest, names.table.version)):
+            yield dest, what
+
+
+def left_out(names: Namespace) -> Iterator[Assumed]:
+    """Options that may change memory or time, and that the prediction is made without."""
+    without = destinations().without
+    for dest, setting in names.written.items():
+        if dest not in without:
+            continue
+        if dest in names.dark or not _same(names[dest], _default(dest, names.table.version)):
+            yield Assumed("predicted without", setting.spelled, without[dest], setting.place)
+    if names.unknown:
+        spelled = dict.fromkeys(setting.spelled for setting in names.unknown)
+        yield Assumed(
+            "predicted without",
+            ", ".join(spelled),
+            "options of no release of Megatron-LM: what they change is not known",
+            names.unknown[0].place,
+        )
+
+
+def _default(dest: str, version: str) -> Value:
+    """Of this version, or of the newest that has the destination."""
+    return next((defaults(each)[dest] for each in (version, *reversed(versions())) if dest in defaults(each)), None)
+
+
+def _same(one: Value, other: Value) -> bool:
+    return one == other or (one in _NOTHING and other in _NOTHING)

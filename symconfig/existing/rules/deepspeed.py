@@ -1,0 +1,33 @@
+"""All rules of a DeepSpeed configuration, and what they find in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.existing.rules import deepspeed_batch, deepspeed_keys, deepspeed_numbers, deepspeed_zero
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.rule import Finding, Rule
+
+KEYS: tuple[Rule[DeepSpeedFacts], ...] = deepspeed_keys.RULES
+MEANING: tuple[Rule[DeepSpeedFacts], ...] = (*deepspeed_batch.RULES, *deepspeed_zero.RULES, *deepspeed_numbers.RULES)
+RULES: tuple[Rule[DeepSpeedFacts], ...] = (*KEYS, *MEANING)
+# Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
+# it sums, shards and overlaps gradients.
+IN_PLACE_OF: frozenset[str] = frozenset(
+    {
+        "batch-not-said",
+        "single-precision",
+        "optimizer-not-sharded",
+        "gradients-not-overlapped",
+        "weights-not-overlapped",
+        "gather-overlap-without-sharding",
+        "gradients-not-accumulated-in-place",
+        "offloaded-optimizer-alone",
+    }
+)
+
+
+def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
+    """Every rule that is broken, with its places, in the order of the file."""
+    found = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
+    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

@@ -1,0 +1,231 @@
+"""Rules of the batch sizes and of the parallel degrees of a DeepSpeed JSON, and of arguments that say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.descriptor.document import shorten
+from symconfig.errors import Problem
+from symconfig.existing.recover.deepspeed_auto import ACCUMULATION, MICRO, TRAIN, ZERO, mismatches
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.rule import Rule
+
+
+def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    given = facts.tree.data if isinstance(facts.tree.data, dict) else {}
+    if facts.get(TRAIN) is None and facts.get(MICRO) is None and TRAIN not in given:
+        yield facts.problem((), f"has neither {TRAIN} nor {MICRO}", hint=f'"{MICRO}": 1')
+
+
+def _product(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    ranks, tp = facts.data_ranks, facts.tensor_parallel
+    if ranks is None or ranks % tp:
+        return
+    train, micro, steps = (facts.whole(key) for key in (TRAIN, MICRO, ACCUMULATION))
+    right = micro * steps * ranks
+    if train and right and train != right:
+        why = f", and this release counts the {tp} AutoTP ranks of a group as data ranks" if tp > 1 else ""
+        yield facts.problem(
+            (TRAIN,), f"{train} is not micro-batch {micro} x accumulation {steps} x {ranks} ranks{why}", hint=str(right)
+        )
+    elif train and not right:
+        per_rank = micro or steps or 1
+        least = per_rank * ranks
+        if train % least:
+            other = "micro-batch" if micro else "accumulation"
+            yield facts.problem(
+                (TRAIN,),
+                f"{train} does not divide by {other} {per_rank} x {ranks} ranks{_counted(tp)}",
+                hint=str(max(round(train / least), 1) * least),
+            )
+
+
+def _counted(tp: int) -> str:
+    return f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
+
+
+def _grid(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    degree = facts.tensor_parallel * facts.sequence_parallel
+    if facts.gpus is not None and facts.gpus % degree:
+        path = ("tensor_parallel", "autotp_size") if facts.tensor_parallel > 1 else ("sequence_parallel_size",)
+        yield facts.problem(path, f"{facts.gpus} GPUs do not divide by {degree}")
+
+
+def _tensor_and_sequence(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    if facts.tensor_parallel > 1 and facts.sequence_parallel > 1:
+        yield facts.problem(("tensor_parallel", "autotp_size"), "AutoTP and Ulysses do not combine")
+
+
+def _ulysses_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    if (
+        facts.stage == 1
+        and facts.sequence_parallel > 1
+        and facts.precision == "bf16"
+        and facts.get("data_types", "grad_accum_dtype") == "fp32"
+        and not facts.offloads("offload_optimizer")
+    ):
+        yield facts.problem(
+            (ZERO, "stage"), "ZeRO-1 with fp32 gradients fails in its norm under Ulysses", hint="stage 2"
+        )
+
+
+def _ulysses_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    cp, model = facts.sequence_parallel, facts.model
+    if cp > 1 and model is not None and model.num_attention_heads % cp:
+        yield facts.problem(
+            ("sequence_parallel_size",), f"{model.num_attention_heads} heads do not divide over {cp} ranks of Ulysses"
+        )
+
+
+def _tensor_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    tp, model = facts.tensor_parallel, facts.model
+    if tp > 1 and model is not None and model.num_key_value_heads % tp:
+        yield facts.problem(
+            ("tensor_parallel", "autotp_size"),
+            f"{model.num_key_value_heads} key-value heads do not divide over {tp} ranks of AutoTP",
+        )
+
+
+def _experts_off(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    if facts.expert_parallel > 1 and not facts.get("expert_parallel", "enabled"):
+        yield facts.problem(("expert_parallel", "enabled"), "is not true, so autoep_size is ignored", hint="true")
+
+
+def _experts(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    path, ep = ("expert_parallel", "autoep_size"), facts.expert_parallel
+    if facts.get("expert_parallel", "expert_tensor_parallel_size") not in (None, 1):
+        yield facts.problem(("expert_parallel", "expert_tensor_parallel_size"), "only 1 is supported", hint="1")
+    if ep < 2 or not facts.get("expert_parallel", "enabled"):
+        return
+    if facts.gpus is not None and facts.gpus % ep:
+        yield facts.problem(path, f"{facts.gpus} GPUs do not divide by {ep}")
+    if facts.model is not None and facts.model.experts is None:
+        yield facts.problem(path, f"{facts.model.name} has no experts", hint="leave expert_parallel out")
+    elif facts.model is not None and facts.model.experts and facts.model.experts.num_experts % ep:
+        yield facts.problem(path, f"{facts.model.experts.num_experts} experts do not divide over {ep} ranks")
+
+
+def _zero_stage(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    said = facts.arguments.text("zero_stage")
+    if said in ("0", "1", "2", "3") and int(said) != facts.stage:
+        yield facts.problem((ZERO, "stage"), f"is {facts.stage}, and --zero-stage {said}", hint=said)
+
+
+def _trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    if facts.trainer:
+        for path, got, need in mismatches(facts.tree.data, facts.arguments):
+            yield facts.problem(
+                path,
+                "is not what the program's arguments say",
+                got=shorten(repr(got)),
+                need=shorten(repr(need)),
+                hint='"auto"',
+            )
+
+
+def _example(rest: str, zero: str = '"stage": 2, "overlap_comm": true') -> str:
+    return (
+        f'{{"bf16": {{"enabled": true}}, "data_types": {{"grad_accum_dtype": "fp32"}}, "zero_optimization": '
+        f"{{{zero}}}, {rest}}}"
+    )
+
+
+_MICRO = '"train_micro_batch_size_per_gpu": 1'
+
+RULES: tuple[Rule[DeepSpeedFacts], ...] = (
+    Rule(
+        "deepspeed-no-batch",
+        "error",
+        "No batch size is given",
+        "DeepSpeed refuses it (deepspeed/runtime/config.py, _set_batch_related_parameters).",
+        _example('"gradient_accumulation_steps": 8'),
+        _no_batch,
+    ),
+    Rule(
+        "deepspeed-batch-product",
+        "error",
+        "The batch sizes do not multiply out",
+        "DeepSpeed refuses it: the global batch is micro-batch x accumulation x data ranks, and each rank of AutoTP "
+        "counts as one (deepspeed/runtime/config.py, _batch_assertion; DeepSpeed#743, #6914).",
+        _example(f'"train_batch_size": 100, {_MICRO}, "gradient_accumulation_steps": 8'),
+        _product,
+    ),
+    Rule(
+        "deepspeed-grid",
+        "error",
+        "The GPUs do not divide by the degrees",
+        "AutoTP and Ulysses make groups of equal size of all ranks (deepspeed/utils/groups.py).",
+        _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 3}}'),
+        _grid,
+    ),
+    Rule(
+        "deepspeed-tensor-and-sequence",
+        "error",
+        "AutoTP and Ulysses are both on",
+        "Both take neighbouring ranks for their groups, and neither knows of the other (deepspeed/utils/groups.py).",
+        _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 2}}, "sequence_parallel_size": 2'),
+        _tensor_and_sequence,
+    ),
+    Rule(
+        "deepspeed-ulysses-norm",
+        "error",
+        "ZeRO-1 with fp32 gradients under Ulysses",
+        "BF16_Optimizer, which this combination selects, has no group for its norm there "
+        "(deepspeed/runtime/bf16_optimizer.py).",
+        _example(f'{_MICRO}, "sequence_parallel_size": 2', '"stage": 1, "overlap_comm": true'),
+        _ulysses_norm,
+    ),
+    Rule(
+        "deepspeed-ulysses-heads",
+        "error",
+        "The heads do not divide over Ulysses' ranks",
+        "Its all-to-all gives every rank whole heads (deepspeed/sequence/layer.py).",
+        _example(f'{_MICRO}, "sequence_parallel_size": 3'),
+        _ulysses_heads,
+        gpus=9,
+    ),
+    Rule(
+        "deepspeed-autotp-heads",
+        "error",
+        "The key-value heads do not divide over AutoTP's ranks",
+        "AutoTP gives every rank whole key-value heads (deepspeed/module_inject/auto_tp.py).",
+        _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 16}}'),
+        _tensor_heads,
+        gpus=16,
+    ),
+    Rule(
+        "deepspeed-experts-off",
+        "error",
+        "Experts are to be split, but expert_parallel is not enabled",
+        "enabled is false by default, and then nothing else of the section is read "
+        "(deepspeed/module_inject/auto_ep_config.py).",
+        _example(f'{_MICRO}, "expert_parallel": {{"autoep_size": 2}}'),
+        _experts_off,
+    ),
+    Rule(
+        "deepspeed-experts-degree",
+        "error",
+        "The experts cannot be split like this",
+        "The degree must divide ranks and experts, and there is no tensor parallelism inside an expert: DeepSpeed "
+        "refuses it (deepspeed/module_inject/auto_ep_config.py, validate_autoep_config).",
+        _example(f'{_MICRO}, "expert_parallel": {{"enabled": true, "autoep_size": 3, "preset_model": "mixtral"}}'),
+        _experts,
+    ),
+    Rule(
+        "deepspeed-stage-mismatch",
+        "warning",
+        "The JSON and --zero-stage say different stages",
+        "Megatron-DeepSpeed's --zero-stage decides only whether the model is born split (pretrain_gpt.py, "
+        "deepspeed.zero.Init), the JSON how it is trained.",
+        "deepspeed pretrain_gpt.py --deepspeed_config ds.json --zero-stage 1\n" + _example(_MICRO),
+        _zero_stage,
+    ),
+    Rule(
+        "deepspeed-trainer-mismatch",
+        "error",
+        "The JSON and the Trainer's arguments say different things",
+        "The Trainer stops with both values (transformers/integrations/deepspeed.py, fill_match).",
+        "deepspeed train.py --per_device_train_batch_size 4 --deepspeed ds.json\n" + _example(_MICRO),
+        _trainer,
+    ),
+)

@@ -1,0 +1,152 @@
+"""What the rules of a DeepSpeed JSON are asked about, and how they read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Reading, Tree, Word
+from symconfig.existing.launch.text import Text
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.deepspeed_auto import AUTO, ZERO, filled, uses_trainer
+from symconfig.existing.recover.deepspeed_zero import stage_of
+
+Json = dict[str, Any]
+# Degrees among the arguments of Megatron-DeepSpeed.
+GRID = (("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("ds_sequence_parallel_size",))
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedFacts:
+    """A DeepSpeed JSON and what is around it.
+
+    config: the tree's data with "auto" as Transformers' Trainer fills it in. trainer: it does. gpus: None: not known.
+    arguments: of the training program. environment: that it inherits; None: not known. launcher: the words before it.
+    """
+
+    tree: Tree
+    config: Any
+    trainer: bool
+    arguments: Arguments
+    gpus: int | None = None
+    model: ModelDescriptor | None = None
+    environment: Mapping[str, Word] | None = None
+    launcher: tuple[str, ...] = ()
+
+    @classmethod
+    def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
+        """Of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
+        if reading.deepspeed is None:
+            raise ValueError("there is no DeepSpeed JSON")
+        arguments = Arguments(reading.settings)
+        alone = reading.format == "deepspeed"
+        return cls.of_tree(
+            reading.deepspeed,
+            uses_trainer(arguments),
+            arguments,
+            gpus,
+            model,
+            None if alone else reading.environment,
+            tuple(word.text for word in reading.launcher),
+        )
+
+    @classmethod
+    def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
+        """Of plain data, whose places are not known."""
+        return cls.of_tree(Tree(Text(file, b""), config, {}, "json"), trainer, Arguments(), gpus)
+
+    @classmethod
+    def of_tree(
+        cls,
+        tree: Tree,
+        trainer: bool,
+        arguments: Arguments,
+        gpus: int | None = None,
+        model: ModelDescriptor | None = None,
+        environment: Mapping[str, Word] | None = None,
+        launcher: tuple[str, ...] = (),
+    ) -> Self:
+        config = filled(tree.data, arguments, model.hidden_size if model else None) if trainer else tree.data
+        return cls(tree, config, trainer, arguments, gpus, model, environment, launcher)
+
+    def get(self, *path: str) -> Any:
+        """The value of a path; None where there is none."""
+        found: Any = self.config
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def section(self, *path: str) -> Json:
+        """The object of a path; empty where there is none."""
+        found = self.get(*path)
+        return found if isinstance(found, dict) else {}
+
+    def number(self, *path: str) -> int | float | None:
+        found = self.get(*path)
+        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+    def whole(self, *path: str, otherwise: int = 0) -> int:
+        found = self.number(*path)
+        return found if isinstance(found, int) else otherwise
+
+    @property
+    def stage(self) -> int:
+        """Of ZeRO; 0 where it says none that DeepSpeed has."""
+        return stage_of(self.config)
+
+    @property
+    def data_ranks(self) -> int | None:
+        """Ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not, and where the program is
+        Megatron-DeepSpeed, which tells its own grid, its tensor and pipeline ranks do not either. None: not known, or
+        no whole number."""
+        shared = self.sequence_parallel
+        for names in GRID:
+            shared *= self.arguments.whole(*names) or 1
+        return None if self.gpus is None or self.gpus % shared else self.gpus // shared
+
+    @property
+    def precision(self) -> str:
+        """Of the weights: bf16, fp16, fp32, or "unknown". bf16 goes by its old name, too."""
+        if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
+            return "bf16"
+        if self.get("fp16", "enabled") is True:
+            return "fp16"
+        return "unknown" if AUTO in (self.get(name, "enabled") for name in ("bf16", "bfloat16", "fp16")) else "fp32"
+
+    @property
+    def tensor_parallel(self) -> int:
+        return max(self.whole("tensor_parallel", "autotp_size"), 1)
+
+    @property
+    def sequence_parallel(self) -> int:
+        return max(self.whole("sequence_parallel_size"), 1)
+
+    @property
+    def expert_parallel(self) -> int:
+        return max(self.whole("expert_parallel", "autoep_size"), 1)
+
+    @property
+    def may_share_data(self) -> bool:
+        """Whether there may be several ranks that hold the same parameters: what ZeRO splits and reduces."""
+        return self.gpus is None or self.gpus > self.tensor_parallel
+
+    def offloads(self, section: str) -> bool:
+        """Whether zero_optimization has offload_optimizer or offload_param on."""
+        return self.get(ZERO, section, "device") in ("cpu", "nvme")
+
+    def problem(
+        self,
+        path: KeyPath,
+        what: str,
+        *,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+        of_key: bool = False,
+    ) -> Problem:
+        """A Problem about this path of the JSON, where it stands."""
+        return self.tree.problem(path, what, got=got, need=need, hint=hint, of_key=of_key)

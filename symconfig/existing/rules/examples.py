@@ -1,0 +1,93 @@
+"""A rule's example as a whole configuration: what its few options stand in, on what GPUs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from symconfig.descriptor.load import load_model
+from symconfig.existing.launch.json_tree import parse_json
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.words import as_word, settings
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.rule import Rule
+from symconfig.render.flags import flags, versions
+
+FILE = "launch.sh"
+PROGRAM = "pretrain_gpt.py"
+GPUS_PER_NODE, ARCHITECTURE = 8, "hopper"
+# A dense model on eight replicas that breaks no rule. Examples with a --hidden-size and layers of their own are whole.
+BASE = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather"
+)
+INSTEAD = {"--bf16": "--fp16"}
+JSON = "ds.json"
+# Of DeepSpeed's rules, those that compare with a model.
+MODELS = {"deepspeed-autotp-heads": "llama2-70b", "deepspeed-ulysses-heads": "llama2-70b"}
+# Rules that are about a launch of which less is known.
+VERSION_OPEN = ("option-of-a-fork", "options-of-several-versions")
+
+
+def words(rule: Rule[MegatronFacts]) -> list[str]:
+    """The example's options, behind those of the base that it does not say itself."""
+    own = shlex.split(rule.example)
+    if {"--hidden-size", "--num-layers"} <= set(own):
+        return own
+    named = {setting.name for setting in settings(own, FILE)}
+    kept = (
+        setting
+        for setting in settings(shlex.split(BASE), FILE)
+        if setting.name not in named and INSTEAD.get(setting.name) not in named
+    )
+    return [word for each in kept for word in (each.name, *(value.text for value in each.values))] + own
+
+
+def version(rule: Rule[MegatronFacts]) -> str:
+    """The newest release that the rule holds for."""
+    released = [name for name in versions() if name.startswith("core_v")]
+    return rule.until or released[-1]
+
+
+def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
+    """What is asked of the example."""
+    given = settings(words(rule), FILE)
+    place = given[0].place
+    environment = rule.environment
+    if environment is None:
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if _queued(given) else {}
+    return MegatronFacts(
+        Namespace(given, flags(version(rule))),
+        version_given=rule.name not in VERSION_OPEN,
+        world_size=rule.gpus,
+        gpus_per_node=GPUS_PER_NODE,
+        architecture=rule.architecture or ARCHITECTURE,
+        environment={name: as_word(value, place) for name, value in environment.items()},
+        program=PROGRAM,
+    )
+
+
+def _queued(given: Sequence[Setting]) -> bool:
+    """Tensor or context parallelism: Hopper wants one hardware queue."""
+    names = {setting.name for setting in given}
+    return bool(names & {"--tensor-model-parallel-size", "--context-parallel-size"})
+
+
+def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
+    """Of an example: a JSON, and before it the command in a line of its own where the rule is about that."""
+    place = Place(FILE, 0, 0, 1, 1)
+    command, _, text = rule.example.rpartition("\n")
+    said = shlex.split(command)
+    start = next((index + 1 for index, item in enumerate(said) if item.endswith(".py")), len(said))
+    given = settings(said[start:], FILE)
+    tree = parse_json(Text(JSON, text.encode()))
+    model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
+    launcher = tuple(as_word(item, place) for item in said[:start])
+    reading = Reading("bash", (tree.text,), given, None, launcher, deepspeed=tree)
+    found = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
+    return replace(found, environment=None if rule.environment is None else {})

@@ -1,0 +1,254 @@
+"""What rules about Megatron-LM ask: options by destination, the GPUs, and the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Word
+from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.namespace import Namespace, Value
+from symconfig.existing.rules.nearest import meant
+from symconfig.existing.rules.versions import OLD
+from symconfig.plans import pipeline_layout
+
+OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
+FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
+LAYOUT = "pipeline_model_parallel_layout"
+
+
+class NotKnown(Exception):
+    """A rule asked for what the configuration leaves dark: it finds nothing there."""
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronFacts:
+    """A launch of Megatron-LM, as far as it is known.
+
+    names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
+    world_size: GPUs. gpus_per_node, architecture: of the user's cluster. environment: what the program inherits from
+    the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not there.
+    fork: another program than Megatron-LM's own reads the options.
+
+    Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
+    """
+
+    names: Namespace
+    version_given: bool = True
+    world_size: int | None = None
+    gpus_per_node: int | None = None
+    architecture: str | None = None
+    environment: Mapping[str, Word] | None = None
+    program: str | None = None
+    complete: bool = True
+    fork: bool = False
+
+    @property
+    def version(self) -> str:
+        return self.names.table.version
+
+    def at_least(self, version: str) -> bool:
+        return self.names.table.at_least(version)
+
+    @property
+    def own_program(self) -> bool:
+        """Megatron-LM's own program is started, not a fork's."""
+        return self.program is not None and self.program.rpartition("/")[2] in OWN_PROGRAMS
+
+    @property
+    def released(self) -> bool:
+        """The launch is of a release of Megatron-LM in the tables: its user says so, or it has no option of a fork's or
+        of an older release's own."""
+        return not self.fork and (
+            self.version_given
+            or not any(
+                setting.name in OLD or meant(setting.name, self.version) is None for setting in self.names.unknown
+            )
+        )
+
+    @property
+    def misspelt(self) -> set[str]:
+        """Destinations that an unknown option was meant for, so that their default is not what is wanted."""
+        options = (meant(setting.name, self.version) for setting in self.names.unknown)
+        return {self.names.table.flags[option].dest for option in options if option is not None}
+
+    def given(self, dest: str) -> bool:
+        """Is the option there, with whatever value?"""
+        if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
+            return True
+        if not self.complete:
+            raise NotKnown(dest)
+        return False
+
+    def value(self, dest: str) -> Value:
+        """Given, or by default."""
+        known = self.names.given(dest) or (self.complete and dest not in self.misspelt)
+        if dest in self.names.dark or not known:
+            raise NotKnown(dest)
+        return self.names[dest]
+
+    def on(self, dest: str) -> bool:
+        """Is the switch on?"""
+        return bool(self.value(dest))
+
+    def maybe(self, dest: str) -> int | None:
+        """A whole number; None where it has none."""
+        value = self.value(dest)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def number(self, dest: str) -> int:
+        """A whole number that must be there."""
+        value = self.maybe(dest)
+        if value is None:
+            raise NotKnown(dest)
+        return value
+
+    def real(self, dest: str) -> float:
+        """A number that must be there."""
+        value = self.value(dest)
+        if not isinstance(value, (int, float)):
+            raise NotKnown(dest)
+        return float(value)
+
+    def text(self, dest: str) -> str | None:
+        value = self.value(dest)
+        return None if value is None else str(value)
+
+    def known(self, found: int | None) -> int:
+        if found is None:
+            raise NotKnown
+        return found
+
+    # Degrees. Those below 1 have a rule of their own, and are 1 here.
+
+    @property
+    def tp(self) -> int:
+        return max(1, self.number("tensor_model_parallel_size"))
+
+    @property
+    def pp(self) -> int:
+        return max(1, self.number("pipeline_model_parallel_size"))
+
+    @property
+    def cp(self) -> int:
+        return max(1, self.number("context_parallel_size"))
+
+    @property
+    def ep(self) -> int:
+        return max(1, self.number("expert_model_parallel_size"))
+
+    @property
+    def etp(self) -> int:
+        """By default tp: validate_args fills it in."""
+        return max(1, self.maybe("expert_tensor_parallel_size") or self.tp)
+
+    @property
+    def gpus(self) -> int:
+        return self.known(self.world_size)
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the model."""
+        return max(1, self.gpus // (self.tp * self.pp * self.cp))
+
+    @property
+    def experts(self) -> int:
+        """0 in a dense model."""
+        return self.maybe("num_experts") or 0
+
+    @property
+    def microbatches(self) -> int:
+        """Of one replica in a step; Megatron's default is one."""
+        whole = self.maybe("global_batch_size")
+        return 1 if whole is None else whole // max(1, self.number("micro_batch_size") * self.dp)
+
+    @property
+    def chunks(self) -> int:
+        """Model chunks of a pipeline stage. Raises NotKnown where the layers do not divide: other rules say that."""
+        if (layout := self.text(LAYOUT)) is not None:
+            return len(pipeline_layout.expanded(layout)) // self.pp
+        if (layers := self.maybe("num_layers_per_virtual_pipeline_stage")) is not None:
+            held = self.number("num_layers") // self.pp
+            if layers < 1 or held % layers:
+                raise NotKnown
+            return held // layers
+        return self.maybe("num_virtual_stages_per_pipeline_rank") or 1
+
+    @property
+    def fsdp(self) -> bool:
+        """Megatron's own fully sharded data parallelism, by either of its names."""
+        return self.on("use_megatron_fsdp") or self.on("use_custom_fsdp")
+
+    @property
+    def low_precision(self) -> bool:
+        return self.value("fp8") is not None or self.value("fp4") is not None
+
+    def variable(self, name: str) -> str | None:
+        """Of the environment, as the script sets it; None: it does not."""
+        if self.environment is None:
+            raise NotKnown(name)
+        word = self.environment.get(name)
+        if word is None:
+            if not self.complete:
+                raise NotKnown(name)
+            return None
+        if word.unknown is not None:
+            raise NotKnown(name)
+        return word.text
+
+    def problem(
+        self,
+        what: str,
+        dest: str,
+        *related: str,
+        field: str | None = None,
+        got: object = None,
+        need: str | None = None,
+        hint: str | None = None,
+        value: Value = True,
+    ) -> Problem:
+        """About the option of a destination, at its place; where it is absent, at the place of the first of `related`
+        that is there. value: of a switch, which way the absent option would set it. field: in place of its name."""
+        setting = self.names.setting(dest)
+        named = field or (setting.spelled if setting else self.option(dest, value))
+        return self._at(self.names.place(dest, *related), what, named, None if got is None else str(got), need, hint)
+
+    def option(self, dest: str, value: Value = True) -> str:
+        """The option's name in this version; where it has none, as the destination suggests."""
+        try:
+            return self.names.option(dest, value)
+        except KeyError:
+            return "--" + dest.replace("_", "-")
+
+    def about(
+        self,
+        name: str,
+        what: str,
+        *related: str,
+        got: str | None = None,
+        need: str | None = None,
+        hint: str | None = None,
+    ) -> Problem:
+        """About a variable of the environment, where it is set; else at the place of the first of `related`."""
+        word = (self.environment or {}).get(name)
+        place = word.place if word is not None else self.names.place(*related)
+        return self._at(place, what, name, got, need, hint)
+
+    def _at(
+        self, place: Place | None, what: str, field: str, got: str | None, need: str | None, hint: str | None
+    ) -> Problem:
+        """At a place; without one, of the file of the options."""
+        if place is None:
+            place = next((setting.place for setting in self.names.settings), None)
+            return Problem(what, file=place.file if place else None, field=field, got=got, need=need, hint=hint)
+        return Problem(
+            what,
+            file=place.file,
+            line=place.line or None,
+            column=place.column or None,
+            field=field,
+            got=got,
+            need=need,
+            hint=hint,
+        )

@@ -1,0 +1,82 @@
+"""All rules about Megatron-LM, and what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from symconfig.errors import Problem
+from symconfig.existing.rules import (
+    environment,
+    machine,
+    megatron_attention,
+    megatron_checkpoints,
+    megatron_experts,
+    megatron_grid,
+    megatron_kernels,
+    megatron_layers,
+    megatron_options,
+    megatron_precision,
+    megatron_recompute,
+    megatron_router,
+    megatron_sharding,
+    megatron_sizes,
+    megatron_speed,
+    megatron_switches,
+    megatron_training,
+)
+from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.render.flags import versions
+
+FILES = (
+    megatron_options,
+    megatron_grid,
+    megatron_layers,
+    megatron_sizes,
+    megatron_attention,
+    megatron_experts,
+    megatron_router,
+    megatron_kernels,
+    megatron_switches,
+    megatron_precision,
+    megatron_sharding,
+    megatron_training,
+    megatron_checkpoints,
+    megatron_recompute,
+    megatron_speed,
+    machine,
+    environment,
+)
+RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
+# What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
+MEANING = tuple(rule for rule in RULES if rule not in megatron_options.MEGATRON.entered)
+
+
+def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES) -> list[Finding]:
+    """Every rule that is broken, with its places, in the order of the file.
+
+    A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings.
+    """
+    released = facts.released
+    found = [
+        Finding(rule.name, rule.severity if released or rule.severity != "error" else "warning", problem)
+        for rule in rules
+        if applies(rule, facts.version)
+        for problem in broken(rule, facts)
+    ]
+    return sorted(found, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))
+
+
+def applies(rule: Rule[MegatronFacts], version: str) -> bool:
+    """Does the rule hold for a version of the tables?"""
+    order = versions()
+    since, until = rule.since or order[0], rule.until or order[-1]
+    return order.index(since) <= order.index(version) <= order.index(until)
+
+
+def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
+    """Where one rule is broken, as far as what it asks for is known."""
+    try:
+        yield from rule.check(facts)
+    except NotKnown:
+        return

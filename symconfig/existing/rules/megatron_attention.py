@@ -1,0 +1,157 @@
+"""Context parallelism, latent attention and multi-token prediction: what goes with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.errors import Problem
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.megatron_grid import CP, TP
+from symconfig.existing.rules.rule import Rules
+
+COMM, LEVELS = "cp_comm_type", "hierarchical_context_parallel_sizes"
+MLA, GQA = "multi_latent_attention", "group_query_attention"
+MTP = "mtp_num_layers"
+
+MEGATRON: Rules[MegatronFacts] = Rules()
+
+
+def _exchanges(facts: MegatronFacts) -> tuple[str, ...]:
+    """How context-parallel ranks exchange, one word for all layers or one for each."""
+    value = facts.value(COMM)
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
+@MEGATRON.rule(
+    "exchange-of-layers",
+    "error",
+    "--cp-comm-type has neither one value nor one for each layer",
+    "TransformerConfig asserts as many values as layers, where there are several.",
+    "--context-parallel-size 2 --cp-comm-type p2p a2a --seq-length 8192 --max-position-embeddings 8192",
+)
+def _each_layer(facts: MegatronFacts) -> Iterator[Problem]:
+    count = len(_exchanges(facts))
+    if facts.cp > 1 and count > 1 and count != facts.number("num_layers"):
+        yield facts.problem(
+            "has neither one value nor one for each layer",
+            COMM,
+            got=f"{count} values",
+            need=f"1 or {facts.number('num_layers')}",
+        )
+
+
+@MEGATRON.rule(
+    "heads-over-cp",
+    "error",
+    "All-to-all context parallelism needs heads for every rank",
+    "With --cp-comm-type a2a a rank holds whole heads: Transformer Engine asserts that queries and keys divide over "
+    "tp x cp (attention/dot_product_attention/context_parallel.py).",
+    "--context-parallel-size 8 --cp-comm-type a2a --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 4 --seq-length 8192 --max-position-embeddings 8192",
+)
+def _heads(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.cp == 1 or "a2a" not in _exchanges(facts):
+        return
+    ranks = facts.tp * facts.cp
+    held = [("num_attention_heads", facts.number("num_attention_heads"))]
+    if facts.on(GQA):
+        held.append(("num_query_groups", facts.number("num_query_groups")))
+    for dest, heads in held:
+        if heads % ranks:
+            yield facts.problem(
+                "does not divide over the ranks of all-to-all attention",
+                dest,
+                CP,
+                TP,
+                got=heads,
+                need=f"a multiple of tp x cp = {ranks}",
+            )
+
+
+@MEGATRON.rule(
+    "levels-of-cp",
+    "error",
+    "The levels of context parallelism do not multiply to it",
+    "validate_args asks for --hierarchical-context-parallel-sizes with a2a+p2p, and for their product.",
+    "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2 --seq-length 8192 "
+    "--max-position-embeddings 8192",
+)
+def _levels(facts: MegatronFacts) -> Iterator[Problem]:
+    levels = facts.value(LEVELS)
+    if isinstance(levels, tuple) and levels:
+        product = 1
+        for level in levels:
+            product *= int(str(level))
+        if product != facts.cp:
+            yield facts.problem(
+                "do not multiply to --context-parallel-size", LEVELS, CP, got=product, need=str(facts.cp)
+            )
+    elif "a2a+p2p" in _exchanges(facts):
+        yield facts.problem("is missing beside --cp-comm-type a2a+p2p", LEVELS, COMM, need="the ranks of each level")
+
+
+@MEGATRON.rule(
+    "windows-over-ring",
+    "error",
+    "Sliding windows do not go with ring attention",
+    "Transformer Engine's context parallelism with p2p takes whole sequences only (attn_forward_func_with_cp).",
+    "--context-parallel-size 2 --window-size 1024,0 --seq-length 8192 --max-position-embeddings 8192",
+)
+def _windows(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.cp > 1 and facts.value("window_size") is not None and "p2p" in _exchanges(facts):
+        yield facts.problem("cannot be passed around", COMM, "window_size", CP, got="p2p", need="a2a or all_gather")
+
+
+@MEGATRON.rule(
+    "latent-attention-in-groups",
+    "error",
+    "Latent attention has no query groups",
+    "validate_args asserts one of --multi-latent-attention and --group-query-attention.",
+    "--multi-latent-attention --group-query-attention --num-query-groups 8",
+)
+def _latent(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.on(MLA) and facts.on(GQA):
+        yield facts.problem("stands beside --multi-latent-attention", GQA, MLA, need="one of them")
+
+
+@MEGATRON.rule(
+    "positions-of-mtp",
+    "error",
+    "Multi-token prediction with these positions",
+    "validate_args takes rope and none (rope, mrope, learned_absolute and none at its end).",
+    "--mtp-num-layers 1",
+    since="core_v0.12.1",
+)
+def _positions(facts: MegatronFacts) -> Iterator[Problem]:
+    kind = facts.value("position_embedding_type")
+    if facts.maybe(MTP) and kind not in ("rope", "none") and not facts.on("use_rotary_position_embeddings"):
+        yield facts.problem(
+            "does not go with multi-token prediction", "position_embedding_type", MTP, got=kind, need="rope or none"
+        )
+
+
+@MEGATRON.rule(
+    "mtp-over-cp",
+    "error",
+    "Multi-token prediction does not go with context parallelism here",
+    "validate_args asserts it up to core_v0.13.",
+    "--mtp-num-layers 1 --position-embedding-type rope --context-parallel-size 2 --seq-length 8192 "
+    "--max-position-embeddings 8192",
+    since="core_v0.12.1",
+    until="core_v0.13.0",
+)
+def _mtp_cp(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.maybe(MTP) and facts.cp > 1:
+        yield facts.problem("needs whole sequences", MTP, CP, need="cp 1, or Megatron-LM from core_v0.14.0 on")
+
+
+@MEGATRON.rule(
+    "activation-said-twice",
+    "error",
+    "Two activations of the MLP",
+    "core_transformer_config_from_args asserts --squared-relu without --swiglu.",
+    "--swiglu --squared-relu",
+)
+def _activation(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.on("swiglu") and facts.on("squared_relu"):
+        yield facts.problem("stands beside --swiglu", "squared_relu", "swiglu", need="one of them")

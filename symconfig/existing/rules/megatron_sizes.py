@@ -1,0 +1,243 @@
+"""Sizes of the model against the degrees that cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.errors import Problem
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.megatron_grid import CP, TP, divides
+from symconfig.existing.rules.rule import Rules
+
+GROUPS, GQA = "num_query_groups", "group_query_attention"
+REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "micro_batch_size")
+OTHERWISE = {"num_layers": ("encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern")}
+FP8_MULTIPLE, MX_MULTIPLE = 16, 32  # Transformer Engine, assert_dim_for_fp8_exec; blocks of MXFP8
+
+MEGATRON: Rules[MegatronFacts] = Rules()
+
+
+@MEGATRON.rule(
+    "missing-option",
+    "error",
+    "An option that Megatron-LM needs is missing",
+    "validate_args asks for the number of layers, the hidden size, the heads, the longest position and the micro batch "
+    "(_check_arg_is_not_none).",
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --global-batch-size 64 "
+    "--micro-batch-size 1 --bf16 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+)
+def _required(facts: MegatronFacts) -> Iterator[Problem]:
+    if any(facts.on(dest) for dest in ("yaml_cfg", "use_checkpoint_args")):
+        return
+    for dest in REQUIRED:
+        if not facts.given(dest) and not any(facts.given(other) for other in OTHERWISE.get(dest, ())):
+            yield facts.problem("is missing", dest, "hidden_size", "num_layers", need="a number")
+
+
+@MEGATRON.rule(
+    "positions-too-few",
+    "error",
+    "The sequence is longer than the positions",
+    "validate_args asserts --max-position-embeddings >= --seq-length.",
+    "--seq-length 8192 --max-position-embeddings 4096",
+)
+def _positions(facts: MegatronFacts) -> Iterator[Problem]:
+    most = facts.number("max_position_embeddings")
+    for dest in ("seq_length", "decoder_seq_length"):
+        if (sequence := facts.maybe(dest)) is not None and sequence > most:
+            yield facts.problem(
+                "is less than the sequence",
+                "max_position_embeddings",
+                got=most,
+                need=f"at least {facts.option(dest)} = {sequence}",
+            )
+
+
+@MEGATRON.rule(
+    "hidden-over-heads",
+    "error",
+    "The hidden size cannot be divided by the heads",
+    "Without --kv-channels the size of a head is their quotient (validate_args).",
+    "--hidden-size 4096 --num-attention-heads 24",
+)
+def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.value("kv_channels") is None and not facts.on("multi_latent_attention"):
+        yield from divides(
+            facts,
+            "the hidden size",
+            "hidden_size",
+            facts.number("hidden_size"),
+            facts.number("num_attention_heads"),
+            "the heads",
+        )
+
+
+@MEGATRON.rule(
+    "heads-over-tp",
+    "error",
+    "The attention heads cannot be divided by tp",
+    "TransformerConfig refuses it (transformer_config.py, __post_init__).",
+    "--tensor-model-parallel-size 8 --sequence-parallel --hidden-size 5120 --num-attention-heads 20",
+)
+def _heads(facts: MegatronFacts) -> Iterator[Problem]:
+    yield from divides(
+        facts, "the attention heads", "num_attention_heads", facts.number("num_attention_heads"), facts.tp, "tp", TP
+    )
+
+
+@MEGATRON.rule(
+    "query-groups-ignored",
+    "error",
+    "--num-query-groups has no effect without --group-query-attention",
+    "core_transformer_config_from_args passes the groups on only with the switch: every head gets its own keys and "
+    "values, and another model is trained.",
+    "--num-query-groups 8",
+)
+def _groups_ignored(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.given(GROUPS) and not facts.on(GQA) and facts.value(GROUPS) != facts.maybe("num_attention_heads"):
+        yield facts.problem(
+            "is ignored: every head gets its own keys and values",
+            GROUPS,
+            got=facts.value(GROUPS),
+            need=f"{facts.option(GQA)} beside it",
+        )
+
+
+@MEGATRON.rule(
+    "query-groups-not-said",
+    "warning",
+    "--group-query-attention without a number of groups is one group",
+    "--num-query-groups is 1 by default: all heads share one key and one value, which is multi-query attention.",
+    "--group-query-attention",
+)
+def _groups_said(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.on(GQA) and not facts.given(GROUPS):
+        yield facts.problem(
+            "is missing: all heads share one key and value",
+            GROUPS,
+            GQA,
+            got="1 by default",
+            need="the number of key/value heads",
+        )
+
+
+@MEGATRON.rule(
+    "query-groups-over-heads",
+    "error",
+    "The heads cannot be divided by the query groups",
+    "No version checks it; the first forward pass fails where queries are reshaped by group (attention.py).",
+    "--group-query-attention --num-query-groups 5",
+)
+def _groups_heads(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.on(GQA):
+        yield from divides(
+            facts,
+            "the attention heads",
+            "num_attention_heads",
+            facts.number("num_attention_heads"),
+            facts.number(GROUPS),
+            "the query groups",
+            GROUPS,
+        )
+
+
+@MEGATRON.rule(
+    "query-groups-over-tp",
+    "error",
+    "The query groups do not spread over the tensor-parallel ranks",
+    "TransformerConfig wants a multiple or a divisor of tp (transformer_config.py, __post_init__).",
+    "--tensor-model-parallel-size 8 --sequence-parallel --num-attention-heads 48 --hidden-size 6144 "
+    "--group-query-attention --num-query-groups 6",
+)
+def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
+    if not facts.on(GQA):
+        return
+    groups, tp = facts.number(GROUPS), facts.tp
+    if groups > 0 and groups % tp and tp % groups:
+        yield facts.problem(
+            "the query groups do not spread over the tensor-parallel ranks",
+            GROUPS,
+            TP,
+            got=f"{groups} with tp {tp}",
+            need="a multiple or a divisor of tp",
+        )
+
+
+@MEGATRON.rule(
+    "mlp-over-tp",
+    "error",
+    "The MLP's width cannot be divided by tp",
+    "Its weight is cut over tp: layers.py, divide() asserts it when the model is built.",
+    "--tensor-model-parallel-size 8 --sequence-parallel --ffn-hidden-size 11004",
+)
+def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
+    if (width := facts.maybe("ffn_hidden_size")) is not None:
+        yield from divides(facts, "the MLP", "ffn_hidden_size", width, facts.tp, "tp", TP)
+
+
+@MEGATRON.rule(
+    "sequence-over-cp",
+    "error",
+    "The sequence cannot be divided by 2 cp",
+    "validate_args asserts it: each context-parallel rank takes one early and one late piece.",
+    "--context-parallel-size 8 --seq-length 4104 --max-position-embeddings 8192",
+)
+def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.cp > 1:
+        yield from divides(facts, "the sequence", "seq_length", facts.number("seq_length"), 2 * facts.cp, "2 cp", CP)
+
+
+@MEGATRON.rule(
+    "sequence-over-tp",
+    "error",
+    "The sequence cannot be divided by tp x cp",
+    "Sequence parallelism cuts what a context-parallel rank holds over tp; the first step fails "
+    "(tensor_parallel/mappings.py, Megatron-LM#743).",
+    "--tensor-model-parallel-size 8 --sequence-parallel --seq-length 2046",
+)
+def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
+    if facts.on("sequence_parallel"):
+        yield from divides(
+            facts,
+            "the sequence",
+            "seq_length",
+            facts.number("seq_length"),
+            facts.tp * facts.cp,
+            "tp x cp with sequence parallelism",
+            TP,
+        )
+
+
+@MEGATRON.rule(
+    "low-precision-sizes",
+    "error",
+    "Tokens of a rank do not fit the blocks of FP8 or FP4",
+    "Transformer Engine multiplies FP8 matrices whose sides divide by 16 (32 with MXFP8 and NVFP4), and asserts it in "
+    "the first step (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).",
+    "--fp8-format hybrid --fp8-recipe delayed --seq-length 2040",
+)
+def _low_precision(facts: MegatronFacts) -> Iterator[Problem]:
+    if not facts.low_precision:
+        return
+    blocks = facts.value("fp4") is not None or facts.value("fp8_recipe") == "mxfp8"
+    by = MX_MULTIPLE if blocks else FP8_MULTIPLE
+    ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
+    tokens = facts.number("seq_length") * facts.number("micro_batch_size")
+    if not tokens % ranks:
+        yield from divides(facts, "the tokens of a rank", "seq_length", tokens // ranks, by, "the block", TP)
+
+
+@MEGATRON.rule(
+    "vocabulary-padded",
+    "note",
+    "The vocabulary is padded",
+    "Megatron-LM rounds it up to a multiple of --make-vocab-size-divisible-by times tp, so that the embedding's shape "
+    "depends on tp (training/vocab_utils.py; tokenizer.py before it).",
+    "--vocab-size 50257",
+)
+def _vocabulary(facts: MegatronFacts) -> Iterator[Problem]:
+    size = facts.number("vocab_size")
+    multiple = facts.number("make_vocab_size_divisible_by") * facts.tp
+    if facts.value("padded_vocab_size") is None and multiple > 0 and size % multiple:
+        padded = -(-size // multiple) * multiple
+        yield facts.problem(f"is rounded up to {padded}", "vocab_size", got=size, need=f"a multiple of {multiple}")

@@ -1,0 +1,88 @@
+"""A rule: its name and reasons, what it is asked, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from symconfig.errors import Problem
+from symconfig.existing.launch.text import Place
+
+Severity = Literal["error", "warning", "note"]
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Facts]):
+    """One thing that can be wrong.
+
+    name: stable, kebab-case; people silence and search by it. severity: error: it does not start, fails in the first
+    step or trains something else; warning: slower or other than it seems; note: worth knowing. title: what is wrong, in
+    a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
+    version of the framework that it holds for; None: all that are known. example: a configuration that breaks it, as a
+    user would write it (options of one line; JSON for DeepSpeed). gpus: of the example.
+    check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
+    """
+
+    name: str
+    severity: Severity
+    title: str
+    why: str
+    example: str
+    check: Callable[[Facts], Iterator[Problem]]
+    gpus: int = 8
+    since: str | None = None
+    until: str | None = None
+    environment: Mapping[str, str] | None = None  # of the example
+    architecture: str | None = None  # of the example's GPUs, where they matter
+
+
+Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules(Generic[Facts]):
+    """The rules of one file, in its order: each is entered by the function that checks it."""
+
+    entered: list[Rule[Facts]] = field(default_factory=list)
+
+    def rule(
+        self,
+        name: str,
+        severity: Severity,
+        title: str,
+        why: str,
+        example: str,
+        *,
+        gpus: int = 8,
+        since: str | None = None,
+        until: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        architecture: str | None = None,
+    ) -> Callable[[Check[Facts]], Check[Facts]]:
+        """Enter the function below as the check of a rule."""
+
+        def enter(check: Check[Facts]) -> Check[Facts]:
+            self.entered.append(
+                Rule(name, severity, title, why, example, check, gpus, since, until, environment, architecture)
+            )
+            return check
+
+        return enter
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that is broken, and where."""
+
+    rule: str
+    severity: Severity
+    problem: Problem
+
+
+def placed(problem: Problem, place: Place | None) -> Problem:
+    """The problem at a place, where there is one."""
+    if place is None:
+        return problem
+    return replace(problem, file=place.file, line=place.line, column=place.column)

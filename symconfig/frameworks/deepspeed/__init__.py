@@ -1,0 +1,1 @@
+"""DeepSpeed and what starts it."""

@@ -1,0 +1,90 @@
+"""What Megatron-LM does with a plan, in the terms of the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from symconfig.cost.framework import Bytes, Framework, Hide
+from symconfig.frameworks.releases import MEGATRON_VOCAB_MULTIPLE
+from symconfig.graph.blocks.common import Implementation
+
+TransformerImpl = Literal["transformer_engine", "local"]  # --transformer-impl
+
+# Transformer Engine's user buffers (--tp-comm-overlap) cut a product and its collective into pieces that run at once,
+# and run the other collectives of the backward beside whole products. Four pieces by default (num_splits in
+# transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
+USER_BUFFERS: dict[str, float] = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
+
+# Of the computation beside it, what the experts' all-to-all hides behind; assumed.
+EXPERTS_HIDE = 0.9
+
+
+def beside_another(framework: Framework, architecture: str) -> Framework:
+    """Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
+
+    It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
+    send starts ahead of the product that hides it: that then shows (Megatron-LM, arguments.py, validate_args).
+    """
+    hide = framework.hide
+    if architecture != "blackwell":
+        hide = replace(hide, tp_backward=0.0, cp_forward=0.0, cp_backward=0.0)
+    return replace(framework, hide=replace(hide, experts=EXPERTS_HIDE))
+
+
+# bf16 weights; fp32 gradients are accumulated in one buffer; fp32 master weight and two Adam moments.
+_MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
+
+MEGATRON = Framework(
+    "megatron",
+    Implementation(parallel_adapters=True),
+    ("tp", "cp", "dp", "pp"),
+    ("etp", "ep", "edp"),
+    _MIXED,
+    # Backward all-reduce and reduce-scatter run beside the weight gradient
+    # (LinearWithGradAccumulationAndAsyncCommunication).
+    # An interleaved schedule sends beside the next chunk (overlap_p2p_communication, on by default).
+    # What runs beside what is in the code; the shares are assumed, and `make accuracy` shows what they do: half of the
+    # backward's products are weight gradients; rings need their last part whole; the first and the last bucket of
+    # gradients have little beside them.
+    Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
+    frozenset({2, 3}),
+    MEGATRON_VOCAB_MULTIPLE,
+    0.02,  # assumed; the shortest measured steps take 1.1 s
+    0.0,
+    0.02,  # assumed; out-of-memory runs on A100 fit no more
+    kept_gradient_buffers=True,
+    grouped_streams=4,
+    engine=True,
+    # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge, moe_modelzoo_recipes): a layer
+    # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
+    host_kernel_s=50e-6,
+)
+# Layers of Megatron-LM's own modules (--transformer-impl local): its autograd functions for linear layers and gated
+# activations, PyTorch's norms, attention with its scores in memory, eager rotation and routing.
+MEGATRON_LOCAL = replace(
+    MEGATRON,
+    implementation=replace(
+        MEGATRON.implementation,
+        attention="masked",
+        norms_in_linears=False,
+        fused_rope=False,
+        copied_attention=True,
+        viewed_values=True,
+        repeated_heads=True,
+        own_rotations=True,
+        fused_bias=False,
+        eager_routing=True,
+        sequential_experts=True,
+    ),
+    # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
+    accumulated_bytes=10.0,
+    kept_gradient_buffers=False,
+    grouped_streams=0,
+    engine=False,
+)
+
+
+def megatron(transformer_impl: TransformerImpl) -> Framework:
+    """Megatron-LM with Transformer Engine's layers or with its own."""
+    return MEGATRON if transformer_impl == "transformer_engine" else MEGATRON_LOCAL

@@ -1,0 +1,167 @@
+"""The steps of a program file as one flat list: repeats are turned out, and every name is that of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.graph.program.file_source.calls import Call, call
+from symconfig.graph.program.file_source.file import Declaration, ProgramFile, Repeat, Step
+from symconfig.graph.program.file_source.text import Mistake, Term, names, statement
+
+MAX_OPERATORS = 100_000
+UNKNOWN = ""  # in place of a tensor that a mistake has told already
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A statement of the file, where it stands, and the module that it names."""
+
+    text: str
+    at: KeyPath
+    call: Call
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A statement in one turn of the repeats around it. names: of its targets and terms, in the whole program."""
+
+    line: Line
+    prefix: str
+    made: tuple[str, ...]
+    read: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return f"{self.prefix}{self.line.module}".rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An input or a parameter, under its name in the whole program."""
+
+    name: str
+    declaration: Declaration
+    at: KeyPath
+    parameter: bool
+
+
+@dataclass(slots=True)
+class Expansion:
+    """mistakes: each with the path and the text that it is in; a text's own places count within it."""
+
+    declared: list[Declared] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    scope: dict[str, str] = field(default_factory=dict)
+    mistakes: dict[tuple[KeyPath, str, int], tuple[str, Mistake]] = field(default_factory=dict)
+    lines: dict[KeyPath, Line | None] = field(default_factory=dict)
+
+    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
+        """The same mistake in another turn is the same mistake."""
+        self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
+
+    def line(self, step: Step, at: KeyPath) -> Line | None:
+        """None: it cannot be read."""
+        if at not in self.lines:
+            text = step.do or ""
+            try:
+                self.lines[at] = Line(text, at, call(statement(text)), step.path)
+            except Mistake as mistake:
+                self.wrong(at, mistake, text)
+                self.lines[at] = None
+        return self.lines[at]
+
+
+def expand(file: ProgramFile) -> Expansion:
+    """All turns; mistakes in it are reported, not raised."""
+    result = Expansion()
+    for kind, section in (("inputs", file.inputs), ("parameters", file.parameters)):
+        for name, declaration in section.items():
+            _enter(result, result.scope, name, name, (kind, name))
+            result.declared.append(Declared(name, declaration, (kind, name), kind == "parameters"))
+    _walk(result, file.operators, result.scope, "", ("operators",))
+    return result
+
+
+def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
+    """Enters into the scope all that the steps make, whatever their order, and then appends their turns."""
+    inner: list[str] = []
+    for index, step in enumerate(steps):
+        where = (*at, index)
+        if (step.do is None) == (step.repeat is None):
+            result.wrong(where, Mistake("a step does one thing", need="either `do` or `repeat`"))
+        elif step.repeat is not None:
+            if step.repeat.name in inner:
+                mistake = Mistake("two repeats have the same name", got=step.repeat.name)
+                result.wrong((*where, "repeat", "name"), mistake)
+            inner.append(step.repeat.name)
+            for made in step.repeat.carry.values():
+                last = f"{prefix}{step.repeat.name}.{step.repeat.times - 1}.{made}"
+                _enter(result, scope, made, last, (*where, "repeat", "carry"))
+        elif line := result.line(step, where):
+            for target in line.call.statement.targets:
+                _enter(result, scope, target.name, prefix + target.name, where, line.text, target.at)
+        else:
+            scope.update((name, UNKNOWN) for name in names(step.do or "") if name not in scope)
+    for index, step in enumerate(steps):
+        if len(result.turns) > MAX_OPERATORS:
+            result.wrong((*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}"))
+            return
+        if step.repeat is not None:
+            _repeat(result, step.repeat, scope, prefix, (*at, index, "repeat"))
+        elif line := result.lines.get((*at, index)):
+            targets = tuple(scope[target.name] for target in line.call.statement.targets)
+            read = tuple(_known(result, scope, line, term) for term in line.call.terms)
+            result.turns.append(Turn(line, prefix, targets, read))
+
+
+def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix: str, at: KeyPath) -> None:
+    carried = {name: outer.get(name, UNKNOWN) for name in repeat.carry}
+    for name in carried:
+        if name not in outer:
+            result.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
+    makes = set(_makes(repeat))
+    for name, made in repeat.carry.items():
+        if made not in makes:
+            result.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
+    exported = set(repeat.carry.values())
+    visible = {name: source for name, source in outer.items() if name not in exported}
+    before = len(result.turns)
+    for turn in range(repeat.times):
+        here = f"{prefix}{repeat.name}.{turn}."
+        scope = visible | carried
+        for name, declaration in repeat.parameters.items():
+            place = (*at, "parameters", name)
+            _enter(result, scope, name, here + name, place)
+            result.declared.append(Declared(here + name, declaration, place, True))
+        _walk(result, repeat.body, scope, here, (*at, "body"))
+        carried = {name: scope.get(made, UNKNOWN) for name, made in repeat.carry.items()}
+        if not before < len(result.turns) <= MAX_OPERATORS:  # nothing could be read; or too much, which is told
+            return
+
+
+def _makes(repeat: Repeat) -> Iterator[str]:
+    """Names that the body makes: by its own statements, or carried out of a repeat within."""
+    for step in repeat.body:
+        if step.repeat is not None:
+            yield from step.repeat.carry.values()
+        else:
+            yield from names(step.do or "")
+
+
+def _enter(
+    result: Expansion, scope: dict[str, str], name: str, whole: str, at: KeyPath, text: str = "", place: int = 0
+) -> None:
+    if name in scope:
+        result.wrong(at, Mistake("the name is taken", place, got=name, need="a name for each tensor"), text)
+    scope[name] = whole
+
+
+def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) -> str:
+    """The whole name of a tensor that is read; UNKNOWN if there is none, which is or was told."""
+    found = scope.get(term.name, UNKNOWN)
+    if term.name not in scope:
+        result.wrong(line.at, line.call.unknown(term, scope), line.text)
+    return found

@@ -1,0 +1,62 @@
+"""What all constructors of operators share: the loop nest of some uses, and its splits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from symconfig.graph.program.program import Operator, Split, Work
+from symconfig.graph.program.use import Use
+
+
+def operator(
+    name: str,
+    work: Work,
+    inputs: Sequence[Use],
+    output: Use,
+    *,
+    contracted: Sequence[str] = (),
+    saves: Iterable[Use] = (),
+    residues: Sequence[Use] = (),
+    splits: tuple[Split, ...] | None = None,
+    linear: bool = False,
+    whole: Collection[str] = (),
+    traffic: tuple[float, float] = (1.0, 1.0),
+    attended: float = 0.0,
+    channels: float = 0.0,
+    path: str = "",
+) -> Operator:
+    """splits: by default each loop by itself, but those that must stay `whole`."""
+    loops = loops_of((*inputs, output))
+    backward = any(use.gradient for use in inputs)
+    if splits is None:
+        splits = tuple(Split((loop,)) for loop in loops if loop not in whole)
+    return Operator(
+        name,
+        work,
+        loops,
+        tuple(use.operand() for use in inputs),
+        (output.operand(),),
+        splits,
+        tuple(contracted),
+        tuple(dict.fromkeys(use.name for use in saves)) if backward else (),
+        tuple(use.operand() for use in residues) if backward else (),
+        linear,
+        traffic,
+        attended,
+        channels,
+        backward,
+        path,
+    )
+
+
+def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
+
+
+def without(loops: Iterable[str], these: Collection[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loop for loop in loops if loop not in these))
+
+
+def splits_of(loops: Sequence[str], sums: Mapping[str, int]) -> tuple[Split, ...]:
+    """Each loop by itself; those of `sums` are reduced inside the operator."""
+    return tuple(Split((loop,), sums.get(loop, 0)) for loop in dict.fromkeys((*loops, *sums)))

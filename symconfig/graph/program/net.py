@@ -1,0 +1,245 @@
+"""A program as a network to be split: what a mesh axis can do at every node, and how that leaves every tensor.
+
+Nodes are operators, parameters, and tensors that several operators read (a copy, so that what is gathered for one is
+there for all). Along one mesh axis a node takes one *option*; it says for each of the node's tensors where the axis
+lies in it, forward and backward. A *row* gives an option for every axis: that is the node's strategy.
+
+Forward and backward mirror each other: where forward every rank has the whole and works on its own part, the gradient
+comes out as partial sums; where forward there are partial sums, each rank needs the whole gradient. All collectives
+follow from the places at the two ends of a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from symconfig.graph.program.node import FLAT, PARTIAL, WHOLE, Node, Option, Place, Port
+from symconfig.graph.program.program import Operand, Operator, Parameter, Program
+
+__all__ = [
+    "FLAT", "PARTIAL", "WHOLE", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A tensor on its way from the port of one node to that of another.
+
+    saved: the consumer (or one behind a copy) reads it in its backward. covered: whoever made it keeps it anyway.
+    inside: both ends are in one instance of a repeat. enters: it comes into one, from another or from elsewhere.
+    """
+
+    producer: int
+    given: int  # port
+    consumer: int
+    taken: int
+    times: int
+    saved: bool
+    covered: bool
+    inside: bool
+    enters: bool
+
+
+@dataclass(frozen=True)
+class Net:
+    """node_of, parameter_of: for each operator and parameter of the program its node. instances: of each repeat."""
+
+    program: Program
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    node_of: tuple[int, ...]
+    parameter_of: tuple[int, ...]
+    instances: tuple[int, ...]
+
+    @cached_property
+    def links_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the links at it."""
+        result: list[list[int]] = [[] for _ in self.nodes]
+        for index, link in enumerate(self.links):
+            result[link.producer].append(index)
+            if link.consumer != link.producer:
+                result[link.consumer].append(index)
+        return tuple(map(tuple, result))
+
+
+def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[tuple[int, int, int]] = ()) -> Net:
+    """The network of a program. classes: for each operator the number of its class; those of one class are one node
+    and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator, operators
+    of one instance, instances) of each repeat.
+    """
+    return _Maker(program, list(classes) if classes is not None else list(range(len(program.operators))), runs).made()
+
+
+@dataclass(slots=True)
+class _Maker:
+    program: Program
+    classes: list[int]
+    runs: Sequence[tuple[int, int, int]]
+    nodes: list[Node] = field(default_factory=list)
+    keys: dict[object, int] = field(default_factory=dict)
+    links: dict[tuple[int, int, int, int, bool, bool, bool, bool], int] = field(default_factory=dict)
+
+    def made(self) -> Net:
+        operators = self.program.operators
+        place = self._instances()
+        trainable = {parameter.tensor.name: parameter for parameter in self.program.parameters}
+        made: dict[str, tuple[int, int]] = {}  # tensor -> (operator, port)
+        uses: dict[str, list[tuple[int, int]]] = {}
+        for index, op in enumerate(operators):
+            for port, operand in enumerate(op.outputs):
+                made[operand.tensor] = (index, len(op.inputs) + port)
+            for port, operand in enumerate(op.inputs):
+                uses.setdefault(operand.tensor, []).append((index, port))
+        used = {
+            tensor: self._parameter(parameter, uses.get(tensor, []), place) for tensor, parameter in trainable.items()
+        }
+        node_of = [self._operator(index, place[index][0]) for index in range(len(operators))]
+        for tensor, consumers in uses.items():
+            if tensor in trainable:
+                self._lead(tensor, (used[tensor], 0), None, consumers, node_of, place)
+            elif tensor in made:
+                index, port = made[tensor]
+                self._lead(tensor, (node_of[index], port), index, consumers, node_of, place)
+        links = [Link(*key[:4], times, *key[4:]) for key, times in self.links.items()]
+        parameters = tuple(used[parameter.tensor.name] for parameter in self.program.parameters)
+        instances = tuple(times for _, _, times in self.runs)
+        return Net(self.program, tuple(self.nodes), tuple(links), tuple(node_of), parameters, instances)
+
+    def _instances(self) -> list[tuple[int, int]]:
+        """Of each operator its repeat and which instance of it, or (-1, 0)."""
+        result = [(-1, 0)] * len(self.program.operators)
+        for run, (start, period, times) in enumerate(self.runs):
+            for offset in range(period * times):
+                result[start + offset] = (run, offset // period)
+        return result
+
+    def _node(self, key: object, make: Node) -> int:
+        """A new one."""
+        self.keys[key] = len(self.nodes)
+        self.nodes.append(make)
+        return len(self.nodes) - 1
+
+    def _known(self, key: object) -> int | None:
+        index = self.keys.get(key)
+        if index is not None:
+            self.nodes[index] = replace(self.nodes[index], times=self.nodes[index].times + 1)
+        return index
+
+    def _operator(self, index: int, run: int) -> int:
+        key = ("operator", self.classes[index])
+        known = self._known(key)
+        if known is not None:
+            return known
+        op = self.program.operators[index]
+        options = operator_options(self.program, op)
+        ports = [self._port(operand, op, options, False) for operand in op.inputs]
+        ports += [self._port(operand, op, options, True) for operand in (*op.outputs, *op.residues)]
+        return self._node(key, Node(op.name, options, tuple(ports), op, run=run))
+
+    def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
+        key = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
+        known = self._known(key if uses else None)
+        if known is not None:
+            return known
+        sizes = tuple(self.program.sizes[dim] for dim in parameter.tensor.dims)
+        stages = (1, 2, 3) if parameter.trainable else (3,)
+        options = (
+            Option("whole"),
+            *(Option(f"zero{stage}", zero=stage) for stage in stages),
+            *(Option(dim, parts=size) for dim, size in zip(parameter.tensor.dims, sizes, strict=True) if size > 1),
+        )
+        at = [position for position, size in enumerate(sizes) if size > 1]
+        places = (
+            Place(WHOLE, WHOLE),
+            *(Place(FLAT if stage == 3 else WHOLE, FLAT if stage >= 2 else WHOLE) for stage in stages),
+            *(Place(position, position) for position in at),
+        )
+        among = {place[index][0] for index, _ in uses}
+        run = among.pop() if len(among) == 1 else -1
+        port = Port(parameter.tensor, sizes, places, True)
+        return self._node(
+            key if uses else ("unused", parameter.tensor.name),
+            Node(parameter.tensor.name, options, (port,), parameter=parameter, run=run),
+        )
+
+    def _lead(
+        self,
+        tensor: str,
+        source: tuple[int, int],
+        producer: int | None,
+        uses: list[tuple[int, int]],
+        node_of: list[int],
+        place: list[tuple[int, int]],
+    ) -> None:
+        """Links from where a tensor is made to where it is read, over a copy where several read it."""
+        operators = self.program.operators
+        kept = producer is not None and tensor in operators[producer].saves
+        saves = [producer is not None and tensor in operators[index].saves for index, _ in uses]
+        here = place[producer] if producer is not None else None
+
+        def inside(index: int) -> bool:
+            at = place[index]
+            return at[0] >= 0 and (here is None or here == at)
+
+        def enters(index: int) -> bool:
+            return place[index][0] >= 0 and here is not None and here != place[index]
+
+        if len(uses) == 1:
+            index, port = uses[0]
+            self._link(source, (node_of[index], port), saves[0], kept, inside(index), enters(index))
+            return
+        key = ("copy", source, tuple(sorted((node_of[index], port) for index, port in uses)))
+        known = self._known(key)
+        if known is None:
+            where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
+            run = where.pop() if len(where) == 1 else -1
+            known = self._node(key, self._copy(self.nodes[source[0]].ports[source[1]], run, producer is None))
+        among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
+        self._link(source, (known, 0), any(saves), kept, among, come)
+        for (index, port), saved in zip(uses, saves, strict=True):
+            within = inside(index) or (place[index][0] >= 0 and len({place[i] for i, _ in uses}) == 1)
+            self._link((known, 1), (node_of[index], port), saved, kept or any(saves) or come, within, False)
+
+    def _link(
+        self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool, enters: bool
+    ) -> None:
+        key = (*a, *b, saved, covered, inside, enters)
+        self.links[key] = self.links.get(key, 0) + 1
+
+    def _copy(self, port: Port, run: int, weight: bool) -> Node:
+        dims = [position for position, size in enumerate(port.sizes) if size > 1]
+        names = [port.tensor.dims[position] for position in dims]
+        options = (Option("whole"), *(Option(n, parts=port.sizes[p]) for n, p in zip(names, dims, strict=True)))
+        places: tuple[Place, ...] = (Place(WHOLE, WHOLE), *(Place(position, position) for position in dims))
+        if port.tensor.gradient:
+            options += (Option("pending"), Option("partial"))
+            places += (Place(WHOLE, PARTIAL), Place(PARTIAL, WHOLE))
+        both = (Port(port.tensor, port.sizes, places, False), Port(port.tensor, port.sizes, places, True))
+        return Node(f"copy of {port.tensor.name}", options, both, run=run, weight=weight)
+
+    def _port(self, operand: Operand, op: Operator, options: tuple[Option, ...], output: bool) -> Port:
+        tensor = self.program.tensors[operand.tensor]
+        sizes = tuple(self.program.sizes[dim] for dim in tensor.dims)
+        return Port(tensor, sizes, tuple(_place(operand, option, output) for option in options), output)
+
+
+def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
+    """Computed by every rank alike, or split; a linear operator may also work on partial sums, forward or backward."""
+    splits = tuple(Option(s.loops[0], s, program.parts(s)) for s in op.splits if program.parts(s) > 1)
+    linear = op.linear and any(program.tensors[operand.tensor].gradient for operand in op.inputs)
+    return (Option("whole"), *splits, *((Option("pending"), Option("partial")) if linear else ()))
+
+
+def _place(operand: Operand, option: Option, output: bool) -> Place:
+    if option.split is None:
+        return {"pending": Place(WHOLE, PARTIAL), "partial": Place(PARTIAL, WHOLE)}.get(
+            option.name, Place(WHOLE, WHOLE)
+        )
+    for position, loop in enumerate(operand.loops):
+        if loop in option.split.loops:
+            return Place(position, position)
+    if not output:
+        return Place(WHOLE, PARTIAL)
+    return Place(WHOLE, WHOLE) if option.split.sums else Place(PARTIAL, WHOLE)

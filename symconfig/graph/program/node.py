@@ -1,0 +1,95 @@
+"""What one mesh axis can do at a node of a network, and where each way leaves it in the node's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.graph.program.program import Operator, Parameter, Split, Tensor
+
+# Places of an axis in a tensor, besides the positions of the dims 0, 1, …
+WHOLE = -1  # every rank has all of it
+PARTIAL = -2  # the sum over the ranks is the tensor
+FLAT = -3  # elements in one row, cut regardless of dims: as ZeRO and FSDP cut what a step keeps
+
+
+class Place(NamedTuple):
+    """Where an axis lies in a tensor, and in its gradient."""
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What one mesh axis does at a node. parts: the most that it may be cut into along all axes; 0: no limit.
+
+    split: of an operator, the loops that the axis splits. zero: of a parameter, the lowest of optimizer state (1),
+    gradient (2) and weight (3) that lie flat over the axis, with all before it.
+    """
+
+    name: str
+    split: Split | None = None
+    parts: int = 0
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor at a node: for each option the axis' place. output: made here."""
+
+    tensor: Tensor
+    sizes: tuple[int, ...]
+    places: tuple[Place, ...]
+    output: bool
+
+    @cached_property
+    def forward(self) -> NDArray[np.int64]:
+        """[options]"""
+        return np.array([place.forward for place in self.places], dtype=np.int64)
+
+    @cached_property
+    def backward(self) -> NDArray[np.int64]:
+        """[options]"""
+        return np.array([place.backward for place in self.places], dtype=np.int64)
+
+    @cached_property
+    def alike(self) -> NDArray[np.int64]:
+        """[options] a number, the same for those of the same place."""
+        known: dict[Place, int] = {}
+        return np.array([known.setdefault(place, len(known)) for place in self.places], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Node:
+    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1. weight: of a
+    copy, that it is one of a parameter.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+    ports: tuple[Port, ...]  # inputs, then outputs, then residues
+    operator: Operator | None = None
+    parameter: Parameter | None = None
+    times: int = 1
+    run: int = -1
+    weight: bool = False
+
+    @property
+    def copy(self) -> bool:
+        """Neither computes nor holds anything."""
+        return self.operator is None and self.parameter is None
+
+    @cached_property
+    def splits(self) -> Mapping[str, NDArray[np.bool_]]:
+        """For each loop that some option splits, [options] whether it does."""
+        members: dict[str, list[bool]] = {}
+        for index, option in enumerate(self.options):
+            for loop in option.split.loops if option.split else ():
+                members.setdefault(loop, [False] * len(self.options))[index] = True
+        return {loop: np.array(those) for loop, those in members.items()}

@@ -1,0 +1,128 @@
+"""The program of a model descriptor: its blocks unrolled, each layer's tensors and weights under own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from symconfig.descriptor.job import Packing
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph import operator as g
+from symconfig.graph.attended import attended
+from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.model import blocks, dim_sizes
+from symconfig.graph.program.of_block import Numbers, Template, joined, template
+from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
+
+_TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
+
+
+def program(
+    model: ModelDescriptor,
+    batch: int,
+    seq_length: int,
+    how: Implementation | None = None,
+    *,
+    vocab_multiple: int = 1,
+    packing: Packing | None = None,
+) -> Program:
+    """batch: sequences that run at once on all GPUs together. vocab_multiple: what the vocabulary is padded to.
+
+    Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
+    embedded tokens as the first layer, though theirs are one further on.
+    """
+    sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
+    keys = {
+        "keys_full": attended(seq_length, None, packing),
+        "keys_window": attended(seq_length, model.sliding_window, packing),
+    }
+    along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
+    unrolled = _Unrolled(blocks(model, how), Numbers(sizes, keys, along))
+    stream = embedded = unrolled.add("embedding", "", ["tokens"])
+    for index, kind in enumerate(model.layer_kinds):
+        stream = unrolled.add(kind, f"layers.{index}.", [stream])
+    ahead = stream
+    for index in range(model.num_nextn_predict_layers):
+        ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
+    unrolled.add("head", "", [stream])
+    slots = {d.SLOTS} if model.experts is not None else set()
+    used = set().union(*(kind.dims for kind in unrolled.templates.values()))
+    return Program(
+        model.name,
+        {name: size for name, size in sizes.items() if name in used},
+        unrolled.tensors,
+        ("tokens",),
+        tuple(unrolled.parameters.values()),
+        tuple(unrolled.operators),
+        tuple(unrolled.losses),
+        frozenset({d.BATCH, *slots}),
+        notes,
+    )
+
+
+def _sizes(
+    model: ModelDescriptor, batch: int, seq_length: int, vocab_multiple: int
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    padded = -(-model.vocab_size // vocab_multiple) * vocab_multiple
+    sizes = {name: int(size) for name, size in dim_sizes(model).items()} | {
+        d.BATCH: batch,
+        d.SEQUENCE: seq_length,
+        d.KEYS: seq_length,
+        d.VOCAB: padded,
+        d.WHOLE_VOCAB: padded,
+        d.GATHERED: 1,
+    }
+    if model.experts is None:
+        return sizes, ()
+    tokens, experts = batch * seq_length * model.experts.num_experts_per_tok, model.experts.num_experts
+    sizes[d.SLOTS] = -(-tokens // experts)
+    balanced = "routing is static and balanced: every expert takes as many tokens"
+    if tokens % experts:
+        balanced += f", {sizes[d.SLOTS]} slots, though {tokens} copies of tokens do not divide by {experts} experts"
+    return sizes, (balanced,)
+
+
+@dataclass(slots=True)
+class _Unrolled:
+    """Blocks put one after the other. Templates are by kind and by which inputs something flows back into."""
+
+    blocks: Mapping[str, g.Block]
+    numbers: Numbers
+    templates: dict[tuple[str, tuple[bool, ...]], Template] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
+        """Appends a block; given: what its inputs are called outside. Returns the name of its first output."""
+        block = self.blocks[kind]
+        flows = tuple(name in self.tensors and self.tensors[name].gradient for name in given)
+        like = self.templates.get((kind, flows))
+        if like is None:
+            like = self.templates[kind, flows] = template(block, flows, self.numbers)
+        inside = {tensor.name: name for tensor, name in zip(block.inputs, given, strict=True)}
+        names = {local: inside.get(local) or prefix + local for local in like.tensors}
+        for local, tensor in like.tensors.items():
+            name = names[local]
+            if name not in self.tensors:
+                self.tensors[name] = Tensor(name, tensor.dims, tensor.element_bytes, tensor.gradient)
+        for local, (weight, part) in like.weights.items():
+            names[local] = self._parameter(weight, prefix, part)
+        operands = [Operand(names[local], loops) for local, loops in like.operands]
+        self.operators.extend(step.operator(prefix, names, operands) for step in like.steps)
+        self.losses.extend(names[tensor.name] for tensor in block.losses)
+        return names[block.outputs[0].name]
+
+    def _parameter(self, weight: g.Weight, prefix: str, part: str) -> str:
+        """Its name. A weight that another block holds is that block's, and a tied head is the table of look-ups."""
+        if weight.name in self.numbers.along:
+            return _TABLE
+        name = joined("" if weight.shared else prefix, part, weight.name)
+        if name not in self.parameters:
+            wide = g.FOUR_BIT_BYTES if weight.quantised else g.ELEMENT_BYTES[g.Element.ACTIVATION]
+            tensor = Tensor(name, weight.dims, wide, not weight.frozen)
+            self.parameters[name] = Parameter(tensor, not weight.frozen, name)
+            self.tensors[name] = tensor
+        return name

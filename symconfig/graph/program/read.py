@@ -1,0 +1,243 @@
+"""A program from a YAML file. docs/programs.md describes the file and every function; in short:
+
+    schema: symconfig.program/1
+    name: two-layers
+    dims: {b: 32, s: 2048, h: 4096, f: 4 * h, v: 51200}   # numbers, products and quotients of dims above
+    batch: [b]                                            # the dims that count examples
+    inputs:                                               # nothing flows back into them
+      ids: int64[b, s]
+      labels: int64[b, s]
+    parameters:
+      table: [v, h]
+      final: {dims: [h], frozen: true}
+    operators:                                            # in any order
+      - x[b,s,h] = gather(table[v,h], ids)
+      - repeat:
+          name: layers
+          times: 2
+          carry: {x: y}                                   # a turn's y is the next one's x; afterwards y is the last
+          parameters: {norm: [h], up: [h, f], down: [f, h]}   # of each turn its own
+          body:
+            - n[b,s,h] = norm(x, norm, over=h)
+            - u[b,s,f] = n[b,s,h] * up[h,f]
+            - g[b,s,f] = gelu(u)
+            - {do: "d[b,s,h] = g[b,s,f] * down[f,h]", path: mlp.down}
+            - y[b,s,h] = add(x, d)
+      - z[b,s,h] = norm(y, final, over=h)
+      - fp32 logits[b,s,v] = z[b,s,h] * table[v,h]
+      - loss[b,s] = cross_entropy(logits, labels, over=v)
+    outputs: [loss]
+
+A product sums over the loops that its result lacks. A tensor may be read along other dims than it was declared with
+(keys `k[b,t,h]` of `k[b,s,h]`), if those are of the same sizes. What splits an operator and what it keeps for its
+backward is never written: it follows from the function (`symconfig.graph.program.build`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, nearest, read_text
+from symconfig.descriptor.json_strict import parse_json_strict
+from symconfig.descriptor.load import find
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import parse_yaml_strict
+from symconfig.errors import InputError, Problem
+from symconfig.graph.program.check import check
+from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
+from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
+from symconfig.graph.program.file_source.make import make
+from symconfig.graph.program.file_source.site import Site, check_dims, used
+from symconfig.graph.program.file_source.sizes import sizes
+from symconfig.graph.program.file_source.text import Mistake, declaration, size_of_number
+from symconfig.graph.program.order import in_order
+from symconfig.graph.program.program import Operator, Parameter, Program, Tensor
+from symconfig.graph.program.use import Use
+
+
+def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
+    """A zoo name or a file. dims: sizes instead of those in the file. Raises InputError with all that is wrong."""
+    path = find(str(name_or_path), "programs", None)
+    text = read_text(path)
+    parse = parse_json_strict if path.suffix == ".json" else parse_yaml_strict
+    return read_program(parse(text, str(path)), text, dims or {})
+
+
+def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Program:
+    """text: what the document was read from. Raises InputError."""
+    file = validate(written_out(document), ProgramFile)
+    reader = _Reader(file, expand(file))
+    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: reader.wrong(("dims", dim), mistake, text))
+    program = reader.program() if len(reader.expansion.turns) <= MAX_OPERATORS else None
+    mistakes = reader.expansion.mistakes
+    if mistakes:
+        lines = text.splitlines()
+        found = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
+        raise InputError(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
+    assert program is not None
+    return check(program)
+
+
+@dataclass(slots=True)
+class _Reader:
+    file: ProgramFile
+    expansion: Expansion
+    sizes: dict[str, int] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+
+    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
+        self.expansion.wrong(at, mistake, text)
+
+    def program(self) -> Program:
+        """Of use only where nothing was wrong."""
+        file, expansion = self.file, self.expansion
+        self._literals()
+        parameters = list(self._declared())
+        self._targets()
+        order = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
+        for cycle in order.cycles:
+            names = [expansion.turns[index].made[0] for index in (cycle[-1], *cycle)]
+            line = expansion.turns[cycle[-1]].line
+            mistake = Mistake("operators read one another in a cycle", got=" -> ".join(names))
+            self.wrong(line.at, mistake, line.text)
+        placed = set(order.order)
+        behind = [index for index in range(len(expansion.turns)) if index not in placed]
+        for index in (*order.order, *behind):
+            self._operator(expansion.turns[index])
+        outputs = tuple(self._outputs())
+        for dim in file.batch:
+            if dim not in self.sizes:
+                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+        if not expansion.mistakes:
+            self._unused(outputs)
+        return Program(
+            file.name,
+            self.sizes,
+            self.tensors,
+            tuple(file.inputs),
+            tuple(parameters),
+            tuple(self.operators),
+            outputs,
+            frozenset(file.batch),
+            file.notes,
+        )
+
+    def _literals(self) -> None:
+        """Dims that are mere numbers have their sizes by themselves."""
+        statements = [line.call.statement for line in self.expansion.lines.values() if line]
+        named = [target.dims for statement in statements for target in statement.targets]
+        named += [term.loops or () for statement in statements for term in statement.terms]
+        for dim in dict.fromkeys(dim for dims in named for dim in dims):
+            self._literal(dim)
+
+    def _literal(self, dim: str) -> None:
+        if size := size_of_number(dim):
+            self.sizes[dim] = size
+
+    def _declared(self) -> Iterator[Parameter]:
+        """Enters inputs and parameters as tensors."""
+        read: dict[KeyPath, tuple[tuple[str, ...], float]] = {}
+        for declared in self.expansion.declared:
+            if declared.at not in read:
+                read[declared.at] = self._declaration(declared)
+            dims, width = read[declared.at]
+            trainable = declared.parameter and not declared.declaration.frozen
+            tensor = Tensor(declared.name, dims, width, trainable)
+            self.tensors[declared.name] = tensor
+            if declared.parameter:
+                yield Parameter(tensor, trainable, declared.name)
+
+    def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
+        """Dims and bytes of an element."""
+        text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
+        dims: tuple[str, ...] = ()
+        try:
+            if declared.declaration.frozen and not declared.parameter:
+                raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
+            element, dims = declaration(text)
+            width = _width(element, 0) or width
+            for dim in dims:
+                self._literal(dim)
+            check_dims(dims, self.sizes, 0)
+        except Mistake as mistake:
+            self.wrong(declared.at, mistake, text)
+        return dims, width
+
+    def _targets(self) -> None:
+        """Enters all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
+        for line in filter(None, self.expansion.lines.values()):
+            for target in line.call.statement.targets:
+                try:
+                    _width(target.element, target.at)
+                    check_dims(target.dims, self.sizes, target.at)
+                except Mistake as mistake:
+                    self.wrong(line.at, mistake, line.text)
+        for turn in self.expansion.turns:
+            for name, target in zip(turn.made, turn.line.call.statement.targets, strict=True):
+                self.tensors[name] = Tensor(name, target.dims)
+
+    def _operator(self, turn: Turn) -> None:
+        line, call = turn.line, turn.line.call
+        if any(at == line.at for at, *_ in self.expansion.mistakes):
+            return  # one mistake of a statement is enough
+        if not all(name in self.tensors for name in turn.read):
+            return  # told where it should have been made
+        try:
+            uses = tuple(self._use(line, index, name) for index, name in enumerate(turn.read))
+            if not all(dim in self.sizes for use in uses for dim in use.loops):
+                return  # told where the dim was first named
+            site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
+            self.operators += make(site)
+            self.tensors |= site.made
+        except Mistake as mistake:
+            self.wrong(line.at, mistake, line.text)
+
+    def _use(self, line: Line, index: int, name: str) -> Use:
+        term = line.call.terms[index]
+        return used(self.tensors[name], term.loops, self.sizes, term.at)
+
+    def _outputs(self) -> Iterator[str]:
+        made = {name for turn in self.expansion.turns for name in turn.made}
+        for index, name in enumerate(self.file.outputs):
+            whole = self.expansion.scope.get(name)
+            if whole in made:
+                yield whole
+            elif whole != UNKNOWN:
+                hint = nearest(name, (known for known, source in self.expansion.scope.items() if source in made))
+                self.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
+
+    def _unused(self, outputs: tuple[str, ...]) -> None:
+        """What no turn reads was written for nothing, or by a wrong name; asked where all statements are understood."""
+        turns, read = self.expansion.turns, {*outputs, *(name for turn in self.expansion.turns for name in turn.read)}
+        needed = Counter(declared.at for declared in self.expansion.declared if declared.name in read)
+        for declared in self.expansion.declared:
+            if not needed[declared.at]:
+                self.wrong(declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+        useful = {turn.line.at for turn in turns if read.intersection(turn.made)}
+        for turn in turns:
+            if turn.line.at not in useful:
+                target = turn.line.call.statement.targets[0]
+                what = "what is made is neither read nor an output"
+                self.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+
+
+def _width(element: str, at: int) -> float | None:
+    """Bytes of an element; None: nothing is said of it."""
+    if element and element not in ELEMENT_BYTES:
+        need = "one of " + ", ".join(ELEMENT_BYTES)
+        raise Mistake("there is no such element", at, got=element, need=need, hint=nearest(element, ELEMENT_BYTES))
+    return ELEMENT_BYTES.get(element)
+
+
+def _problem(document: Document, lines: list[str], at: KeyPath, text: str, mistake: Mistake) -> Problem:
+    """At the very character, if the text stands on one line of the file as it is; else where the text begins."""
+    problem = document.problem(mistake.what, at, got=mistake.got, need=mistake.need, hint=mistake.hint)
+    if not text or problem.line is None or problem.column is None or problem.line > len(lines):
+        return problem
+    line = lines[problem.line - 1]
+    begins = line.find(text, problem.column - 1)
+    return problem if begins < 0 else replace(problem, column=begins + mistake.at + 1)

@@ -1,0 +1,222 @@
+"""Repeats in a row of operators: pieces that follow each other, alike in structure and in what they read from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.graph.program.program import Program
+
+Numbers = NDArray[np.int64]
+_OCCURRENCES = 16  # how many of an operator's next likes may be its like in the next instance
+_NOBODY = -1
+NEVER = 2**62
+
+
+class Run(NamedTuple):
+    """`times` instances of `period` operators each, one after the other."""
+
+    start: int
+    period: int
+    times: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.times
+
+    def __str__(self) -> str:
+        return f"{self.times} x {self.period} operators"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A program as arrays. kinds: [operators], equal for equal structure.
+
+    Of every input, [operators, inputs]: the tensor's number; the operator that made it, `_NOBODY` for what is fed or a
+    parameter; and how far back that operator is, with the place of the tensor there. What nobody made counts as if it
+    were made where it is first read, so that a piece's own tensors are alike in every instance.
+    crossing: bytes of what is made before an operator and read by it or later, [operators + 1].
+    """
+
+    kinds: Numbers
+    tensors: Numbers
+    makers: Numbers
+    distance: Numbers
+    crossing: NDArray[np.float64]
+
+    @staticmethod
+    def of(program: Program, kinds: Sequence[int]) -> Chain:
+        width = max((len(op.inputs) for op in program.operators), default=0)
+        shape = (len(program.operators), width)
+        tensors, makers, distance = np.zeros(shape, np.int64), np.full(shape, _NOBODY), np.zeros(shape, np.int64)
+        number: dict[str, int] = {}
+        made: dict[str, tuple[int, int]] = {}
+        stride = 1 + max((len(op.inputs) + len(op.outputs) for op in program.operators), default=0)
+        for index, op in enumerate(program.operators):
+            for place, operand in enumerate(op.inputs):
+                name = operand.tensor
+                tensors[index, place] = number.setdefault(name, len(number))
+                if name in made:
+                    maker, at = made[name]
+                    makers[index, place] = maker if at < len(program.operators[maker].outputs) else _NOBODY
+                else:
+                    maker, at = made[name] = (index, len(op.outputs) + place)
+                distance[index, place] = (index - maker) * stride + at
+            for place, operand in enumerate(op.outputs):
+                made[operand.tensor] = (index, place)
+        return Chain(np.array(kinds, np.int64), tensors, makers, distance, _crossing(program))
+
+    def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
+        """[high - low - period]: of an operator and the one a period later, whether their structure is the same; and
+        from where on a run may start that has both: 0 where they read tensors from as far back in every place, `NEVER`
+        where they do not, or after the last operator that makes a tensor which both read."""
+        here, there = slice(low, high - period), slice(low + period, high)
+        same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
+        if not same.any():
+            return same, np.zeros(len(same), np.int64)
+        near = self.distance[here] == self.distance[there]
+        shared = self.tensors[here] == self.tensors[there]
+        after = np.where(near, 0, np.where(shared, self.makers[here] + 1, NEVER))
+        return same, after.max(axis=1, initial=0)
+
+
+def _crossing(program: Program) -> NDArray[np.float64]:
+    made = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.outputs}
+    last = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.inputs}
+    change = np.zeros(len(program.operators) + 2)
+    for name, index in made.items():
+        if name in last:
+            amount = program.elements(name) * program.tensors[name].element_bytes
+            change[index + 1] += amount
+            change[last[name] + 1] -= amount
+    return change.cumsum()[:-1]
+
+
+def runs(chain: Chain) -> tuple[Run, ...]:
+    """The run that covers most first, then what is left on both sides of it; in order.
+
+    Of equals the one with the shortest period; it begins where the least goes from one instance to the next.
+    """
+    found: list[Run] = []
+    left = [(0, len(chain.kinds))]
+    while left:
+        low, high = left.pop()
+        best = max(_candidates(chain, low, high), key=lambda pair: pair[0], default=None)
+        if best is not None:
+            run = _shifted(chain, best[1], high)
+            found.append(run)
+            left += [(low, run.start), (run.end, high)]
+    return tuple(sorted(found))
+
+
+def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
+    for period in _periods(chain.kinds[low:high]):
+        same, after = chain.alike(low, high, period)
+        for start, stop in _stretches(same, period):
+            at = np.flatnonzero(after[start:stop]) + start
+            odd = dict(zip((at + low).tolist(), after[at].tolist(), strict=True))
+            yield from _in_stretch(chain, start + low, stop + low, period, odd)
+
+
+def _periods(kinds: Numbers) -> list[int]:
+    """Distances between likes, near ones first, that leave room for a second instance."""
+    order = np.argsort(kinds, kind="stable")
+    found: set[int] = set()
+    for further in range(1, _OCCURRENCES + 1):
+        if further >= len(order):
+            break
+        pairs = kinds[order[further:]] == kinds[order[:-further]]
+        found.update(np.unique((order[further:] - order[:-further])[pairs]).tolist())
+    return sorted(period for period in found if 2 * period <= len(kinds))
+
+
+def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]:
+    """Longest stretches of truth that are at least so long."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if stop - start >= least:
+            yield start, stop
+
+
+def _in_stretch(
+    chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
+) -> Iterator[tuple[tuple[int, int, int], Run]]:
+    """Runs where operators start … stop have likes a period later. odd: those of them that do not read from as far back
+    as these, and from where on a run may start all the same; only the first instance may have others."""
+    never = [position for position, after in odd.items() if after == NEVER]
+    firsts = {start, *(at for position in never for at in (position - period + 1, position, position + 1))}
+    for first in sorted(firsts | set(odd.values())):
+        if first < start or first + period > stop:
+            continue
+        wrong = [position for position, after in odd.items() if after > first <= position]
+        later = next((position for position in wrong if position >= first + period), stop)
+        run = Run(first, period, _steady(chain, Run(first, period, 1 + (later - first) // period)))
+        entering = [position for position in wrong if position < first + period]
+        if _enters(chain, run, entering) and _follows(chain, run):
+            yield (run.period * run.times, -period, -first), run
+
+
+def _shifted(chain: Chain, run: Run, high: int) -> Run:
+    """The same run begun where least crosses, the earliest of equals, as far as there is room for it before `high`."""
+    firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
+    others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
+    return next(other for other in others if other == run or _holds(chain, other))
+
+
+def _holds(chain: Chain, run: Run) -> bool:
+    same, after = chain.alike(run.start, run.end, run.period)
+    odd = (np.flatnonzero(after > run.start) + run.start).tolist()
+    first = all(position < run.start + run.period for position in odd)
+    return (
+        bool(same.all())
+        and first
+        and _enters(chain, run, odd)
+        and _follows(chain, run)
+        and (_steady(chain, run) == run.times)
+    )
+
+
+def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
+    """Whether these of the first instance read from before it what later ones read from the instance before them,
+    always one tensor for one."""
+    outside: dict[int, int] = {}
+    for position in odd:
+        there = position + run.period
+        for place in range(chain.tensors.shape[1]):
+            if chain.distance[position, place] == chain.distance[there, place]:
+                continue
+            if chain.makers[position, place] >= run.start:
+                return False
+            mine, theirs = int(chain.tensors[position, place]), int(chain.tensors[there, place])
+            inside = run.start <= chain.makers[there, place] < run.start + run.period
+            if mine != theirs and (not inside or outside.setdefault(theirs, mine) != mine):
+                return False
+    return True
+
+
+def _steady(chain: Chain, run: Run) -> int:
+    """Instances before some input turns from reading one tensor to reading as far back as before, or the other way."""
+    if run.times < 3:
+        return run.times
+    here, there = (slice(run.start + run.period * (1 + more), run.end - run.period * (1 - more)) for more in (0, 1))
+    shape = (run.times - 2, run.period, -1)
+    shared = (chain.tensors[here] == chain.tensors[there]).reshape(shape)
+    near = (chain.distance[here] == chain.distance[there]).reshape(shape)
+    makers = chain.makers[here].reshape(shape)[0]
+    outside = (makers >= 0) & (makers < run.start) & ~shared[0]
+    good = (np.where(shared[0], shared, near) & ~outside).all(axis=(1, 2))
+    return 2 + (len(good) if good.all() else int(good.argmin()))
+
+
+def _follows(chain: Chain, run: Run) -> bool:
+    """Whether the second instance reads something of the first, and of what is before both only what both read: what
+    lies side by side is no repeat, and what reads from two before repeats in pairs."""
+    here, there = (slice(run.start + run.period * number, run.start + run.period * (number + 1)) for number in (0, 1))
+    makers = chain.makers[there]
+    before = (makers >= 0) & (makers < run.start) & (chain.tensors[here] != chain.tensors[there])
+    inside = (makers >= run.start) & (makers < run.start + run.period)
+    return bool(inside.any() and not before.any())

@@ -1,0 +1,108 @@
+"""What an operator is in structure: sizes, loops as numbers, splits, what is kept. No names of any kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from symconfig.graph.program.program import Operand, Operator, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a tensor is to the program. shared: a parameter or an input that is read more than once."""
+
+    parameter: bool = False
+    trainable: bool = False
+    fed: bool = False
+    ends: bool = False
+    shared: bool = False
+
+
+_MADE = Origin()
+
+
+def origins(program: Program) -> dict[str, Origin]:
+    """Of every tensor that is not just made by one operator and read by others."""
+    uses = Counter(operand.tensor for op in program.operators for operand in op.inputs)
+    result = {name: Origin(ends=True) for name in program.outputs}
+    result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
+    for parameter in program.parameters:
+        name = parameter.tensor.name
+        result[name] = Origin(True, parameter.trainable, ends=name in result, shared=uses[name] > 1)
+    return result
+
+
+@dataclass(slots=True)
+class Signatures:
+    """Numbers of structures. What was met before is recognised by its parts as they are, names included."""
+
+    program: Program
+    origins: dict[str, Origin] = field(init=False)
+    known: dict[Hashable, int] = field(default_factory=dict)
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.origins = origins(self.program)
+
+    def number(self, op: Operator) -> int:
+        """Equal for operators of equal structure only."""
+        key = self._as_written(op)
+        found = self.known.get(key)
+        if found is None:
+            exact = structure(self.program, op, self.origins)
+            found = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
+        return found
+
+    def _as_written(self, op: Operator) -> Hashable:
+        """Two operators with the same key have the same structure; the program keeps `splits` alive."""
+        tensors, origin = self.program.tensors, self.origins
+        seen = []
+        place: dict[str, int] = {}
+        for operand in (*op.inputs, *op.outputs, *op.residues):
+            name = operand.tensor
+            tensor = tensors[name]
+            first = place.setdefault(name, len(place))
+            seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
+        numbers = (op.linear, op.traffic, op.attended, op.channels, op.backward, len(op.inputs), len(op.outputs))
+        kept = tuple([place.get(name, -1) for name in op.saves])
+        return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, tuple(seen)
+
+
+def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
+    """All that any cost may depend on. Loops are numbered as its operands run along them."""
+    operands = (*op.inputs, *op.outputs, *op.residues)
+    loops: dict[str, int] = {}
+    for name in (
+        *(loop for operand in operands for loop in operand.loops),
+        *(loop for split in op.splits for loop in split.loops),
+        *op.loops,
+    ):
+        loops.setdefault(name, len(loops))
+    tensors: dict[str, int] = {}
+    for operand in operands:
+        tensors.setdefault(operand.tensor, len(tensors))
+
+    def seen(operand: Operand) -> Hashable:
+        tensor = program.tensors[operand.tensor]
+        return (
+            tensors[operand.tensor],
+            tuple(loops[loop] for loop in operand.loops),
+            tuple((program.sizes[dim], dim in program.batch) for dim in tensor.dims),
+            tensor.element_bytes,
+            tensor.gradient,
+            origin.get(operand.tensor, _MADE),
+        )
+
+    return (
+        op.work,
+        tuple((program.sizes[loop], loop in program.batch, loop in op.loops) for loop in loops),
+        tuple(map(seen, op.inputs)),
+        tuple(map(seen, op.outputs)),
+        tuple(map(seen, op.residues)),
+        tuple((tuple(loops[loop] for loop in split.loops), split.sums, split.halo) for split in op.splits),
+        frozenset(loops[loop] for loop in op.contracted),
+        frozenset(tensors.get(name, -1) for name in op.saves),
+        (op.linear, op.traffic, op.attended, op.channels, op.backward),
+    )

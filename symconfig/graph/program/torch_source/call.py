@@ -1,0 +1,112 @@
+"""One operator of the traced graph, as its rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from symconfig.graph.program.program import Operator
+from symconfig.graph.program.torch_source.recorder import Labels, Make, Out, Recorder, Value
+from symconfig.graph.program.use import Use
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the operator gives, by its trace."""
+
+    shape: tuple[int, ...]
+    element_bytes: float
+    floating: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """args: by the names of the operator's schema, with their defaults; tensors are `Value`s."""
+
+    recorder: Recorder
+    operator: str
+    name: str
+    path: str
+    args: Mapping[str, Any]
+    results: tuple[Result, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args[name]
+
+    @property
+    def result(self) -> Result:
+        return self.results[0]
+
+    @property
+    def tensors(self) -> list[Value]:
+        """All tensors among the arguments, lists of them too."""
+        found: list[Value] = []
+        for arg in self.args.values():
+            some = arg if isinstance(arg, (list, tuple)) else (arg,)
+            found.extend(item for item in some if isinstance(item, Value))
+        return found
+
+    def size(self, value: Value, position: int) -> int:
+        return self.recorder.axes.size(value.dims[position])
+
+    def shape(self, value: Value) -> list[int]:
+        return [self.recorder.axes.size(dim) for dim in value.dims]
+
+    def emit(
+        self,
+        make: Make,
+        inputs: Sequence[tuple[Value, Labels]],
+        labels: Labels,
+        *,
+        part: str = "",
+        result: Result | None = None,
+        residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
+        windows: Sequence[str] = (),
+    ) -> Value:
+        """Records an operator with one output. part: its name, where a call becomes several operators."""
+        return self.emit_all(
+            make, inputs, [(labels, result or self.result)], part=part, residues=residues, windows=windows
+        )[0]
+
+    def emit_all(
+        self,
+        make: Make,
+        inputs: Sequence[tuple[Value, Labels]],
+        outputs: Sequence[tuple[Labels, Result]],
+        *,
+        part: str = "",
+        residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
+        windows: Sequence[str] = (),
+    ) -> list[Value]:
+        flows = any(value.gradient for value, _ in inputs)
+        outs = [Out(at, result.shape, result.element_bytes, flows and result.floating) for at, result in outputs]
+        kept = [Out(at, shape, width, False) for at, shape, width in residues]
+        name = f"{self.name}.{part}" if part else self.name
+        return self.recorder.record(name, self.path, make, inputs, outs, kept, windows)
+
+    def viewed(self, value: Value, shape: Sequence[int]) -> Value:
+        """Other dims of the same elements: nothing moves, unless their borders cross those that are known."""
+        flat = tuple(axis for dim in value.dims for axis in dim)
+        dims = self.recorder.axes.regroup(flat, shape)
+        if dims is None:
+            return self.recorder.reshaped(f"{self.name}.copy", self.path, value, shape)
+        return Value(value.made, tuple(dims))
+
+    def repeated(self, value: Value, shape: Sequence[int]) -> Value:
+        """Dims of size 1, and such as are missing in front, as large as in `shape`: read again and again in place."""
+        axes = self.recorder.axes
+        dims = [()] * (len(shape) - value.rank) + list(value.dims)
+        dims = [dim or ((axes.new(size),) if size > 1 else ()) for dim, size in zip(dims, shape, strict=True)]
+        axes.distinct(dims)
+        return Value(value.made, tuple(dims))
+
+
+Answer = Value | Sequence[Value | None]
+Rule = Callable[[Call], Answer]
+
+
+def with_outputs(op: Operator, outputs: Sequence[Use]) -> Operator:
+    """The operator, which was made for the first one, with all its outputs."""
+    loops = dict.fromkeys((*op.loops, *(loop for use in outputs for loop in use.loops)))
+    return replace(op, loops=tuple(loops), outputs=tuple(use.operand() for use in outputs))

@@ -1,0 +1,128 @@
+"""The module that a user names: found, built without memory, traced."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from symconfig import install
+from symconfig.errors import InputError, Problem
+from symconfig.graph.program.program import Program
+
+NEED = "PACKAGE.MODULE:FACTORY, a function without arguments that returns (module, example_inputs)"
+
+
+def load_module(source: str, *, batch_dim: int = 0, dtype: str | None = None) -> Program:
+    """The forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
+
+    The factory returns a module and example inputs (a tuple of arguments, a dict of named ones, or one tensor), or a
+    module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory.
+    The module is traced as it is, training or not; if an output is a single number, that is the loss. batch_dim: of the
+    first example input, counts the examples. dtype: as if the module were trained in it (`bfloat16`).
+    Raises InputError: nothing of that name, torch is missing, not traceable, or operators without a rule (all of them).
+    """
+    torch = _torch()
+    factory = _factory(source)
+    with _here(), torch.device("meta"):
+        module, args, kwargs = _made(factory, source, torch)
+    if dtype is not None:
+        module, args, kwargs = _cast(module, args, kwargs, dtype, torch)
+    return program_of(module, args, kwargs, source, batch_dim=batch_dim)
+
+
+def program_of(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, *, batch_dim: int = 0
+) -> Program:
+    """The program of a module on the meta device, called with these arguments."""
+    _torch()
+    from symconfig.graph.program.torch_source.export import traced
+    from symconfig.graph.program.torch_source.lower import lower
+    from symconfig.graph.program.torch_source.static import static
+    from symconfig.graph.program.torch_source.tidy import tidy
+    from symconfig.graph.program.torch_source.walk import walk
+
+    with static(module) as notes:
+        exported = traced(module, args, kwargs, name)
+    walked = walk(exported, _paths(module))
+    if not walked.outputs:
+        raise InputError(Problem(f"no output of {name} depends on a weight that is trained", need="a loss or logits"))
+    return tidy(lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim, notes))
+
+
+def _paths(module: Any) -> dict[str, str]:
+    """Of each name of a parameter the first one: tied parameters have several."""
+    first: dict[int, str] = {}
+    return {
+        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
+    }
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise InputError(
+            Problem("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH)
+        ) from error
+
+
+def _factory(source: str) -> Callable[[], Any]:
+    package, colon, name = source.partition(":")
+    if not (package and colon and name):
+        raise InputError(Problem("not the name of a factory", got=repr(source), need=NEED))
+    try:
+        with _here():
+            found: Any = importlib.import_module(package)
+    except ImportError as error:
+        raise InputError(Problem(f"{package} cannot be imported: {error}", need=NEED)) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InputError(Problem(f"{package} has no {name}", need=NEED))
+        found = getattr(found, part)
+    factory: Callable[[], Any] = found
+    return factory
+
+
+def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
+    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(Problem(f"{source} made no module", got=type(module).__name__, need=NEED))
+    inputs = getattr(module, "example_inputs", None) if inputs is None else inputs
+    if inputs is None:
+        raise InputError(
+            Problem(f"{source} gave no example inputs", need=NEED, hint="or a module with the attribute example_inputs")
+        )
+    args = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
+    moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    return module.to("meta"), *moved
+
+
+def _cast(module: Any, args: Any, kwargs: Any, dtype: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    wanted = getattr(torch, dtype, None)
+    if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
+        raise InputError(Problem("no floating-point type of PyTorch", field="dtype", got=dtype, need="as bfloat16"))
+
+    def cast(tensor: Any) -> Any:
+        return tensor.to(wanted) if tensor.is_floating_point() else tensor
+
+    return module.to(wanted), *torch.utils._pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
+
+
+@contextmanager
+def _here() -> Iterator[None]:
+    """The current folder is searched for modules, as by `python -m`."""
+    path = os.getcwd()
+    added = path not in sys.path
+    if added:
+        sys.path.insert(0, path)
+    try:
+        yield
+    finally:
+        if added and path in sys.path:
+            sys.path.remove(path)

@@ -1,0 +1,153 @@
+"""Names for all dims: what was recorded becomes a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from symconfig.errors import InputError, Problem
+from symconfig.graph.program.program import Operator, Parameter, Program, Tensor
+from symconfig.graph.program.torch_source.axes import Axes, Group
+from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
+from symconfig.graph.program.use import Use
+
+RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
+
+
+def lower(
+    recorder: Recorder,
+    inputs: Sequence[Value],
+    parameters: Mapping[str, Value],
+    outputs: Sequence[Value],
+    name: str,
+    batch_dim: int,
+    notes: Sequence[str],
+) -> Program:
+    """Without what no output needs. Raises InputError naming all operators that have no rule."""
+    steps = _needed(recorder.steps, [value.made for value in outputs])
+    _refuse(steps)
+    namer = _Namer(recorder.axes)
+    batch = _batch(recorder.axes, inputs, batch_dim, {seen.made.name for step in steps for seen in step.inputs})
+    namer.call(batch, "batch")
+    for value in (*inputs, *parameters.values()):
+        namer.tensor(value.made)
+    operators = tuple(_operator(step, namer) for step in steps)
+    for value in outputs:
+        namer.tensor(value.made)
+    made = {operand.tensor for op in operators for operand in (*op.outputs, *op.residues)}
+    theirs = {value.made.name for value in parameters.values()}
+    read = dict.fromkeys(operand.tensor for op in operators for operand in op.inputs)
+    fed = [value.made.name for value in inputs if value.made.name in read]
+    fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
+    weights = tuple(
+        Parameter(namer.tensor(v.made), v.gradient, path, tuple(recorder.axes.size(group) for group in v.dims))
+        for path, v in parameters.items()
+    )
+    ends = tuple(dict.fromkeys(value.made.name for value in outputs))
+    return Program(
+        name,
+        namer.sizes,
+        namer.tensors,
+        tuple(fed),
+        weights,
+        operators,
+        ends,
+        frozenset(namer.dims(batch)),
+        tuple(notes),
+    )
+
+
+def _batch(axes: Axes, inputs: Sequence[Value], batch_dim: int, read: Collection[str]) -> Group:
+    """The dim that counts examples in the first input that is read: others share it where operators relate them."""
+    for value in inputs:
+        if value.made.name in read and value.rank > batch_dim and value.dims[batch_dim]:
+            return axes.leaves(value.dims[batch_dim])
+    return ()
+
+
+def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
+    wanted = {made.name for made in outputs}
+    result = []
+    for step in reversed(steps):
+        if any(seen.made.name in wanted for seen in step.outputs):
+            wanted |= {seen.made.name for seen in step.inputs}
+            result.append(step)
+    return result[::-1]
+
+
+def _refuse(steps: Sequence[Step]) -> None:
+    first: dict[str, Step] = {}
+    for step in steps:
+        if step.missing:
+            first.setdefault(step.missing, step)
+    times = Counter(step.missing for step in steps)
+    if first:
+        raise InputError([_problem(step, times[operator]) for operator, step in first.items()])
+
+
+def _problem(step: Step, times: int) -> Problem:
+    where = f"module {step.path}" if step.path else "the module itself"
+    often = f", {times} times in the whole" if times > 1 else ""
+    return Problem(
+        f"{where} uses an operator for which there is no rule{often}",
+        got=step.missing,
+        hint=f"add a rule to a table in {RULES_FOLDER}/, as symconfig/graph/program/torch_source/__init__.py says, or "
+        "leave the operator out of the module",
+    )
+
+
+def _operator(step: Step, namer: _Namer) -> Operator:
+    inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
+    loops = {label: namer.dims(group) for label, group in step.loops.items()}
+    assert step.make is not None
+    op = step.make(Nest(step.name, step.path, inputs, outputs, residues, loops, namer.sizes))
+    op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
+    if not any(use.gradient for use in outputs):
+        op = replace(op, backward=False, saves=(), residues=())
+    return op
+
+
+@dataclass(slots=True)
+class _Namer:
+    """A dim is called after the first tensor that has it: `encoder.wi:0` is dim 0 of the weight of `encoder.wi`."""
+
+    axes: Axes
+    sizes: dict[str, int] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
+
+    def call(self, group: Sequence[int], name: str) -> tuple[str, ...]:
+        """Names of its leaves, which get this one if they have none."""
+        leaves = self.axes.leaves(group)
+        for number, leaf in enumerate(leaves):
+            if leaf not in self.names:
+                base = name if len(leaves) == 1 else f"{name}.{number}"
+                self.times[base] += 1
+                new = base if self.times[base] == 1 else f"{base}~{self.times[base]}"
+                self.names[leaf] = new
+                self.sizes[new] = self.axes.lengths[leaf]
+        return tuple(self.names[leaf] for leaf in leaves)
+
+    def dims(self, group: Sequence[int]) -> tuple[str, ...]:
+        return self.call(group, "loop")
+
+    def tensor(self, made: Made) -> Tensor:
+        if made.name not in self.tensors:
+            owner = made.name.removesuffix(".weight")
+            dims = [self.call((axis,), f"{owner}:{number}") for number, axis in enumerate(made.axes)]
+            flat = tuple(name for names in dims for name in names)
+            self.tensors[made.name] = Tensor(made.name, flat, made.element_bytes, made.gradient)
+        return self.tensors[made.name]
+
+    def _equal(self, dim: Group, loop: Group) -> bool:
+        return self.axes.size(dim) == self.axes.size(loop)
+
+    def use(self, seen: Seen) -> Use:
+        tensor = self.tensor(seen.made)
+        along: dict[str, str] = {}
+        for dim, loop in seen.along:
+            # Windows: a loop that goes over a dim in steps may be a product, with its outermost one along the dim.
+            along.update(zip(self.dims(dim), self.dims(loop), strict=self._equal(dim, loop)))
+        return Use(tensor, tuple(along[dim] for dim in tensor.dims))

@@ -1,0 +1,253 @@
+"""Operators as they are found, while it is still open which of their dims are one: axes now, names of dims later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from symconfig.graph.program import build
+from symconfig.graph.program.program import Operator
+from symconfig.graph.program.torch_source.axes import Axes, Group
+from symconfig.graph.program.use import Use
+
+Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
+
+
+@dataclass(eq=False, slots=True)
+class Made:
+    """A tensor that is stored. parameter: its path, if it is one."""
+
+    name: str
+    axes: Group
+    element_bytes: float
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a node of the traced graph stands for: a stored tensor, seen in other dims.
+
+    An axis in `dims` that the stored tensor lacks is one along which it is repeated (`expand`).
+    """
+
+    made: Made
+    dims: tuple[Group, ...]
+
+    @property
+    def gradient(self) -> bool:
+        return self.made.gradient
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def scalar(self) -> bool:
+        """A number that nothing flows back into."""
+        return not any(self.dims) and not self.gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A tensor to be made: `shape` for the sizes of loops that no input has."""
+
+    labels: Labels
+    shape: Sequence[int]
+    element_bytes: float
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor in an operator: axes of the tensor, and the axes of the loops that run along them."""
+
+    made: Made
+    along: tuple[tuple[Group, Group], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """What a constructor of an operator gets when all dims have names. loops: of each label, outermost first."""
+
+    name: str
+    path: str
+    inputs: tuple[Use, ...]
+    outputs: tuple[Use, ...]
+    residues: tuple[Use, ...]
+    loops: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+
+    @property
+    def output(self) -> Use:
+        return self.outputs[0]
+
+    def loops_of(self, labels: Labels) -> tuple[str, ...]:
+        return tuple(loop for label in labels if label for loop in self.loops.get(label, ()))
+
+
+Make = Callable[[Nest], Operator]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator to be. missing: the name of an operator of which nothing is known but its inputs and outputs."""
+
+    name: str
+    path: str
+    make: Make | None
+    inputs: tuple[Seen, ...]
+    outputs: tuple[Seen, ...]
+    residues: tuple[Seen, ...] = ()
+    loops: Mapping[str, Group] = field(default_factory=dict)
+    missing: str = ""
+
+
+@dataclass(slots=True)
+class Recorder:
+    axes: Axes = field(default_factory=Axes)
+    steps: list[Step] = field(default_factory=list)
+
+    def fed(self, name: str, shape: Sequence[int], element_bytes: float, gradient: bool = False) -> Value:
+        """A tensor that no operator makes: a parameter, an input, a constant."""
+        dims = tuple((self.axes.new(size),) if size > 1 else () for size in shape)
+        self.axes.distinct(dims)
+        return Value(Made(name, tuple(axis for dim in dims for axis in dim), element_bytes, gradient), dims)
+
+    def missing(
+        self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
+    ) -> list[Value]:
+        """Goes on behind an operator that has no rule, to find all of them."""
+        made = [
+            self.fed(_numbered(name, n), out.shape, out.element_bytes, out.gradient) for n, out in enumerate(outputs)
+        ]
+        read, written = (tuple(Seen(value.made, ()) for value in values) for values in (inputs, made))
+        self.steps.append(Step(name, path, None, read, written, missing=operator))
+        return made
+
+    def record(
+        self,
+        name: str,
+        path: str,
+        make: Make,
+        inputs: Sequence[tuple[Value, Labels]],
+        outputs: Sequence[Out],
+        residues: Sequence[Out] = (),
+        windows: Sequence[str] = (),
+    ) -> list[Value]:
+        """An operator, by the loops along its tensors.
+
+        windows: loops along which the inputs' dims may be of another size than the loop, which is the output's.
+        """
+        loops: dict[str, Group] = {}
+        for label in windows:
+            self._window(label, inputs, outputs, loops)
+        seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
+        for out in (*outputs, *residues):
+            for loop, size in zip(out.labels, out.shape, strict=True):
+                if loop and size > 1 and loop not in loops:
+                    self._loop(loop, (self.axes.new(size),), loops)
+        values = [self._made(_numbered(name, n), out, loops) for n, out in enumerate(outputs)]
+        kept = [self._made(f"{name}.{n}.kept", out, loops) for n, out in enumerate(residues)]
+        written, left = (
+            tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
+            for some in (values, kept)
+        )
+        self.steps.append(Step(name, path, make, tuple(seen), written, left, loops))
+        return values
+
+    def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:
+        """A copy in other dims, where a view's borders cross those of the dims that are known."""
+        return self._copied(name, path, value, shape, _blocks([self.axes.size(dim) for dim in value.dims], shape), True)
+
+    def _copied(
+        self,
+        name: str,
+        path: str,
+        value: Value,
+        shape: Sequence[int],
+        blocks: Sequence[tuple[list[int], list[int]]],
+        keep: bool,
+    ) -> Value:
+        """keep: dims that stay as they are keep their axes; else all get their own."""
+        old: list[str | None] = [None] * value.rank
+        new: list[str | None] = [None] * len(shape)
+        for before, after in blocks:
+            for position in before:
+                old[position] = f"old{position}"
+            for position in after:
+                new[position] = f"old{before[0]}" if keep and len(before) == len(after) == 1 else f"new{position}"
+        pairs = [([old[i] for i in before], [new[o] for o in after]) for before, after in blocks]
+
+        def make(nest: Nest) -> Operator:
+            groups = [(nest.loops_of(ours), nest.loops_of(theirs)) for ours, theirs in pairs]
+            return build.reshape(nest.name, nest.inputs[0], nest.output, groups, copies=True, path=nest.path)
+
+        out = Out(new, shape, value.made.element_bytes, value.gradient)
+        return self.record(name, path, make, [(value, old)], [out])[0]
+
+    def _window(
+        self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]
+    ) -> None:
+        size = next(size for out in outputs for at, size in zip(out.labels, out.shape, strict=True) if at == label)
+        given = [value.dims[labels.index(label)] for value, labels in map(_listed, inputs) if label in labels]
+        equal = [dim for dim in given if self.axes.size(dim) == size]
+        if size > 1:
+            self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
+
+    def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
+        """Its axes are those of the first tensor that has it, or parallel ones where another loop has those."""
+        used = {leaf for other in loops.values() for leaf in self.axes.leaves(other)}
+        if used & set(self.axes.leaves(group)):
+            group = self.axes.copy(group)
+        loops[label] = group
+        self.axes.distinct(list(loops.values()))
+
+    def _seen(
+        self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
+    ) -> Seen:
+        along = []
+        for dim, label in zip(value.dims, labels, strict=True):
+            if not dim:
+                continue
+            assert label is not None, f"{name} reads a dim without a loop"
+            if label not in loops:
+                self._loop(label, dim, loops)
+            if label in windows and self.axes.size(dim) != self.axes.size(loops[label]):
+                along.append((dim, loops[label]))
+                continue
+            if not self.axes.relate(loops[label], dim):  # products such as 3 x 4 and 4 x 3
+                shape = [self.axes.size(dim) for dim in value.dims]
+                own = self._copied(f"{name}.copy", path, value, shape, _blocks(shape, shape), False)
+                return self._seen(name, path, own, labels, loops, windows)
+            along.append((dim, loops[label]))
+        return Seen(value.made, tuple(along))
+
+    def _made(self, name: str, out: Out, loops: Mapping[str, Group]) -> Value:
+        sized = zip(out.labels, out.shape, strict=True)
+        dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
+        return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
+
+
+def _listed(item: tuple[Value, Labels]) -> tuple[Value, list[str | None]]:
+    return item[0], list(item[1])
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}.{number}" if number else name
+
+
+def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Positions of consecutive dims, in as many blocks as possible, so that both sides of each have equal products."""
+    result: list[tuple[list[int], list[int]]] = []
+    ours = [position for position, size in enumerate(old) if size > 1]
+    theirs = [position for position, size in enumerate(new) if size > 1]
+    while ours:
+        before, after = [ours.pop(0)], [theirs.pop(0)]
+        while (a := prod(old[i] for i in before)) != (b := prod(new[o] for o in after)):
+            if a < b:
+                before.append(ours.pop(0))
+            else:
+                after.append(theirs.pop(0))
+        result.append((before, after))
+    return result

@@ -1,0 +1,130 @@
+"""Operators that compute each element by itself: a table, by what their backward reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from symconfig.graph.program import build
+from symconfig.graph.program.functions import FUNCTIONS, LINEAR, OF_INPUTS, OF_OUTPUT, Function, nothing
+from symconfig.graph.program.program import Operator
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
+from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
+
+LOGICAL = Function(nothing)
+
+# By the operator's name without its overload. What each keeps for its backward: `symconfig/graph/program/functions.py`.
+KEPT: Mapping[str, Function] = {
+    f"aten.{name}": function
+    for names, function in (
+        ("add sub rsub neg tril triu", LINEAR),
+        ("mul", FUNCTIONS["mul"]),
+        ("div", FUNCTIONS["div"]),
+        ("relu tanh sigmoid exp sqrt rsqrt reciprocal", OF_OUTPUT),
+        ("gelu silu elu softplus erf log sin cos abs maximum minimum pow square log1p expm1 atan asin", OF_INPUTS),
+        ("leaky_relu hardtanh hardswish hardsigmoid mish log_sigmoid softsign prelu", OF_INPUTS),
+        ("clamp clamp_min clamp_max", OF_INPUTS),
+        ("where masked_fill", FUNCTIONS["where"]),
+        ("eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__", LOGICAL),
+        ("bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder", LOGICAL),
+    )
+    for name in names.split()
+}
+# With a number in place of the second tensor they are another function.
+WITH_NUMBER = {"add": "shift", "sub": "shift", "rsub": "shift", "mul": "scale", "div": "scale"}
+
+
+def pointwise(
+    call: Call,
+    function: Function,
+    values: Sequence[Value],
+    *,
+    part: str = "",
+    result: Result | None = None,
+    traffic: tuple[float, float] = (1.0, 1.0),
+) -> Value:
+    """Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
+    shape = (result or call.result).shape
+
+    def make(nest: Nest) -> Operator:
+        return build.elementwise(nest.name, nest.inputs, nest.output, function, traffic=traffic, path=nest.path)
+
+    inputs = [(value, aligned(value, len(shape))) for value in values if not value.scalar]
+    return call.emit(make, inputs, aligned(None, len(shape)), part=part, result=result)
+
+
+def aligned(value: Value | None, rank: int) -> Labels:
+    """Loops of the last dims."""
+    return [f"d{n}" for n in range(rank - (value.rank if value else rank), rank)]
+
+
+def _plain(function: Function, name: str, call: Call) -> Answer:
+    values = [value for value in call.tensors if not value.scalar]
+    if name in WITH_NUMBER and len(values) == 1:
+        divided = name == "div" and isinstance(call["self"], Value) and call["self"].scalar
+        function = FUNCTIONS["reciprocal" if divided else WITH_NUMBER[name]]
+    return pointwise(call, function, values)
+
+
+def _cast(call: Call) -> Answer:
+    """Nothing happens where the type stays."""
+    given: Value = call["self"]
+    if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
+        return given
+    return pointwise(call, LINEAR, [given])
+
+
+def _glu(call: Call) -> Answer:
+    """One half of a dim times the sigmoid of the other."""
+    x: Value = call["self"]
+    dim = call["dim"] % x.rank
+    shape = call.shape(x)
+    halves = call.viewed(x, [*shape[:dim], 2, shape[dim] // 2, *shape[dim + 1 :]])
+    labels = [f"d{n}" for n in range(x.rank)]
+
+    def make(nest: Nest) -> Operator:
+        half = nest.loops_of(["half"])
+        return build.elementwise(nest.name, nest.inputs, nest.output, OF_INPUTS, whole=half, path=nest.path)
+
+    return call.emit(make, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels)
+
+
+def _dropout(call: Call) -> Answer:
+    x: Value = call["input"]
+    if not call["train"] or not call["p"]:
+        return [x, None]
+
+    def make(nest: Nest) -> Operator:
+        return build.dropout(nest.name, nest.inputs[0], nest.output, nest.residues[0], path=nest.path)
+
+    labels = aligned(x, x.rank)
+    return [call.emit(make, [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
+
+
+def _along(call: Call) -> Answer:
+    """Each element from all along a dim (cumulative sums, differences): that dim is whole."""
+    x: Value = call["self"]
+    labels = aligned(x, x.rank)
+    over = labels[call["dim"]]
+
+    def make(nest: Nest) -> Operator:
+        whole = nest.loops_of([over])
+        return build.elementwise(nest.name, nest.inputs, nest.output, OF_INPUTS, whole=whole, path=nest.path)
+
+    return call.emit(make, [(x, labels)], labels)
+
+
+# Of another tensor's shape and type only: a constant.
+FILLED = frozenset(
+    f"aten.{name}"
+    for kind in ("zeros", "ones", "full", "empty", "rand", "randn")
+    for name in (f"{kind}_like", f"new_{kind}")
+)
+
+RULES: Mapping[str, Rule] = {
+    **{name: partial(_plain, function, name.removeprefix("aten.")) for name, function in KEPT.items()},
+    **dict.fromkeys(("aten._to_copy", "aten.to", "aten.type_as"), _cast),
+    **dict.fromkeys(("aten.native_dropout", "aten.dropout"), _dropout),
+    "aten.glu": _glu,
+    **dict.fromkeys(("aten.cumsum", "aten.cumprod", "aten.diff", "aten.flip"), _along),
+}

@@ -1,0 +1,294 @@
+"""Views, which cost nothing and vanish, and what takes tensors apart or joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from symconfig.graph.program import build
+from symconfig.graph.program.functions import LINEAR
+from symconfig.graph.program.program import Operator
+from symconfig.graph.program.torch_source.axes import Group
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, with_outputs
+from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
+
+# A part of a tensor is read where it lies; its gradient is written into a tensor of the whole size. Joining is the
+# reverse (autograd: slices of the gradient are views).
+READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
+
+
+def _same(call: Call) -> Answer:
+    given: Answer = call["self"]
+    return given
+
+
+def _view(call: Call) -> Answer:
+    return call.viewed(call["self"], call.result.shape)
+
+
+def _expand(call: Call) -> Answer:
+    return call.repeated(call["self"], call.result.shape)
+
+
+def _broadcast(call: Call) -> Answer:
+    return [call.repeated(value, call.result.shape) for value in call["tensors"]]
+
+
+def _repeat(call: Call) -> Answer:
+    """Whole copies, one after the other; read again in place where a dim of size 1 is repeated."""
+    x: Value = call["self"]
+    times = call["repeats"]
+    dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
+    axes = call.recorder.axes
+    dims = [((axes.new(n),) if n > 1 else ()) + dim for n, dim in zip(times, dims, strict=True)]
+    axes.distinct(dims)
+    return Value(x.made, tuple(dims))
+
+
+def _repeat_interleave(call: Call) -> Answer:
+    """Each element several times in a row (key/value heads for their query heads)."""
+    x, times, dim = call["self"], call["repeats"], call["dim"]
+    axes = call.recorder.axes
+    dims = list(x.dims)
+    dims[dim] = (*dims[dim], axes.new(times)) if times > 1 else dims[dim]
+    axes.distinct(dims)
+    return Value(x.made, tuple(dims))
+
+
+def _transpose(call: Call) -> Answer:
+    x: Value = call["self"]
+    dims = list(x.dims)
+    one, other = (call["dim0"], call["dim1"]) if "dim0" in call.args else (0, x.rank - 1)
+    dims[one], dims[other] = dims[other], dims[one]
+    return Value(x.made, tuple(dims))
+
+
+def _permute(call: Call) -> Answer:
+    x: Value = call["self"]
+    return Value(x.made, tuple(x.dims[position] for position in call["dims"]))
+
+
+def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
+    """Parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be split."""
+    size = call.size(x, dim)
+    lengths = {end - start for start, end, _ in taken}
+    length = lengths.pop()
+    equal = not lengths and size % length == 0 and all(start % length == 0 for start, _, _ in taken)
+    if equal and length < size:
+        factored = call.viewed(x, [*call.shape(x)[:dim], size // length, length, *call.shape(x)[dim + 1 :]])
+        inside = [f"d{n}" for n in range(x.rank)]
+        given: Labels = [*inside[:dim], "part", *inside[dim:]]
+        x, gone, kept = factored, ["part"], [inside[dim]]
+    else:
+        inside = [f"d{n}" for n in range(x.rank)]
+        given = [*inside[:dim], "whole", *inside[dim + 1 :]]
+        gone, kept = ["whole"], [f"taken{n}" for n in range(len(taken))]
+    outs = []
+    for number, (_, _, result) in enumerate(taken):
+        middle = [kept[number % len(kept)]] if keep else []
+        outs.append(([*inside[:dim], *middle, *inside[dim + 1 :]], result))
+
+    def make(nest: Nest) -> Operator:
+        whole = nest.loops_of([*gone, *([] if len(kept) == 1 and equal else kept)])
+        op = build.elementwise(
+            nest.name, nest.inputs, nest.output, LINEAR, whole=whole, traffic=READ_IN_PLACE, path=nest.path
+        )
+        return with_outputs(op, nest.outputs)
+
+    return call.emit_all(make, [(x, given)], outs)
+
+
+def _slice(call: Call) -> Answer:
+    x: Value = call["self"]
+    dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
+    start, end = _bound(call["start"], 0, size), _bound(call["end"], size, size)
+    if (start, end) == (0, size) and call["step"] == 1:
+        return x
+    if call["step"] != 1 or end - start != call.result.shape[dim]:
+        start, end = 0, call.result.shape[dim]  # every n-th row: as much of it
+    return _take(call, x, dim, [(start, end, call.result)])[0]
+
+
+def _narrow(call: Call) -> Answer:
+    start, dim = call["start"], call["dim"] % call["self"].rank
+    if call["length"] == call.size(call["self"], dim):
+        given: Answer = call["self"]
+    return given
+    return _take(call, call["self"], dim, [(start, start + call["length"], call.result)])[0]
+
+
+def _select(call: Call) -> Answer:
+    x: Value = call["self"]
+    dim, at = call["dim"] % x.rank, call["index"]
+    if not x.dims[dim]:
+        return Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])
+    at %= call.size(x, dim)
+    return _take(call, x, dim, [(at, at + 1, call.result)], keep=False)[0]
+
+
+def _unbind(call: Call) -> Answer:
+    x, dim = call["self"], call["dim"] % call["self"].rank
+    if not x.dims[dim]:
+        return [Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])]
+    return _take(call, x, dim, [(at, at + 1, result) for at, result in enumerate(call.results)], keep=False)
+
+
+def _split(call: Call) -> Answer:
+    x, dim = call["self"], call["dim"] % call["self"].rank
+    if len(call.results) == 1:
+        return [x]
+    taken, start = [], 0
+    for result in call.results:
+        taken.append((start, start + result.shape[dim], result))
+        start += result.shape[dim]
+    return _take(call, x, dim, taken)
+
+
+def _cat(call: Call) -> Answer:
+    """Equal parts become rows of an outer factor; unequal ones lie one after the other, and none can be split."""
+    values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
+    dim = call["dim"] % values[0].rank
+    if len(values) == 1:
+        return values[0]
+    shape = list(call.result.shape)
+    labels = [f"d{n}" for n in range(len(shape))]
+    sizes = {call.size(value, dim) for value in values}
+    if len(sizes) == 1:
+        wide = [*shape[:dim], len(values), shape[dim] // len(values), *shape[dim + 1 :]]
+        given: list[Labels] = [labels for _ in values]
+        out = [*labels[:dim], "part", *labels[dim:]]
+        whole = ["part"]
+    else:
+        wide = shape
+        given = [[*labels[:dim], f"part{n}", *labels[dim + 1 :]] for n in range(len(values))]
+        out = labels
+        whole = [labels[dim], *(f"part{n}" for n in range(len(values)))]
+    joined = _joined(call, values, given, out, wide, whole)
+    return call.viewed(joined, shape)
+
+
+def _stack(call: Call) -> Answer:
+    shape = call.result.shape
+    dim = call["dim"] % len(shape)
+    labels = [f"d{n}" for n in range(len(shape) - 1)]
+    out = [*labels[:dim], "part", *labels[dim:]]
+    return _joined(call, call["tensors"], [labels for _ in call["tensors"]], out, shape, ["part"])
+
+
+def _joined(
+    call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
+) -> Value:
+    def make(nest: Nest) -> Operator:
+        return build.elementwise(
+            nest.name,
+            nest.inputs,
+            nest.output,
+            LINEAR,
+            whole=nest.loops_of(whole),
+            traffic=GRADIENT_IN_PLACE,
+            path=nest.path,
+        )
+
+    result = Result(tuple(shape), call.result.element_bytes, call.result.floating)
+    return call.emit(make, list(zip(values, given, strict=True)), out, result=result)
+
+
+def _changed(call: Call) -> Answer:
+    """Padded, rolled, or written into: dims that change their size, or of which a part is written, are whole."""
+    values = call.tensors
+    shape = call.result.shape
+    inputs, moved = [], set[str]()
+    for number, value in enumerate(values):
+        labels: list[str | None] = []
+        for position, size in enumerate(call.shape(value)):
+            at = position + len(shape) - value.rank
+            same = size == shape[at]
+            labels.append(f"d{at}" if same else f"own{number}.{position}")
+            moved |= set() if same or size == 1 else {f"own{number}.{position}", f"d{at}"}
+        inputs.append((value, labels))
+    moved |= {f"d{dim % len(shape)}" for dim in _named(call.args.get("dims"))}
+
+    def make(nest: Nest) -> Operator:
+        whole = nest.loops_of(sorted(moved))
+        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, whole=whole, path=nest.path)
+
+    return call.emit(make, inputs, [f"d{n}" for n in range(len(shape))])
+
+
+def _row_written(call: Call) -> Answer:
+    """One row of a dim, which is whole, written into a copy."""
+    x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
+    labels = [f"d{n}" for n in range(x.rank)]
+
+    def make(nest: Nest) -> Operator:
+        whole = nest.loops_of([labels[dim]])
+        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, whole=whole, path=nest.path)
+
+    return call.emit(make, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
+
+
+def _detach(call: Call) -> Answer:
+    """The same numbers where they are, with no way back."""
+    x: Value = call["self"]
+    if not x.gradient:
+        return x
+    labels = [f"d{n}" for n in range(x.rank)]
+
+    def make(nest: Nest) -> Operator:
+        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, traffic=(0.0, 0.0), path=nest.path)
+
+    return call.emit(make, [(x, labels)], labels, result=replace(call.result, floating=False))
+
+
+def _pixel_shuffle(call: Call) -> Answer:
+    """[…, c * r * r, h, w] -> […, c, h * r, w * r]: another order of dims."""
+    x, times = call["self"], call["upscale_factor"]
+    *outer, channels, height, width = call.shape(x)
+    dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
+    *front, c, one, other, h, w = dims.dims
+    return Value(dims.made, (*front, c, h + one, w + other))
+
+
+def _named(dims: Any) -> Sequence[int]:
+    return dims if isinstance(dims, (list, tuple)) else ()
+
+
+def _bound(given: int | None, default: int, size: int) -> int:
+    if given is None:
+        return default
+    return min(max(given + size if given < 0 else given, 0), size)
+
+
+SAME = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
+VIEWS = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as", "view_copy")
+UPSAMPLED = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+
+# Rules that read nothing: a constant seen otherwise is still that constant.
+IN_PLACE: Mapping[str, Rule] = {
+    **dict.fromkeys((f"aten.{name}" for name in SAME), _same),
+    **dict.fromkeys((f"aten.{name}" for name in VIEWS), _view),
+    **dict.fromkeys(("aten.expand", "aten.expand_as"), _expand),
+    **dict.fromkeys(("aten.transpose", "aten.t", "aten.numpy_T", "aten.swapaxes"), _transpose),
+    "aten.permute": _permute,
+}
+
+RULES: Mapping[str, Rule] = {
+    **IN_PLACE,
+    "aten.repeat": _repeat,
+    "aten.repeat_interleave": _repeat_interleave,
+    "aten.slice": _slice,
+    "aten.narrow": _narrow,
+    "aten.select": _select,
+    "aten.unbind": _unbind,
+    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), _split),
+    "aten.cat": _cat,
+    "aten.stack": _stack,
+    **dict.fromkeys(("aten.pad", "aten.constant_pad_nd", "aten.roll"), _changed),
+    **dict.fromkeys(("aten.slice_scatter", "aten.copy"), _changed),
+    **dict.fromkeys((f"aten.upsample_{name}" for name in UPSAMPLED), _changed),
+    "aten.select_scatter": _row_written,
+    "aten.detach": _detach,
+    "aten.pixel_shuffle": _pixel_shuffle,
+    "aten.broadcast_tensors": _broadcast,
+}

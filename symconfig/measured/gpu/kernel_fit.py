@@ -1,0 +1,167 @@
+"""The few constants of a GPU that explain its kernels' times best, in the very formulas that plans are weighed with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.machine import Constants, constants, machine
+from symconfig.cost.work import work_seconds
+from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
+from symconfig.errors import InputError, Problem
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic, Work
+from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.operator import Element
+from symconfig.graph.scheme import Scheme
+from symconfig.measured.calibrate import ANY_GPU, BOUNDS, with_fitted
+from symconfig.measured.fit import Fit, Parameter, fit
+from symconfig.measured.gpu.kernel_times import Attention, HostCopy, Kernel, KernelTimes, Launch, Product, Row, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyErrors:
+    """Relative errors of one family's n kernels: mean absolute ones, and the one that is farthest off, with its sign.
+
+    left_out: of kernels by the fit that did not see their model's; None where no model asked for them.
+    """
+
+    family: str
+    n: int
+    before: float
+    worst_before: float
+    after: float
+    worst_after: float
+    left_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """cluster: whose peaks the constants are shares of. kernels: its constants, those measured replaced.
+
+    rows: what was fitted, with the seconds of the model before and after.
+    """
+
+    cluster: ClusterDescriptor
+    kernels: Kernels
+    parameters: tuple[Parameter, ...]
+    fit: Fit
+    rows: tuple[Row, ...]
+    before_s: Array
+    after_s: Array
+    families: tuple[FamilyErrors, ...]
+
+
+def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
+    """Raises InputError where nothing was measured that a constant explains."""
+    rows = tuple(row for row in times.rows if _explained(row.what, cluster))
+    if not rows:
+        raise InputError(Problem("no kernel was measured that constants could be fitted to", got=str(times.rig)))
+    parameters = _parameters(rows, cluster.kernels)
+    measured = np.log([row.seconds for row in rows])
+
+    def evaluate(theta: Array) -> Array:
+        named = {p.name: np.exp(values) for p, values in zip(parameters, theta, strict=True)}
+        return np.log(model_seconds([row.what for row in rows], cluster, named, theta.shape[1]))
+
+    families = [row.what.family for row in rows]
+    found = fit(evaluate, measured, parameters, families, [row.model or row.what.family for row in rows])
+    before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
+    kernels = with_fitted(cluster.kernels, parameters, found, f"measured: {times.rig}; symconfig measure --kernels")
+    errors = tuple(_errors(name, rows, measured, before, found) for name in dict.fromkeys(families))
+    return KernelFit(cluster, kernels, parameters, found, rows, np.exp(before), np.exp(found.log_s), errors)
+
+
+def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
+    """[kernels, n]: seconds under n sets of constants, each an array [n]; the others are the cluster's."""
+    result = np.empty((len(kernels), n))
+    precisions = [_precision(kernel, cluster) for kernel in kernels]
+    for precision in set(precisions):
+        mine = [index for index, each in enumerate(precisions) if each == precision]
+        work: list[Work] = []
+        numbers: dict[str, float] = {"tp": 1.0}
+        for index in mine:
+            work.append(_work(str(index), kernels[index], numbers))
+        block = DerivedBlock("kernels", Scheme(False), tuple(work), (), (), (), (), (), frozenset(), False, ONE)
+        seconds = work_seconds(block, Lattice(numbers, n), machine(cluster, precision, values), MEGATRON)
+        for index in mine:
+            result[index] = seconds[str(index), work[mine.index(index)].phase]
+    return result
+
+
+def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
+    """Whether the cost model has a formula for it, and the cluster a peak."""
+    if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
+        return False
+    return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
+
+
+def _precision(kernel: Kernel, cluster: ClusterDescriptor) -> str:
+    """Of the plan that would run it."""
+    return kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
+
+
+def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
+    """As the graph would state it; `numbers` gets the values of the symbols that it needs."""
+
+    def size(value: int) -> Monomial:
+        return Monomial(Fraction(value))
+
+    if isinstance(kernel, Product):
+        # As a forward whatever its layout: the cost model's weight gradients are added to a sum besides.
+        return Matmul(
+            op,
+            Phase.FORWARD,
+            size(kernel.batch),
+            size(kernel.m),
+            size(kernel.n),
+            size(kernel.k),
+            kernel.dtype == "fp8",
+            ONE,
+        )
+    if isinstance(kernel, Attention):
+        keys, channels = f"keys_{kernel.length}", (f"channels_{kernel.channels}", f"channels_{kernel.value_channels}")
+        numbers |= {keys: kernel.length / 2, channels[0]: kernel.channels, channels[1]: kernel.value_channels}
+        return AttentionWork(
+            op, Phase.INPUT if kernel.backward else Phase.FORWARD, size(kernel.queries), keys, channels, ONE
+        )
+    moved = ((size(kernel.moved), Element.ACTIVATION),) if isinstance(kernel, Stream) else ()
+    return Traffic(op, Phase.FORWARD, moved, ONE)
+
+
+def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
+    """The constants that these kernels depend on, from the cluster's values, as uncertain as those of any GPU."""
+    needed: dict[str, None] = {}
+    for row in rows:
+        needed |= dict.fromkeys(_needs(row.what))
+    stated = constants(kernels)
+    start = {name: float(np.asarray(stated.get(name, stated["gemm_efficiency"]))) for name in needed}
+    return tuple(
+        Parameter(name, min(max(start[name], BOUNDS[name][0]), BOUNDS[name][1]), ANY_GPU[name][1], *BOUNDS[name])
+        for name in Kernels.model_fields
+        if name in needed
+    )
+
+
+def _needs(kernel: Kernel) -> tuple[str, ...]:
+    if isinstance(kernel, Product):
+        return ("gemm_efficiency_low" if kernel.dtype == "fp8" else "gemm_efficiency", "gemm_k_half")
+    if isinstance(kernel, Attention):
+        return ("attention_efficiency", *(("attention_backward_ratio",) if kernel.backward else ()))
+    return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)
+
+
+def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, found: Fit) -> FamilyErrors:
+    mine = [index for index, row in enumerate(rows) if row.what.family == family]
+
+    def off(log_s: Array) -> tuple[float, float]:
+        """The mean absolute error, and the one farthest off."""
+        share = np.exp(log_s[mine] - measured[mine]) - 1
+        return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
+
+    left_out = off(found.left_out_log_s)[0] if all(rows[index].model for index in mine) else None
+    return FamilyErrors(family, len(mine), *off(before), *off(found.log_s), left_out)

@@ -1,0 +1,219 @@
+"""Measures a GPU's kernels at the sizes that the zoo needs, within a budget of time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
+from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
+from symconfig.measured.gpu.kernel_shapes import CPU, GPU, Asked, asked
+from symconfig.measured.gpu.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
+from symconfig.units import significant
+
+Progress = Callable[[str, float], None]
+OVERRUN = 1.5  # of the budget, after which what is left is not measured
+_WARM_UP_S = 0.5  # until clocks have risen
+_WARM_UP_SIZE = 4096  # of each side of the product that does it
+FREE = 0.9  # of the memory: where less is, somebody else may be on the GPU
+INSTALL = "python -m pip install torch"
+DIGITS = 5  # of what is measured
+LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
+
+
+def import_torch() -> Any:
+    """Raises InputError where it is not installed, or too old."""
+    try:
+        import torch
+    except ImportError as error:
+        raise InputError(Problem(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL)) from None
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
+        need = ".".join(map(str, LEAST_TORCH))
+        raise InputError(
+            Problem(
+                "this torch is too old",
+                field="--kernels",
+                got=str(torch.__version__),
+                need=f"{need} or newer",
+                hint=f"{INSTALL} --upgrade",
+            )
+        )
+    return torch
+
+
+def choose_device(torch: Any, wanted: str | None) -> str:
+    """Raises InputError for a device that is not here."""
+    if wanted not in (None, "cuda", "cpu"):
+        raise InputError(Problem("unknown device", field="--device", got=wanted, need="cuda or cpu"))
+    if wanted != "cpu" and not torch.cuda.is_available():
+        what = f"there is no GPU that torch {torch.__version__} could use"
+        raise InputError(Problem(what, field="--device", hint="--device cpu, which shows how it goes in seconds"))
+    return wanted or "cuda"
+
+
+def zoo_name(product: str) -> str | None:
+    """The zoo's cluster with this GPU, by the name that the driver gives it."""
+    return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
+
+
+def zoo_kernels(on: Bench) -> tuple[Asked, ...]:
+    """What the zoo's models need in the 16-bit type that the device has; on a CPU only a small sample."""
+    selection = GPU if on.cuda else CPU
+    if not on.has_bf16:
+        selection = replace(selection, precisions={"fp16": selection.precisions["bf16"]})
+    return asked([load_model(name) for name in zoo_models()], selection)
+
+
+def measure_kernels(
+    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Asked] | None = None
+) -> KernelTimes:
+    """Every kernel that fits and that this device can run; the others with the reason why not."""
+    on = bench(torch, device)
+    threads = torch.get_num_threads()
+    if not on.cuda:
+        torch.set_num_threads(1)  # where others compute, threads that wait for each other would be all that is measured
+    try:
+        return _measured(on, budget_s, progress, zoo_kernels(on) if kernels is None else kernels)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Asked]) -> KernelTimes:
+    wanted = _in_turns(kernels)
+    rig = _rig(on)
+    notes = tuple(_notes(on))
+    started = time.perf_counter()
+    clock: Clock = DeviceClock(on.torch) if on.cuda else HostClock()
+    host = HostClock(on.torch.cuda.synchronize if on.cuda else lambda: None)
+    if on.cuda:
+        _warm_up(on, min(_WARM_UP_S, budget_s / 10))
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    for index, item in enumerate(wanted):
+        progress(f"measuring {item.what.family}", index / len(wanted))
+        left = started + budget_s - time.perf_counter()
+        if left < (1 - OVERRUN) * budget_s:
+            skipped.append(Skipped(what=item.what, reason="the budget of time was spent"))
+            continue
+        share = max(left, 0.0) / (len(wanted) - index)
+        mine = host if isinstance(item.what, Launch) and item.what.where == "host" else clock
+        found = _one(on, mine, item, share)
+        if isinstance(found, Row):
+            rows.append(found)
+        else:
+            skipped.append(found)
+    return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
+
+
+def _in_turns(kernels: Sequence[Asked]) -> list[Asked]:
+    """One of each family after the other, so that a short budget leaves something of all."""
+    seen: Counter[str] = Counter()
+    keyed = []
+    for item in kernels:
+        keyed.append((seen[item.what.family], item))
+        seen[item.what.family] += 1
+    return [item for _, item in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def _one(on: Bench, clock: Clock, item: Asked, share_s: float) -> Row | Skipped:
+    """The fastest implementation, or why there is none."""
+    reason = unsupported(on, item.what)
+    if reason is not None:
+        return Skipped(what=item.what, reason=reason)
+    makes = ways(on, item.what)
+    tried = [_tried(on, clock, make, share_s / len(makes)) for make in makes]
+    done = [found for found in tried if not isinstance(found, str)]
+    if not done:
+        reasons = dict.fromkeys(found for found in tried if isinstance(found, str))
+        return Skipped(what=item.what, reason="; ".join(reasons))
+    found, how = min(done, key=lambda pair: pair[0].seconds)
+    return Row(
+        what=item.what,
+        seconds=significant(found.seconds, DIGITS),
+        spread=significant(found.spread, DIGITS),
+        samples=found.samples,
+        model=item.model,
+        how=how,
+    )
+
+
+def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
+    """Its time, or why it cannot run: too little memory, sizes or types that it does not take."""
+    way: Way | None = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says at length why a kernel is not available
+            way = make()
+            return timed(clock, way.call, share_s), way.how
+    except (RuntimeError, NotImplementedError, ImportError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        _check_alive(on, reason)
+        return reason
+    finally:
+        way = None  # its buffers, before the memory is given back
+        if on.cuda:
+            on.torch.cuda.empty_cache()
+
+
+def _check_alive(on: Bench, reason: str) -> None:
+    """After some errors a GPU does nothing more in this process. Raises SymconfigError."""
+    try:
+        if on.cuda:
+            on.torch.cuda.synchronize()
+    except RuntimeError:
+        raise SymconfigError(Problem(f"the GPU stopped working in the middle of the measurement: {reason}")) from None
+
+
+def _warm_up(on: Bench, seconds: float) -> None:
+    """Large products until the clocks have risen and the libraries are loaded."""
+    x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        on.torch.mm(x, x)
+        on.torch.cuda.synchronize()
+
+
+def _notes(on: Bench) -> Iterator[str]:
+    """What makes the numbers doubtful."""
+    if not on.cuda:
+        yield "Measured on a CPU: this shows how it goes, and says nothing of a GPU."
+        return
+    free, total = on.torch.cuda.mem_get_info()
+    if free < FREE * total:
+        yield (
+            f"{1 - free / total:.0%} of the GPU's memory is in use: where somebody else computes on it, the rates "
+            "are too low."
+        )
+
+
+def _rig(on: Bench) -> Rig:
+    torch = on.torch
+    known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}
+    if not on.cuda:
+        return Rig(product="CPU, 1 thread", **known)
+    cuda = torch.version.cuda or f"(HIP) {torch.version.hip}"
+    return Rig(product=torch.cuda.get_device_name(), driver=_driver(), cuda=cuda, **known)
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, as its kernel module says or nvidia-smi."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None

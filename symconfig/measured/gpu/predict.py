@@ -1,0 +1,66 @@
+"""What one GPU of a plan is expected to hold and to take by itself, with the layers that are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from symconfig.cost.device import device_bytes, reserved_bytes
+from symconfig.frameworks.megatron.behaviour import TransformerImpl
+from symconfig.measured.row_framework import attention_of
+from symconfig.plans.plan import Plan
+from symconfig.solve.alone import alone
+from symconfig.solve.found import Found
+from symconfig.verify.states.activations import as_run
+
+Attention = Literal["flash", "unfused"]
+STATES = ("weights", "gradients", "optimizer state")
+# torch's scaled_dot_product_attention is version 2 of flash attention (ATen/native/transformers/cuda/flash_attn).
+TORCH_FLASH = "flash2"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Of one rank. Seconds of a microbatch forward and backward and of the optimizer step, no network in them.
+
+    memory: bytes by part at the peak; states_bytes: weights, gradients and optimizer state, which stay.
+    """
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    memory: Mapping[str, float]
+    states_bytes: float
+    peak_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+
+
+def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention) -> Expected:
+    """The rank of this stage with the plan's own layers, or with Megatron's local ones."""
+    found = as_measured(plan, impl, attention)
+    mine = alone(found, stage)
+    peak, framework = sum(mine.memory.values()), found.request.framework
+    return Expected(
+        float(mine.forward_s[0]),
+        float(mine.backward_s[0]),
+        float(mine.optimizer_s[0]),
+        mine.memory,
+        sum(mine.memory[name] for name in STATES),
+        peak,
+        reserved_bytes(peak, framework),
+        device_bytes(peak, found.machine, framework),
+    )
+
+
+def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Found:
+    """The plan as these layers run it; Megatron's own with PyTorch's flash attention in them, if that is chosen."""
+    found = as_run(plan, impl)
+    if impl == "transformer_engine" or attention == "unfused":
+        return found
+    framework = found.request.framework
+    kernel, rate = attention_of(TORCH_FLASH, plan.cluster.gpu.architecture)
+    fused = replace(framework.implementation, attention=kernel, repeated_heads=False)
+    flash = replace(framework, implementation=fused, attention_rate=rate)
+    return replace(found, request=replace(found.request, framework=flash))

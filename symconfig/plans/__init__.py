@@ -1,0 +1,1 @@
+"""The plan: frozen data, its JSON, its history. Imports nothing above descriptor/."""

@@ -1,0 +1,57 @@
+"""Digests of the parts of a plan, which are written with it and held against it when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import KeyPath
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+
+INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
+ANSWER = ("best", "alternatives", "search", "binding")
+VERSION = "symconfig"
+HISTORY = "history"  # only of plans that take over a run
+_EXACT_FLOATS = 2**53  # above it, not every whole number is a float
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of plain data. 1.0 counts as 1, so that a tool that lays JSON out anew keeps it."""
+    text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def digests(data: Mapping[str, Any]) -> dict[str, str]:
+    """Of the inputs, the version, the answer and the history in the plain data of a plan; not of how long the search
+    took."""
+    return {name: digest(value) for name, (_, value) in signed(data).items()}
+
+
+def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
+    """The parts that carry a digest, by its name: where each is, and what it is."""
+    inputs = data.get("inputs")
+    found: dict[str, tuple[KeyPath, Any]] = {}
+    for name in INPUTS:
+        if isinstance(inputs, dict) and name in inputs:
+            found[name] = (("inputs", name), inputs[name])
+    for name in (VERSION, *ANSWER, HISTORY):
+        if name in data:
+            value = data[name]
+            if name == "search" and isinstance(value, dict):
+                value = {key: inner for key, inner in value.items() if key != "seconds"}
+            found[name] = ((name,), value)
+    return found

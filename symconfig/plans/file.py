@@ -1,0 +1,330 @@
+"""plan.json: read strictly, and every part held against the digest that was written with it.
+
+A part of the inputs that does not match means that the answer is another job's; a part of the answer that does not
+match, that its predictions are no longer the model's. Either is refused unless the reader is to solve again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from symconfig import __version__
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.json_strict import parse_json_strict
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import problems as descriptor_problems
+from symconfig.errors import InputError, Problem
+from symconfig.plans import shape
+from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, VERSION, digest, signed
+from symconfig.plans.history import History
+from symconfig.plans.plan import SCHEMA, Candidate, Plan, Search
+
+_PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
+_NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
+_TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+class HasPlan(Protocol):
+    """A result with its plan."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+
+def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Plan:
+    """Return a plan, a result's, or that of a file or folder. accept_edits: see `load_plan`."""
+    if isinstance(plan, str | Path):
+        return load_plan(Path(plan), accept_edits)
+    return plan if isinstance(plan, Plan) else plan.plan
+
+
+def load_plan(path: Path, accept_edits: bool = False) -> Plan:
+    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers.
+
+    accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
+    """
+    found = read_plan(path, accept_edits)
+    if not accept_edits and (wrong := list(shape.problems(found, str(_file(path))))):
+        raise InputError(wrong)
+    return found
+
+
+def read_plan(path: Path, accept_edits: bool = False) -> Plan:
+    """Read a plan as `load_plan` does, without a look at its stages: for who says more of them than that."""
+    file = _file(path)
+    try:
+        return parse_plan(file.read_text(encoding="utf-8"), str(file), accept_edits)
+    except FileNotFoundError:
+        what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
+        raise InputError(Problem(what, file=str(path), hint="symconfig plan ... --out DIR")) from None
+    except OSError as error:
+        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(file))) from None
+    except ValueError as error:  # not UTF-8, a name with a NUL
+        raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
+
+
+def edited(path: Path) -> tuple[str, ...]:
+    """Name the parts of a plan's file, or folder's, that do not match their digests; it was loaded before."""
+    return _edited_parts(_file(path).read_text(encoding="utf-8"))
+
+
+def _file(path: Path) -> Path:
+    return path / "plan.json" if path.is_dir() else path
+
+
+def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
+    """The plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
+
+    Raises InputError with everything that is missing, wrong or edited.
+    """
+    document = Document(_data(text, file), file)
+    _check_schema(document)
+    reader = _Reader(document)
+    try:
+        plan = reader.plan()
+        edited = [] if accept_edits else list(_edited(document))
+    except RecursionError:
+        raise InputError(Problem("is nested deeper than any plan", file=file)) from None
+    if plan is not None and not edited:
+        return plan
+    raise InputError(list(_with_places([*reader.problems, *edited], text, file)))
+
+
+def _data(text: str, file: str) -> Any:
+    """What the JSON holds. Places are looked for only where something is wrong: they take as long again."""
+    try:
+        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
+        parse_json_strict(text, file)  # says where, and whether the text was cut off
+        raise InputError(Problem(f"is not JSON: {shorten(str(error))}", file=file)) from None
+
+
+def _not_finite(word: str) -> float:
+    raise ValueError(f"{word} is not a number")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one section")
+    return found
+
+
+def _check_schema(document: Document) -> None:
+    """Raises InputError for what is no plan of this schema, and says what it is instead where that can be told."""
+    got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
+    if got == SCHEMA:
+        return
+    what, hint = "is not a plan of symconfig", "symconfig plan ... --out DIR writes one"
+    if match := _NUMBER.fullmatch(str(got)):
+        newer = int(match[1]) > int(SCHEMA.rpartition("/")[2])
+        what = f"is a plan of {'a newer' if newer else 'an older'} symconfig than this one ({__version__})"
+        hint = "the symconfig that wrote it, or plan again with this one"
+    raise InputError(Problem(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint))
+
+
+class _Reader:
+    """Reads the parts of a plan one by one, and gathers what is wrong in all of them."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._data: dict[str, Any] = document.data
+        self.problems: list[Problem] = []
+
+    def plan(self) -> Plan | None:
+        """Nothing when any part is wrong: then `problems` says how."""
+        data = self._data
+        for name in data:
+            if name not in (*_PARTS, HISTORY):
+                self._add((str(name),), "unknown field")
+        given = data.get("inputs")
+        for name in given if isinstance(given, dict) else ():
+            if name not in INPUTS:
+                self._add(("inputs", str(name)), "unknown field")
+        for name in _PARTS:
+            if name not in data:
+                self._add((name,), "this field is missing")
+        model, cluster = self._input("model", ModelDescriptor), self._input("cluster", ClusterDescriptor)
+        job = self._input("job", Job)
+        best = self._part(("best",), Candidate.from_dict)
+        others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
+        search = self._part(("search",), _search)
+        binding = self._part(("binding",), _TEXT.validate_python)
+        version = self._part((VERSION,), _TEXT.validate_python)
+        history = self._part((HISTORY,), _history) if HISTORY in data else History()
+        if self.problems and version is not None and version != __version__:
+            self._add(
+                (VERSION,),
+                "another symconfig wrote this plan",
+                got=version,
+                need=__version__,
+                hint="plan again with this one",
+            )
+        if (
+            self.problems
+            or model is None
+            or cluster is None
+            or job is None
+            or best is None
+            or search is None
+            or binding is None
+            or version is None
+            or history is None
+        ):
+            return None
+        return Plan(
+            model,
+            cluster,
+            job,
+            best,
+            tuple(each for each in others if each is not None),
+            search,
+            binding,
+            version,
+            history,
+        )
+
+    def _add(
+        self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
+    ) -> None:
+        self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
+
+    def _alternatives(self) -> int:
+        value = self._data.get("alternatives", [])
+        if isinstance(value, list):
+            return len(value)
+        self._add(("alternatives",), "wrong value", got=shorten(value), need="a list")
+        return 0
+
+    def _input(self, name: str, kind: type[M]) -> M | None:
+        inputs = self._data.get("inputs", {})
+        if not isinstance(inputs, dict):
+            if name == "model":
+                self._add(("inputs",), "wrong value", got=shorten(inputs), need=f"a section with {', '.join(INPUTS)}")
+            return None
+        if name not in inputs:
+            if "inputs" in self._data:
+                self._add(("inputs", name), "this field is missing")
+            return None
+        try:
+            return kind.model_validate_json(json.dumps(inputs[name]))
+        except ValidationError as error:
+            own = Document(inputs[name], self._document.file)
+            for problem in descriptor_problems(error, own, kind):
+                field = ".".join(part for part in ("inputs", name, problem.field) if part)
+                self.problems.append(replace(problem, field=field))
+        return None
+
+    def _part(self, path: KeyPath, read: Callable[[Any], T]) -> T | None:
+        if path[0] not in self._data:
+            return None
+        value: Any = self._data
+        for step in path:
+            value = value[step]
+        try:
+            return read(value)
+        except ValidationError as error:
+            for item in error.errors(include_url=False):
+                loc = tuple("global" if step == "global_" else step for step in item["loc"])
+                self._add((*path, *loc), item["msg"], got=shorten(item["input"]))
+        except (TypeError, ValueError, AttributeError):
+            self._add(path, "wrong value", got=shorten(value), need="a section of `name: value`")
+        return None
+
+
+def _search(data: Any) -> Search:
+    return _searches().validate_json(json.dumps({"seconds": 0.0, **data}))
+
+
+def _history(data: Any) -> History:
+    return _histories().validate_json(json.dumps(data))
+
+
+# Made once: making an adapter takes longer than reading a plan with it.
+@cache
+def _searches() -> TypeAdapter[Search]:
+    return TypeAdapter(Search)
+
+
+@cache
+def _histories() -> TypeAdapter[History]:
+    return TypeAdapter(History)
+
+
+def _edited_parts(text: str) -> tuple[str, ...]:
+    """Names of the parts of a plan's text that are not what their digests were taken of; it was parsed before.
+
+    Of a plan that an older symconfig wrote none are known.
+    """
+    data = json.loads(text)
+    written = data.get("digests")
+    return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
+
+
+def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
+    """Parts without a digest. An older symconfig took fewer, of another text: its digests say nothing here."""
+    needed = (*INPUTS, VERSION, *ANSWER, *((HISTORY,) if HISTORY in data else ()))
+    return [name for name in needed if name not in written]
+
+
+def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
+    """The parts that are not what their digests were taken of, by name, and where they are."""
+    found = {
+        name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
+    }
+    return found | ({HISTORY: (HISTORY,)} if HISTORY in written and HISTORY not in data else {})
+
+
+def _edited(document: Document) -> Iterator[Problem]:
+    """The parts that are not what their digests were taken of, or the digests that are not there."""
+    written = document.data.get("digests")
+    if not isinstance(written, dict):
+        if "digests" in document.data:
+            yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
+        return
+    if missing := _undigested(document.data, written):
+        yield document.problem(
+            f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it was edited",
+            ("digests",),
+            hint=_HINT,
+        )
+        return
+    for name, path in _mismatched(document.data, written).items():
+        says = (
+            "the answer is not this one's"
+            if name in INPUTS
+            else "its run need not be where it says"
+            if name == HISTORY
+            else "its figures need not be the plan's"
+        )
+        yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
+
+
+_HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again"
+
+
+def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
+    """The problems with the line and column of their fields."""
+    try:
+        places = parse_json_strict(text, file)
+    except InputError:  # more values than places are kept of
+        yield from problems
+        return
+    for problem in problems:
+        path = tuple(
+            int(step) if step.isdigit() else step for step in re.split(r"[.\[\]]+", problem.field or "") if step
+        )
+        place = places.place(path)
+        yield replace(problem, line=place.line if place else None, column=place.column if place else None)

@@ -1,0 +1,291 @@
+"""The plan: everything that rendering, verifying and reporting may know. Frozen, with a JSON round trip."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.digests import digests
+from symconfig.plans.history import History
+
+SCHEMA = "symconfig.plan/1"
+_CONFIG = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The framework that will run the plan.
+
+    `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's release.
+    """
+
+    __pydantic_config__ = _CONFIG
+    backend: Literal["megatron", "deepspeed"]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Degrees. tp * cp * dp * pp = GPUs; ep * etp divides tp * cp * dp; DeepSpeed's AutoTP is tp, its Ulysses is cp."""
+
+    __pydantic_config__ = _CONFIG
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    etp: int
+    dp: int
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def edp(self) -> int:
+        """Replicas of each expert within a pipeline stage."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences: `micro` per data rank and microbatch, `global_` distinct ones per step (JSON: `global`)."""
+
+    __pydantic_config__ = _CONFIG
+    micro: int
+    global_: int
+    num_microbatches: int
+    seq_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Which activations are computed again in the backward pass.
+
+    selective: `modules` (Megatron's names); full: whole layers, `method` uniform (every layer) or
+    block (the first `num_layers` layers of every virtual stage).
+    """
+
+    __pydantic_config__ = _CONFIG
+    granularity: Literal["none", "selective", "full"]
+    modules: tuple[str, ...] = ()
+    method: Literal["uniform", "block"] | None = None
+    num_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Which communication runs beside computation."""
+
+    __pydantic_config__ = _CONFIG
+    grad_reduce: bool
+    param_gather: bool
+    tp_comm: bool
+    pp_p2p: bool
+    moe_a2a: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Switches beside the degrees."""
+
+    __pydantic_config__ = _CONFIG
+    sequence_parallel: bool
+    recompute: Recompute
+    zero_stage: ZeroStage
+    precision: Precision
+    cp_comm: Literal["p2p", "a2a", "all_gather"] | None
+    overlap: Overlap
+    optimizer_offload: float  # share of the optimizer state in host memory, 0 to 1
+    activation_offload: bool
+    param_offload: bool
+    pipeline_layout: str | None  # Megatron's layout string, where nothing plainer says the stages
+    account_for_embedding: bool
+    account_for_loss: bool
+    microbatch_group_size: int | None  # per virtual stage, interleaved schedule only
+    moe_dispatcher: Literal["alltoall", "allgather", "flex"] | None
+    grad_bytes: int  # per parameter, as accumulated
+    schedule: Literal["none", "1f1b", "interleaved"]
+    # Layers on the first and on the last stage, the others share the rest; None: as the others have.
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
+
+    @property
+    def stage_layout(self) -> str:
+        """How the stages are told apart, in words or as Megatron's string; nothing where all have as many layers."""
+        if self.pipeline_layout:
+            return self.pipeline_layout
+        told = {"first": self.first_stage_layers, "last": self.last_stage_layers}
+        words = [
+            f"{count} layer{'s' * (count != 1)} on the {end} stage" for end, count in told.items() if count is not None
+        ]
+        counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
+        words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage. `chunks`: per virtual stage, the kinds of its layers in order (embedding, dense, moe,
+    dense_window, moe_window, mtp, head)."""
+
+    __pydantic_config__ = _CONFIG
+    chunks: tuple[tuple[str, ...], ...]
+    recompute: str
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the model expects of one steady step. Meanings and units as in the README's contract."""
+
+    __pydantic_config__ = _CONFIG
+    step_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    peak_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+    host_bytes: float
+    memory: dict[str, float]
+    time: dict[str, float]
+    interval: dict[str, tuple[float, float]]
+    # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
+    imbalance: dict[str, dict[str, float]] | None = None
+    # The measured runs behind the intervals of `time` and of `memory`, in words.
+    interval_from: dict[str, str] = field(default_factory=dict)
+
+    def basis(self, quantity: str) -> str:
+        """In brackets, which runs an interval is taken from; nothing where the plan does not say."""
+        return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of the lattice, with its prediction."""
+
+    __pydantic_config__ = _CONFIG
+    target: Target
+    parallel: Parallel
+    batch: Batch
+    options: Options
+    stages: tuple[Stage, ...]
+    predicted: Predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data in the spelling of the JSON contract."""
+        data = asdict(self)
+        batch = data["batch"]
+        data["batch"] = {
+            "micro": batch["micro"],
+            "global": batch["global_"],
+            "num_microbatches": batch["num_microbatches"],
+            "seq_length": batch["seq_length"],
+        }
+        return data
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Candidate:
+        batch = dict(data.get("batch", {}))
+        if "global" in batch:
+            batch["global_"] = batch.pop("global")
+        return _candidates().validate_json(json.dumps({**data, "batch": batch}))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout tried.
+
+    Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
+    what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
+    tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
+    faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
+    narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
+    can; free_step_s: the step without them.
+    """
+
+    __pydantic_config__ = _CONFIG
+    candidates: int
+    feasible: int
+    seconds: float
+    optimal: bool
+    layouts: int = 0
+    simulated: int = 0
+    gap: float = 0.0
+    stage_gap: float | None = None
+    layout_gap: float = 0.0
+    fewest: bool = False
+    narrowed: dict[str, str] = field(default_factory=dict)
+    free_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The chosen candidate with all that it was chosen from. history: what its run did before it."""
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    best: Candidate
+    alternatives: tuple[Candidate, ...]
+    search: Search
+    binding: str  # the constraint that binds, as a sentence
+    symconfig_version: str
+    history: History = field(default_factory=History)
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a plan may take of one GPU: its memory without the margin of the job."""
+        return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
+
+    @property
+    def may_not_fit(self) -> bool:
+        """Whether the interval of the memory crosses what the GPU has: of the margin a part is there to be used up."""
+        return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
+
+    @property
+    def safe_margin(self) -> float:
+        """The margin, in hundredths, under which even a plan that uses all the rest has its interval within the GPU."""
+        predicted = self.best.predicted
+        return math.ceil(100 * (1 - predicted.device_bytes / predicted.interval["device_bytes"][1])) / 100
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
+        inputs = {
+            "model": self.model.model_dump(mode="json", by_alias=True),
+            "cluster": self.cluster.model_dump(mode="json", by_alias=True),
+            "job": self.job.model_dump(mode="json", by_alias=True),
+        }
+        search = asdict(self.search)
+        del search["seconds"]
+        data = {
+            "schema": SCHEMA,
+            "symconfig": self.symconfig_version,
+            "best": self.best.to_dict(),
+            "alternatives": [candidate.to_dict() for candidate in self.alternatives],
+            "search": search,
+            "binding": self.binding,
+            "inputs": inputs,
+        }
+        if self.history != History():
+            data["history"] = asdict(self.history)
+        return {**data, "digests": digests(data)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# Made once: making an adapter takes longer than reading a plan with it.
+@cache
+def _candidates() -> TypeAdapter[Candidate]:
+    return TypeAdapter(Candidate)

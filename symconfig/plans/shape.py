@@ -1,0 +1,84 @@
+"""Whether a plan's stages are those of its degrees and hold its model: one that somebody edited may not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
+from symconfig.plans.pipeline_layout import compact, dealt, expanded, letters, written
+from symconfig.plans.plan import Candidate, Plan
+
+
+def problems(plan: Plan, file: str) -> Iterator[Problem]:
+    """What is wrong in any of the plan's candidates."""
+    yield from _candidate(plan.best, plan.model, file, "best")
+    for place, candidate in enumerate(plan.alternatives):
+        yield from _candidate(candidate, plan.model, file, f"alternatives.{place}")
+
+
+def _candidate(candidate: Candidate, model: ModelDescriptor, file: str, where: str) -> Iterator[Problem]:
+    degrees = asdict(candidate.parallel)
+    if wrong := [name for name, degree in degrees.items() if degree < 1]:
+        for name in wrong:
+            yield Problem(
+                "is no degree", file=file, field=f"{where}.parallel.{name}", got=str(degrees[name]), need="1 or more"
+            )
+        return
+    pp, vpp = candidate.parallel.pp, candidate.parallel.vpp
+    got = [len(stage.chunks) for stage in candidate.stages]
+    if got != [vpp] * pp:
+        yield Problem(
+            "has other stages than its degrees say",
+            file=file,
+            field=f"{where}.stages",
+            got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
+            need=f"{pp} of {vpp}",
+        )
+        return
+    chunks = [stage.chunks[chunk] for chunk in range(vpp) for stage in candidate.stages]
+    held = tuple(kind for chunk in chunks for kind in chunk)
+    need = ("embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
+    if held != need:
+        yield Problem(
+            "does not hold the model's layers once and in order",
+            file=file,
+            field=f"{where}.stages",
+            got=_counts(held) if Counter(held) != Counter(need) else "another order",
+            need=_counts(need),
+        )
+    elif (said := _said(candidate, model)) != [letters(chunk) for chunk in chunks]:
+        yield Problem(
+            "has other stages than its options say",
+            file=file,
+            field=f"{where}.stages",
+            got=written(chunks),
+            need=compact(said) if said else candidate.options.stage_layout or "equal chunks",
+        )
+
+
+def _said(candidate: Candidate, model: ModelDescriptor) -> list[str]:
+    """The letters of each chunk by the options; nothing where no such stages can be."""
+    options, parallel = candidate.options, candidate.parallel
+    if options.pipeline_layout is not None:
+        return expanded(options.pipeline_layout)
+    sizes = dealt(
+        model.num_hidden_layers,
+        parallel.pp,
+        parallel.vpp,
+        first=options.first_stage_layers,
+        last=options.last_stage_layers,
+        embedding=options.account_for_embedding,
+        loss=options.account_for_loss,
+    )
+    chunks = ["t" * size for size in sizes or ()]
+    if chunks:
+        chunks[0] = "E" + chunks[0]
+        chunks[-1] += "m" * model.num_nextn_predict_layers + "L"
+    return chunks
+
+
+def _counts(kinds: tuple[str, ...]) -> str:
+    return " + ".join(f"{count} {kind}" for kind, count in Counter(kinds).items()) or "nothing"

@@ -1,0 +1,26 @@
+"""Checkpoints: what a folder holds, and whether a run of another plan can go on from it.
+
+`loadable(old, new)` evaluates the rules of rules.yaml, each with its source; `read(folder)` looks into a folder without
+unpickling anything.
+"""
+
+from symconfig.runs.checkpoint.folder import Checkpoint
+from symconfig.runs.checkpoint.kinds import Saving, kinds, savings
+from symconfig.runs.checkpoint.loadable import loadable, of_folder
+from symconfig.runs.checkpoint.read import exists, read
+from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict
+
+__all__ = [
+    "Checkpoint",
+    "Loadable",
+    "Reason",
+    "Saving",
+    "Step",
+    "Verdict",
+    "exists",
+    "kinds",
+    "loadable",
+    "of_folder",
+    "read",
+    "savings",
+]

@@ -1,0 +1,277 @@
+"""What differs between two plans, as far as a checkpoint cares: each fact has a name that the table of rules uses.
+
+A fact is a function of the old and the new plan that says in words what it found, or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.plan import Plan
+from symconfig.render import flags
+from symconfig.runs.checkpoint import weights
+from symconfig.verify.states.buffers import bucket_size
+from symconfig.verify.states.megatron import rank_states
+
+Finding = Callable[[Plan, Plan], str]
+_RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`does`: what it means that the fact holds, for the page of rules."""
+
+    name: str
+    does: str
+    find: Finding
+
+
+FACTS: dict[str, Fact] = {}
+
+
+def fact(name: str, does: str) -> Callable[[Finding], Finding]:
+    def enter(find: Finding) -> Finding:
+        FACTS[name] = Fact(name, does, find)
+        return find
+
+    return enter
+
+
+def found(old: Plan, new: Plan) -> Mapping[str, str]:
+    """The facts that hold, in their order, with what was found."""
+    return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
+
+
+def _other(what: str, old: object, new: object) -> str:
+    return f"{what} {old} -> {new}" if old != new else ""
+
+
+def _degree(name: str) -> Finding:
+    return lambda old, new: _other(name, getattr(old.best.parallel, name), getattr(new.best.parallel, name))
+
+
+for _name, _does in (
+    ("tp", "another tensor-parallel degree (AutoTP's with DeepSpeed)"),
+    ("pp", "another number of pipeline stages"),
+    ("vpp", "another number of virtual stages"),
+    ("cp", "another context-parallel degree (Ulysses with DeepSpeed)"),
+    ("ep", "another expert-parallel degree"),
+    ("etp", "another degree of tensor parallelism within experts"),
+    ("dp", "another number of data-parallel replicas"),
+):
+    fact(_name, _does)(_degree(_name))
+
+
+@fact("replicas", "another number of ranks among which the optimizer's state is cut: dp x cp")
+def _replicas(old: Plan, new: Plan) -> str:
+    return _other("dp x cp", *(plan.best.parallel.dp * plan.best.parallel.cp for plan in (old, new)))
+
+
+@fact("stages", "layers lie on other stages")
+def _stages(old: Plan, new: Plan) -> str:
+    places = [
+        tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
+        for plan in (old, new)
+    ]
+    return "layers on other stages" if places[0] != places[1] else ""
+
+
+@fact("buckets", "Megatron's gradient buffers close their buckets elsewhere, in a run that can be told where")
+def _buckets(old: Plan, new: Plan) -> str:
+    return _other_buckets(old, new) if closes(new) is not None else ""
+
+
+@fact("buckets-lost", "the new run's gradient buffers have one bucket, the old one's several")
+def _buckets_lost(old: Plan, new: Plan) -> str:
+    return _other_buckets(old, new) if closes(new) is None else ""
+
+
+def _other_buckets(old: Plan, new: Plan) -> str:
+    if any(plan.best.target.backend != "megatron" or plan.best.options.zero_stage > 1 for plan in (old, new)):
+        return ""
+    said = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
+    in_pieces = said and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
+    return said if in_pieces else ""
+
+
+def closes(plan: Plan) -> int | None:
+    """Elements that close a bucket of Megatron's gradient buffers; None: all are in one, as on later stages."""
+    replicas = plan.best.parallel.dp * plan.best.parallel.cp
+    return bucket_size(replicas) if replicas > 1 and plan.best.options.overlap.grad_reduce else None
+
+
+@fact("sharded", "both runs shard the optimizer's state: ZeRO, Megatron's distributed optimizer")
+def _sharded(old: Plan, new: Plan) -> str:
+    return "a sharded optimizer" if min(plan.best.options.zero_stage for plan in (old, new)) > 0 else ""
+
+
+@fact("sharding", "the one run shards the optimizer's state, the other does not")
+def _sharding(old: Plan, new: Plan) -> str:
+    stages = [plan.best.options.zero_stage for plan in (old, new)]
+    return _other("ZeRO stage", *stages) if min(stages) == 0 < max(stages) else ""
+
+
+@fact("zero", "another ZeRO stage")
+def _zero(old: Plan, new: Plan) -> str:
+    return _other("ZeRO stage", old.best.options.zero_stage, new.best.options.zero_stage)
+
+
+@fact("zero-3", "from or to ZeRO stage 3, which also cuts the weights")
+def _zero_3(old: Plan, new: Plan) -> str:
+    stages = [plan.best.options.zero_stage for plan in (old, new)]
+    return _other("ZeRO stage", *stages) if stages.count(3) == 1 else ""
+
+
+@fact("fsdp", "Megatron-FSDP (stage 2 and 3) in one of the runs only")
+def _fsdp(old: Plan, new: Plan) -> str:
+    stages = [plan.best.options.zero_stage for plan in (old, new)]
+    return _other("ZeRO stage", *stages) if (stages[0] >= 2) != (stages[1] >= 2) else ""
+
+
+@fact("16-bit", "from bf16 to fp16, or back")
+def _bits(old: Plan, new: Plan) -> str:
+    kinds = ["fp16" if plan.best.options.precision == "fp16" else "bf16" for plan in (old, new)]
+    return _other("weights in", *kinds)
+
+
+@fact("scales", "FP8 with scales from a history in one of the runs only")
+def _scales(old: Plan, new: Plan) -> str:
+    kinds = [plan.best.options.precision for plan in (old, new)]
+    return _other("precision", *kinds) if (kinds[0] == "fp8") != (kinds[1] == "fp8") else ""
+
+
+@fact("scales-kept", "FP8 with scales from a history in both runs")
+def _scales_kept(old: Plan, new: Plan) -> str:
+    return "fp8" if old.best.options.precision == new.best.options.precision == "fp8" else ""
+
+
+@fact("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only")
+def _optimizers(old: Plan, new: Plan) -> str:
+    return _other("optimizers", *map(_parts, (old, new)))
+
+
+def _parts(plan: Plan) -> int:
+    """The expert grid's parameters have an optimizer (optimizer/__init__.py, get_megatron_optimizer)."""
+    parallel = plan.best.parallel
+    return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
+
+
+@fact("gradients", "gradients of another type")
+def _gradients(old: Plan, new: Plan) -> str:
+    return _other("bytes of a gradient", old.best.options.grad_bytes, new.best.options.grad_bytes)
+
+
+@fact("offload", "another share of the optimizer's state on the host")
+def _offload(old: Plan, new: Plan) -> str:
+    return _other(
+        "share of the optimizer on the host", old.best.options.optimizer_offload, new.best.options.optimizer_offload
+    )
+
+
+@fact("framework", "another framework")
+def _framework(old: Plan, new: Plan) -> str:
+    return _other("framework", old.best.target.backend, new.best.target.backend)
+
+
+@fact("into-megatron", "the new run is Megatron-LM's")
+def _into_megatron(old: Plan, new: Plan) -> str:
+    return "Megatron-LM" if new.best.target.backend == "megatron" else ""
+
+
+@fact("into-deepspeed", "the new run is DeepSpeed's")
+def _into_deepspeed(old: Plan, new: Plan) -> str:
+    return "DeepSpeed" if new.best.target.backend == "deepspeed" else ""
+
+
+@fact(
+    "rng-grid",
+    "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
+    "another number of them",
+)
+def _rng_grid(old: Plan, new: Plan) -> str:
+    return _other("states of a stage's generators", *map(_rng_states, (old, new)))
+
+
+def _rng_states(plan: Plan) -> int:
+    """That each rank of tp and pp saves: its first replica's, or all (training/checkpointing.py, get_rng_state)."""
+    best = plan.best
+    if best.target.backend != "megatron" or best.parallel.ep == 1:
+        return 1
+    return best.parallel.dp if flags.resolve(best.target.version).startswith("core_v0.16") else 1
+
+
+@fact("older-release", "the new run has an older release of the framework")
+def _older(old: Plan, new: Plan) -> str:
+    releases = [plan.best.target.version for plan in (old, new)]
+    if _framework(old, new) or releases[0] == releases[1]:
+        return ""
+    if old.best.target.backend == "megatron":
+        places = [flags.versions().index(flags.resolve(release)) for release in releases]
+        return _other("release", *releases) if places[1] < places[0] else ""
+    return _other("release", *releases) if _numbers(releases[1]) < _numbers(releases[0]) else ""
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """Without what a source build has behind them (0.16.2+b344c04d)."""
+    said = _RELEASE.match(release)
+    return tuple(int(part) for part in said[0].split(".")) if said else ()
+
+
+@fact("padding", "Megatron pads the vocabulary to another size, a multiple of 128 x tp")
+def _padding(old: Plan, new: Plan) -> str:
+    if any(plan.best.target.backend != "megatron" for plan in (old, new)):
+        return ""
+    return _other(
+        "rows of the padded vocabulary",
+        *(MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in (old, new)),
+    )
+
+
+@fact("global-batch", "another global batch size")
+def _batch(old: Plan, new: Plan) -> str:
+    return _other("global batch", old.best.batch.global_, new.best.batch.global_)
+
+
+@fact("seq-length", "another sequence length")
+def _length(old: Plan, new: Plan) -> str:
+    return _other("sequence length", old.best.batch.seq_length, new.best.batch.seq_length)
+
+
+@fact("schedule", "another schedule of the learning rate or weight decay, counted in sequences")
+def _schedule(old: Plan, new: Plan) -> str:
+    return ", ".join(_schedules(old, new))
+
+
+def _schedules(old: Plan, new: Plan) -> Iterator[str]:
+    """What OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
+    mine, theirs = old.job.training, new.job.training
+    for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
+        if said := _other(name, getattr(mine, name), getattr(theirs, name)):
+            yield said
+    for name in ("lr_warmup_iters", "lr_decay_iters", "train_iters"):  # the last one: where weight decay has its end
+        counted = [
+            (getattr(plan.job.training, name) or plan.job.training.train_iters) * plan.best.batch.global_
+            if name == "lr_decay_iters"
+            else getattr(plan.job.training, name) * plan.best.batch.global_
+            for plan in (old, new)
+        ]
+        if said := _other(f"{name} x global batch", *counted):
+            yield said
+
+
+def _of_models(compared: weights.Compared) -> Finding:
+    return lambda old, new: compared.find(old.model, new.model)
+
+
+for _entry in weights.COMPARED:
+    fact(_entry.name, _entry.does)(_of_models(_entry))
+
+
+@fact("positions", "a learned position for every token, and another number of them")
+def _positions(old: Plan, new: Plan) -> str:
+    longest = [max(plan.model.max_position_embeddings, plan.best.batch.seq_length) for plan in (old, new)]
+    learned = old.model.position == new.model.position == "learned"
+    return _other("learned positions", *longest) if learned else ""

@@ -1,0 +1,101 @@
+"""A checkpoint's folder: what it holds, and of which run, without unpickling anything in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from symconfig.descriptor.job import Backend
+from symconfig.errors import InputError, Problem
+from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain
+from symconfig.runs.checkpoint.table import table
+
+# What `read` looks for, in the words of an error.
+LOOKED_FOR = (
+    "Megatron-LM's latest_checkpointed_iteration.txt or a folder iter_0000100, DeepSpeed's latest or a folder with "
+    "mp_rank_00_model_states.pt, a universal checkpoint's zero/, Hugging Face's config.json beside safetensors, or "
+    "PEFT's adapter_config.json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a folder holds.
+
+    kind: as `kinds` names it, with the optimizer's part where the folder shows it. folder: as it was named; data: where
+    the tensors lie. iteration: None where it does not say (weights only, a release). since, until: releases of the
+    framework that write so, as far as that shows. degrees: tp, pp, ep, dp and world of the run that saved it, as far as
+    files or their names say. says: arguments of that run, by the framework's own names. size_bytes: of all files in
+    `data`. notes: what a person should know.
+    """
+
+    kind: str
+    folder: Path
+    data: Path
+    size_bytes: int
+    iteration: int | None = None
+    since: str | None = None
+    until: str | None = None
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    says: Mapping[str, Plain] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def frameworks(self) -> tuple[Backend, ...]:
+        """Whose checkpoint it can be."""
+        return table().formats[self.kind.partition(":")[0]].framework
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "folder": str(self.folder),
+            "data": str(self.data),
+            "size_bytes": self.size_bytes,
+            "iteration": self.iteration,
+            "since": self.since,
+            "until": self.until,
+            "degrees": dict(self.degrees),
+            "says": dict(self.says),
+            "notes": list(self.notes),
+        }
+
+
+def size_bytes(folder: Path) -> int:
+    """Of all files below; links are not followed."""
+    return sum((Path(root) / name).lstat().st_size for root, _, names in os.walk(folder) for name in names)
+
+
+def shown(names: list[str]) -> str:
+    """Some names of many, in an error."""
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
+
+
+def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
+    """Of those entries that are whole numbers, by other names."""
+    return {
+        ours: value
+        for ours, theirs in names.items()
+        if isinstance(value := says.get(theirs), int) and not isinstance(value, bool)
+    }
+
+
+def text(path: Path) -> str:
+    """At most MAX_BYTES of a file; what is no UTF-8 is replaced."""
+    with path.open("rb") as stream:
+        return stream.read(MAX_BYTES).decode("utf-8", errors="replace")
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Raises InputError for what is none."""
+    try:
+        value = json.loads(text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(Problem(f"is not JSON: {error}", file=str(path))) from None
+    if not isinstance(value, dict):
+        raise InputError(Problem("holds no keys", file=str(path), got=type(value).__name__))
+    return value

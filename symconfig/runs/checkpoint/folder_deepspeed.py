@@ -1,0 +1,166 @@
+"""DeepSpeed's checkpoints: a root with the file `latest`, one tag's folder, and universal checkpoints of either.
+
+Names as in runtime/engine.py (_get_zero_ckpt_prefix, _get_ckpt_name) and checkpoint/ds_to_universal.py of 0.19.8.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from symconfig.errors import InputError, Problem
+from symconfig.runs.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
+from symconfig.runs.checkpoint.pickled import Plain, archived_file
+from symconfig.runs.checkpoint.sane import checked
+from symconfig.runs.checkpoint.whole import demand
+
+LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
+# mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
+MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+OPTIMIZER = re.compile(r"(?:bf16_)?(?:expp_rank_\d+_|zero_pp_rank_(\d+)_)mp_rank_(\d+)_optim_states\.pt")
+UNIVERSAL, GROUPS = "zero", "optimizer_state.pt"  # ds_to_universal.py writes the second after the tensors
+NUMBER = re.compile(r"(\d+)$")
+DEGREES = {"tp": "mp_world_size", "dp": "dp_world_size"}
+SAID = (
+    "global_steps",
+    "global_samples",
+    "skipped_steps",
+    "zero_stage",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "step",
+    "sequences",
+)
+STAGE = "stage"  # of ds_config's zero_optimization
+SHOWN = 3  # ranks without a file that an error names
+# What train.py hands to engine.save_checkpoint, which puts it behind all of its own (engine.py, _save_checkpoint).
+CLIENT = ("step", "sequences")
+
+
+def is_root(folder: Path) -> bool:
+    return (folder / LATEST).is_file() or (folder / LATEST_UNIVERSAL).is_file()
+
+
+def is_tag(folder: Path) -> bool:
+    return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / UNIVERSAL).is_dir()
+
+
+def read_root(root: Path) -> Checkpoint:
+    """What `latest` names; without it, what latest_universal does. Raises InputError where it is not there or whole."""
+    universal = not (root / LATEST).is_file()
+    pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
+    tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
+    data = root / tag
+    if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
+        there = shown(sorted(path.name for path in root.iterdir() if path.is_dir() and is_tag(path)))
+        raise InputError(
+            Problem(
+                f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
+                file=str(pointer),
+                got=there or "no folder with a checkpoint",
+            )
+        )
+    other = root / LATEST_UNIVERSAL
+    notes = (
+        [f"{other.read_text(encoding='utf-8', errors='replace').strip()[:60]} beside it is a universal checkpoint"]
+        if other.is_file() and not universal
+        else []
+    )
+    return read_tag(data, root, tuple(notes))
+
+
+def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
+    """One tag's folder. Raises InputError where files of ranks are missing or cut off."""
+    names = sorted(path.name for path in data.iterdir())
+    universal = (data / UNIVERSAL).is_dir()
+    states = [name for name in names if MODEL.fullmatch(name)]
+    if not states:
+        raise InputError(
+            Problem(
+                "is not whole: it has no model states",
+                file=str(data),
+                got=shown(names) or "nothing",
+                need="mp_rank_00_model_states.pt",
+            )
+        )
+    demand(data, [data / name for name in names if name.endswith(".pt")])
+    says = archived_file(data / states[0], CLIENT)
+    wrote = said if isinstance(said := says.get("ds_version"), str) else None
+    found = checked(
+        Checkpoint(
+            "universal" if universal else "deepspeed",
+            folder,
+            data,
+            size_bytes(data),
+            _iteration(says, data),
+            wrote,
+            wrote,
+            numbers(says, DEGREES) or _degrees(names),
+            {name: says[name] for name in SAID if name in says},
+            notes,
+        )
+    )
+    if universal:
+        _converted(data)
+    else:
+        _whole(data, names, found, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
+    return found
+
+
+def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
+    """The step of train.py, which counts in batches of its run; the engine counts on over runs with other batches."""
+    own = numbers(says, {"step": "step", "sequences": "sequences"})
+    steps, match = says.get("global_steps"), NUMBER.search(data.name)
+    if len(own) == 2:
+        return own["step"]
+    return steps if isinstance(steps, int) else int(match[1]) if match else None
+
+
+def _degrees(names: Iterable[str]) -> dict[str, int]:
+    """From the names of the files alone."""
+    found = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
+    replicas = [int(replica) for replica, _ in found if replica is not None]
+    ranks = [int(rank) for _, rank in found]
+    return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
+
+
+def _converted(data: Path) -> None:
+    """Raises InputError where ds_to_universal.py did not come to what it writes behind the tensors."""
+    if not (data / UNIVERSAL / GROUPS).is_file():
+        raise InputError(
+            Problem(
+                "is not whole: the conversion did not end",
+                file=str(data),
+                got=f"no {UNIVERSAL}/{GROUPS}",
+                hint="convert again",
+            )
+        )
+    demand(data, [data / UNIVERSAL / GROUPS])
+
+
+def _whole(data: Path, names: Iterable[str], found: Checkpoint, sharded: bool) -> None:
+    """Raises InputError where a rank's file is missing, which shows in the numbers of the others, and where the run had
+    ZeRO (sharded), in how many ranks it had: each keeps its part of the optimizer's states in a file of its own."""
+    kept = (found.degrees.get("dp", 1), 1) if sharded else (0, 0)
+    for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):
+        there = {(int(match[1] or 0), int(match[2])) for name in names if (match := pattern.fullmatch(name))}
+        replicas, ranks = (max([least[axis], *(place[axis] + 1 for place in there)]) for axis in (0, 1))
+        if len(there) == replicas * ranks:
+            continue
+        gaps = (
+            f"rank {replica} of dp, {rank} of tp"
+            for replica in range(replicas)
+            for rank in range(ranks)
+            if (replica, rank) not in there
+        )
+        raise InputError(
+            Problem(
+                f"is not whole: {what} of some ranks are missing",
+                file=str(data),
+                got=f"none of {'; '.join(islice(gaps, SHOWN))}",
+                need=f"{replicas} x {ranks} files",
+            )
+        )

@@ -1,0 +1,285 @@
+"""Megatron-LM's checkpoints: a root with a tracker file, or one iteration's folder, in any of its formats.
+
+Names as in training/checkpointing.py (get_checkpoint_name, get_checkpoint_tracker_filename) and
+core/dist_checkpointing (metadata.json, .metadata, common.pt) of core_v0.12 to core_v0.19.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from symconfig.errors import InputError, Problem
+from symconfig.runs.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
+from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
+from symconfig.runs.checkpoint.table import table
+from symconfig.runs.checkpoint.whole import demand
+
+TRACKER = "latest_checkpointed_iteration.txt"
+ITERATION = re.compile(r"iter_(\d{7,})")
+RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?")
+FILE = re.compile(rb"__\d+_\d+\.distcp")
+WEIGHTS = "model_optim_rng.pt"
+# The common state: a file of its own, later an object among the tensors (serialization.py, save).
+COMMON, OUTSIDE_UNTIL, INSIDE_SINCE = "common_state/shard_0_1", "core_v0.18.2", "core_v0.19.0"
+
+DEGREES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "dp": "data_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "world": "world_size",
+}
+SAID = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "num_experts",
+    "seq_length",
+    "max_position_embeddings",
+    "padded_vocab_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "train_iters",
+    "lr",
+    "consumed_train_samples",
+    "bf16",
+    "fp16",
+    "use_distributed_optimizer",
+    "ckpt_format",
+    "untie_embeddings_and_output_weights",
+    "swiglu",
+    "position_embedding_type",
+    "mtp_num_layers",
+)
+# Keys of the optimizer's state, and how they say that it is held.
+BUFFERS, GATHERED, SCATTERED = b".gbuf_idx_", b".param_state", b"optimizer.distributed."
+# Main weights: the distributed optimizer's from core_v0.15 on; before, and without it.
+WHOLE, PIECES = b"optimizer.state.param.", b"optimizer.state.fp32_param."
+
+
+def is_root(folder: Path) -> bool:
+    return (folder / TRACKER).is_file() or any(True for _ in _iterations(folder))
+
+
+def is_iteration(folder: Path) -> bool:
+    return (
+        (folder / "metadata.json").is_file()
+        or (folder / ".metadata").is_file()
+        or bool(_ranks(folder))
+        or any(folder.glob("__*.distcp"))
+    )
+
+
+def _iterations(root: Path) -> Iterator[int]:
+    for path in root.iterdir():
+        if (match := ITERATION.fullmatch(path.name)) and path.is_dir():
+            yield int(match[1])
+
+
+def _ranks(folder: Path) -> dict[Path, list[int]]:
+    """The folders of ranks, and the numbers in their names: of tp, then pp, then ep."""
+    return {
+        path: [int(part) for part in match.groups() if part is not None]
+        for path in sorted(folder.iterdir())
+        if (match := RANK.fullmatch(path.name)) and path.is_dir()
+    }
+
+
+def read_root(root: Path) -> Checkpoint:
+    """The iteration that the tracker names. Raises InputError where it is not there or not whole."""
+    there = sorted(_iterations(root))
+    listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
+    tracker = root / TRACKER
+    if not tracker.is_file():
+        raise InputError(
+            Problem(
+                f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random",
+                file=str(root),
+                got=listed,
+                hint=f"write the iteration that is whole, as {there[-1]}, into it",
+            )
+        )
+    word = text(tracker).strip()
+    if word != "release" and not word.isdigit():
+        raise InputError(
+            Problem("names no iteration", file=str(tracker), got=repr(word[:40]), need="a whole number, or release")
+        )
+    data = root / ("release" if word == "release" else f"iter_{int(word):07d}")
+    if not data.is_dir():
+        raise InputError(
+            Problem(
+                f"names {data.name}, which is not there: it was deleted, or its saving did not end",
+                file=str(tracker),
+                got=listed,
+                hint=f"write {there[-1]} into it, if that one is whole" if there else None,
+            )
+        )
+    later = [number for number in there if word.isdigit() and number > int(word)]
+    notes = (
+        [
+            f"{shown([f'iter_{number:07d}' for number in later])}: later than the tracker says, so saved after it or "
+            "not to the end"
+        ]
+        if later
+        else []
+    )
+    return read_iteration(data, root, tuple(notes))
+
+
+def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
+    """One iteration's folder. Raises InputError where it is not whole."""
+    match = ITERATION.fullmatch(data.name)
+    iteration = int(match[1]) if match else None
+    if _ranks(data):
+        kind, degrees, says = _by_rank(data)
+    else:
+        kind, says = _distributed(data)
+        degrees = numbers(says, DEGREES)
+    said = says.get("iteration")
+    return Checkpoint(
+        kind,
+        folder,
+        data,
+        size_bytes(data),
+        said if isinstance(said, int) else iteration,
+        *_releases(kind, data),
+        degrees,
+        {name: says[name] for name in SAID if name in says},
+        notes,
+    )
+
+
+def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
+    """The first and the last release that write so: `table` has the kinds' own."""
+    name, _, optimizer = kind.partition(":")
+    entry = table().formats[name]
+    span = entry.optimizer.get(optimizer, entry)
+    if name == "torch_dist":
+        return (span.since, span.until or OUTSIDE_UNTIL) if (data / "common.pt").is_file() else (INSIDE_SINCE, None)
+    return span.since, span.until
+
+
+def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
+    """torch_dist and zarr say what they are in metadata.json; PyTorch's own formats have none."""
+    config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
+    backend = config.get("sharded_backend")
+    common = data / "common.pt"
+    if backend == "zarr":
+        _common_there(data, common.is_file())
+        return "zarr", archived_file(common)
+    index = data / ".metadata"
+    if not index.is_file() or (backend is None and config):
+        raise InputError(
+            Problem(
+                "is not whole: its saving did not end",
+                file=str(data),
+                got=_listed(data),
+                need="metadata.json and .metadata, which are written last",
+            )
+        )
+    demand(data, [index])
+    content = _bytes(index)
+    named = sorted(name.decode() for name in set(FILE.findall(content)))
+    missing = [name for name in named if not (data / name).is_file()]
+    if missing or not named:
+        raise InputError(
+            Problem(
+                "is not whole: files that .metadata names are not there"
+                if named
+                else "is not whole: .metadata names no file of tensors",
+                file=str(data),
+                got=f"no {shown(missing)}" if named else _listed(data),
+            )
+        )
+    demand(data, [data / name for name in named])
+    if backend != "torch_dist":
+        return ("fsdp_dtensor" if b"param_to_group_meta" in content else "torch_dcp"), {}
+    says = archived_file(common) if common.is_file() else _common(data, content)
+    _common_there(data, common.is_file() or bool(says) or len(content) == MAX_BYTES)
+    return f"torch_dist:{_optimizer(content, says)}".rstrip(":"), says
+
+
+def _common_there(data: Path, there: bool) -> None:
+    """there: whether the state that all ranks share was found. Raises InputError where not, or where it is cut off."""
+    if not there:
+        raise InputError(
+            Problem(
+                "is not whole: the state that all ranks share is missing or cut off",
+                file=str(data),
+                got=_listed(data),
+                need=f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the tensors",
+            )
+        )
+    demand(data, [file for file in (data / "common.pt",) if file.is_file()])
+
+
+def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
+    """How the optimizer's state is held, by the names of its tensors; nothing where it was not saved."""
+    if BUFFERS in index:
+        return "dp_reshardable"
+    if SCATTERED in index and GATHERED in index:
+        return "dp_zero_gather_scatter"
+    if WHOLE in index:
+        return "fully_reshardable"
+    if PIECES not in index:
+        return ""
+    return "fully_sharded_model_space" if says.get("use_distributed_optimizer") else "whole"
+
+
+def _common(data: Path, index: bytes) -> dict[str, Plain]:
+    """From core_v0.19 on the common state is an object among the tensors; .metadata says where."""
+    place: dict[str, Plain] = {}
+    for key, value in pairs(index):
+        if key == "fqn":
+            place = {}
+        place[key] = value
+        if place.get("fqn") == COMMON and {"relative_path", "offset", "length"} <= place.keys():
+            file, start, length = (place[name] for name in ("relative_path", "offset", "length"))
+            if isinstance(start, int) and isinstance(length, int) and FILE.fullmatch(str(file).encode()):
+                return archived_at(data / str(file), start, length)
+    return {}
+
+
+def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
+    """mp_rank_TT, _PPP behind it with a pipeline, _EEE behind that with expert parallelism."""
+    ranks = _ranks(data)
+    extents = (
+        [max(column) + 1 for column in zip(*ranks.values(), strict=True)]
+        if len({len(row) for row in ranks.values()}) == 1
+        else []
+    )
+    expected = 1
+    for extent in extents:
+        expected *= extent
+    empty = [path.name for path in ranks if not (path / WEIGHTS).is_file()]
+    if empty or not extents or len(ranks) != expected:
+        got = f"no {WEIGHTS} in {shown(empty)}" if empty else f"{len(ranks)} folders mp_rank_*"
+        raise InputError(
+            Problem(
+                "is not whole: files of some ranks are missing",
+                file=str(data),
+                got=got,
+                need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None,
+            )
+        )
+    demand(data, [file for path in ranks for file in sorted(path.glob("*.pt"))])
+    says = archived_file(next(iter(ranks)) / WEIGHTS)
+    degrees = numbers(says, DEGREES)
+    return "torch", degrees or {"tp": extents[0], **({"pp": extents[1]} if len(extents) == 3 else {})}, says
+
+
+def _listed(folder: Path) -> str:
+    return shown(sorted(path.name for path in folder.iterdir())) or "nothing"
+
+
+def _bytes(path: Path) -> bytes:
+    """At most MAX_BYTES of a file."""
+    with path.open("rb") as stream:
+        return stream.read(MAX_BYTES)

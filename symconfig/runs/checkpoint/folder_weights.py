@@ -1,0 +1,66 @@
+"""Weights alone: a Hugging Face folder (config.json beside safetensors), or a PEFT adapter.
+
+Names as in transformers (utils/__init__.py: SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME) and peft
+(utils/constants.py) of the releases 5.23 and 0.21.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from symconfig.errors import InputError, Problem
+from symconfig.runs.checkpoint.folder import Checkpoint, json_object, shown, size_bytes
+from symconfig.runs.checkpoint.pickled import Plain
+from symconfig.runs.checkpoint.whole import demand
+
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+SAID = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "torch_dtype", "dtype")
+ADAPTER_SAID = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER).is_file()
+
+
+def is_model(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file()
+
+
+def read_model(folder: Path) -> Checkpoint:
+    """Raises InputError where files of the weights are missing or cut off."""
+    config = json_object(folder / CONFIG)
+    index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+    if index is not None:
+        files = json_object(index).get("weight_map")
+        named = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
+        missing = [name for name in named if not (folder / name).is_file()]
+        if missing or not named:
+            raise InputError(Problem("names files that are not there", file=str(index), got=f"no {shown(missing)}"))
+    else:
+        named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
+        if not named:
+            raise InputError(
+                Problem("has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE)))
+            )
+    demand(folder, [folder / name for name in named])
+    return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_said(config, SAID))
+
+
+def read_adapter(folder: Path) -> Checkpoint:
+    """Raises InputError where the adapter's weights are missing or cut off."""
+    config = json_object(folder / ADAPTER)
+    named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
+    if not named:
+        raise InputError(
+            Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
+        )
+    demand(folder, [folder / name for name in named])
+    return Checkpoint("peft", folder, folder, size_bytes(folder), says=_said(config, ADAPTER_SAID))
+
+
+def _said(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
+    return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}

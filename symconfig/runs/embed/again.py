@@ -1,0 +1,105 @@
+"""A plan solved again for the ranks and the release that a process found: the same on every rank, solved once a node.
+
+The search is deterministic, so ranks that do not share a file system still get the same plan. On one node, the first
+rank that holds the lock solves and keeps the answer in the user's cache; the others read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from symconfig.errors import InputError
+from symconfig.frameworks.releases import megatron_release
+from symconfig.plans.digests import digest
+from symconfig.plans.file import load_plan
+from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
+from symconfig.runs.embed.surroundings import Surroundings
+from symconfig.runs.sweep.planner import planner
+
+
+def solved_again(plan: Plan, found: Surroundings) -> Plan:
+    """For as many ranks as were found, and for the Megatron-LM that is installed; all else as the plan's job has it.
+
+    Raises InputError, and InfeasibleError when nothing fits.
+    """
+    job = plan.job.model_copy(update=_changes(plan, found))
+    folder = cache_dir()
+    if folder is None:
+        return replace(best_plan(plan.model, plan.cluster, job, top=1), history=plan.history)
+    # by the planner's own code, too: of another one, the nodes that kept nothing would have another plan
+    place = folder / f"{digest([planner(), *map(_plain, (plan.model, plan.cluster, job))])}.json"
+    with _locked(place):
+        fresh = _kept(place)
+        if fresh is None:
+            fresh = best_plan(plan.model, plan.cluster, job, top=1)
+            _keep(fresh, place)
+    return replace(fresh, history=plan.history)
+
+
+def cache_dir() -> Path | None:
+    """In XDG's cache folder of this user; not created here. None for a user without a home, as in some containers."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and nobody of this number in the list of users
+        return None
+    return root / "symconfig" / "solved-again"
+
+
+def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
+    """Fields of the job."""
+    changes: dict[str, object] = {}
+    if found.world_size is not None:
+        changes["gpus"] = found.world_size
+    installed = found.versions.get("megatron")
+    if plan.best.target.backend == "megatron" and installed is not None:
+        version = f"core_v{'.'.join(installed.split('.')[:2])}"
+        if megatron_release(version) != megatron_release(plan.best.target.version):
+            changes["megatron_version"] = version
+    return changes
+
+
+def _plain(part: BaseModel) -> dict[str, object]:
+    return part.model_dump(mode="json", by_alias=True)
+
+
+def _kept(place: Path) -> Plan | None:
+    """One that cannot be read, or that somebody changed, is solved again."""
+    try:
+        return load_plan(place)
+    except InputError:
+        return None
+
+
+def _keep(plan: Plan, place: Path) -> None:
+    """For the node's other ranks; where it cannot be kept, each solves for itself."""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as part:
+            part.write(plan.to_json())
+        os.replace(part.name, place)
+    except OSError:
+        return
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """One process of the node at a time, where the file system has locks."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = place.with_suffix(".lock").open("w")
+    except OSError:  # a home that cannot be written to: each solves for itself
+        yield
+        return
+    with lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,103 @@
+"""The start of a script that trains a plan: it is read, and held against what the process runs on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Literal, get_args
+
+from symconfig.errors import InputError, Problem
+from symconfig.plans.file import HasPlan, loaded
+from symconfig.plans.plan import Plan
+from symconfig.render.summary import duration, short
+from symconfig.runs.checkpoint import Loadable
+from symconfig.runs.embed.again import solved_again
+from symconfig.runs.embed.mismatch import Framework, MismatchError, mismatches
+from symconfig.runs.embed.resume import resumed
+from symconfig.runs.embed.surroundings import Surroundings, look, rank
+
+OnMismatch = Literal["fail", "replan", "warn", "ignore"]
+_log = logging.getLogger("symconfig")
+
+
+def started(
+    plan: Plan | HasPlan | str | Path,
+    framework: Framework,
+    world_size: int | None = None,
+    on_mismatch: OnMismatch = "fail",
+    cuda: bool = True,
+) -> Plan:
+    """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
+
+    on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
+    with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest, and
+    where the checkpoint that the job loads is there and no run of that plan can go on from it. warn: log them on rank 0
+    (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by the launcher. cuda:
+    whether the GPU is looked at, which starts CUDA.
+
+    Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
+    """
+    if on_mismatch not in get_args(OnMismatch):
+        raise InputError(
+            Problem("wrong value", field="on_mismatch", got=repr(on_mismatch), need=" or ".join(get_args(OnMismatch)))
+        )
+    ready = loaded(plan)
+    if on_mismatch == "ignore":
+        return ready
+    found = look(world_size, cuda)
+    wrong = mismatches(ready, found, framework)
+    if on_mismatch == "replan" and any(each.curable for each in wrong):
+        ready = _cured(ready, found)
+        wrong = mismatches(ready, found, framework)
+    if wrong and on_mismatch == "warn":
+        for each in wrong if rank() == 0 else ():
+            _log.warning("%s", each.problem)
+    elif wrong:
+        raise MismatchError([each.problem for each in wrong])
+    return ready
+
+
+def _cured(plan: Plan, found: Surroundings) -> Plan:
+    """Solved again, and rank 0 says so: it is another plan than the one that was written down.
+
+    Raises MismatchError where the run cannot go on from its checkpoint.
+    """
+    start = time.perf_counter()
+    fresh = solved_again(plan, found)
+    loads = resumed(plan, fresh)
+    if rank() == 0:
+        before, after = plan.best, fresh.best
+        _log.warning(
+            "solved again in %s, for %d ranks and %s %s: %s, %s a step (the plan was for %d ranks: %s, %s a step)",
+            duration(time.perf_counter() - start),
+            after.parallel.world_size,
+            after.target.backend,
+            after.target.version,
+            short(after),
+            duration(after.predicted.step_s),
+            before.parallel.world_size,
+            short(before),
+            duration(before.predicted.step_s),
+        )
+        _log.warning(
+            "a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
+            loads.kind,
+            loads.verdict,
+            _with(loads),
+            command(plan, fresh),
+        )
+    return fresh
+
+
+def command(plan: Plan, fresh: Plan) -> str:
+    """What makes the same plan of that one, for a person."""
+    words = ["symconfig replan PLAN.json", f"--gpus {fresh.best.parallel.world_size}"]
+    if fresh.job.megatron_version != plan.job.megatron_version:
+        words.append(f"--megatron-version {fresh.job.megatron_version}")
+    return " ".join(words)
+
+
+def _with(loads: Loadable) -> str:
+    words = " ".join(loads.options("new"))
+    return f", with {words}" if words else ""

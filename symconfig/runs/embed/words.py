@@ -1,0 +1,60 @@
+"""The words that a plan's program is given, and which of them bash would not pass on from `$(…)` as they are."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from symconfig import render
+from symconfig.errors import InputError, Problem
+from symconfig.plans.plan import Plan
+
+MAPFILE = "mapfile -d '' ARGS < <(symconfig args --null PLAN.json), then \"${ARGS[@]}\""
+# bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
+# two, where extglob is on.
+_PATTERN = re.compile(r"[*?\[\\]|[+@!]\(")
+_OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's optimizer.lr=
+
+
+@cache
+def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
+    """The targets whose program takes its configuration as words: their modules have `words(plan)`."""
+    found: dict[str, Callable[[Plan], Sequence[str]]] = {}
+    for info in pkgutil.iter_modules(render.__path__):
+        module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
+        if callable(getattr(module, "words", None)) and isinstance(getattr(module, "NAME", None), str):
+            found[module.NAME] = module.words
+    return dict(sorted(found.items()))
+
+
+def words(plan: Plan, target: str) -> list[str]:
+    """What the program of the target is given. Raises InputError for a target that has none, and as its rendering."""
+    if target not in targets():
+        raise InputError(
+            Problem(
+                "is no target whose program takes words", field="target", got=repr(target), need=" or ".join(targets())
+            )
+        )
+    return list(targets()[target](plan))
+
+
+def unsafe(found: Sequence[str]) -> Iterator[Problem]:
+    """The words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
+    option = "the first word"
+    for word in found:
+        if named := _OPTION.match(word):
+            option = named[0]
+        if what := _changed(word):
+            yield Problem(f"{what} in $(symconfig args ...)", field=option, got=repr(word), hint=MAPFILE)
+
+
+def _changed(word: str) -> str:
+    if not word:
+        return "would be lost"
+    if word.split() != [word]:
+        return "would be split"
+    return "may be replaced by names of files" if _PATTERN.search(word) else ""

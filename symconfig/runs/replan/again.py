@@ -1,0 +1,206 @@
+"""A plan made again: solved, held against the old one, and told what it means for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isclose
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.format import count
+from symconfig.plans.history import History
+from symconfig.plans.plan import Plan
+from symconfig.render import own_target, render, target_of
+from symconfig.runs.best import best_plan
+from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
+from symconfig.runs.checkpoint.table import table
+from symconfig.runs.replan import keep
+from symconfig.runs.replan.asked import inputs
+from symconfig.runs.replan.changes import changed
+from symconfig.runs.replan.differences import differences
+from symconfig.runs.replan.near import nearest
+from symconfig.runs.replan.replan import Drift, Kept, Replan
+from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
+from symconfig.solve.answer import TOP
+from symconfig.solve.candidate import degrees, predicted
+from symconfig.solve.detail import detail
+from symconfig.solve.restore import restore, retraced
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What is asked for: the inputs of the new plan, and how near the old one it must stay.
+
+    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
+    old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
+    """
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    keep: tuple[str, ...] = ()
+    step: int | None = None
+    mode: Mode = "keep"
+    checkpoint: Checkpoint | None = None
+    top: int = TOP
+    edited: tuple[str, ...] = ()
+
+
+def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Replan:
+    """Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does."""
+    asked, (schedule, doubts) = again, _schedule(old, again)
+    again = replace(again, job=again.job.model_copy(update={"training": schedule.training}))
+    free = _solved(again, {}, progress)
+    kept, new = None, free
+    if again.keep:
+        pins = keep.pins(old.best, again.keep)
+        new = _keeping(again, pins, free, progress)
+        kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
+    loads = _loadable(old, new, again.checkpoint)
+    schedule = _as_loaded(schedule, loads, old, asked)
+    schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
+    new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
+    near = (
+        None
+        if kept is not None
+        else nearest(
+            old,
+            new,
+            loads,
+            lambda pins: _solved(replace(again, top=1), pins, progress),
+            lambda plan: _loadable(old, plan, again.checkpoint),
+        )
+    )
+    drift = None if again.edited else _drift(old)
+    return Replan(
+        old,
+        new,
+        differences(inputs(old), inputs(free)),
+        drift,
+        changed(old, new),
+        kept,
+        near,
+        schedule,
+        loads,
+        _files(old, new),
+        again.edited,
+    )
+
+
+def _schedule(old: Plan, again: Again) -> tuple[Schedule, tuple[str, ...]]:
+    """Where the run goes on at the step that is asked for, or at its checkpoint's; and in what that says otherwise."""
+    try:
+        run, doubts = _reached(old, again)
+        return _scheduled(old, again, run), doubts
+    except InputError as error:
+        if again.step is not None or again.checkpoint is None:
+            raise
+        folder = str(again.checkpoint.folder)
+        raise InputError(
+            [replace(problem, file=folder, field=None, what=f"its step {problem.what}") for problem in error.problems]
+        ) from None
+
+
+def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
+    """What the run has done by then, as the plan's history counts, or as the checkpoint says.
+
+    With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
+    """
+    saved, batch, length = again.checkpoint, old.best.batch.global_, old.best.batch.seq_length
+    if saved is not None and saved.iteration is not None and again.step not in (None, saved.iteration):
+        raise InputError(
+            Problem(
+                "is not where the checkpoint is, at which a run that loads it goes on",
+                field="at_step",
+                got=str(again.step),
+                need=f"{saved.iteration}, as {saved.data} says, or nothing",
+                hint="--checkpoint with the folder of that step",
+            )
+        )
+    step = again.step if saved is None or again.step is not None else saved.iteration
+    said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
+    if not isinstance(said, int) or not step:
+        return old.history.until(step, batch, length), ()
+    if target_of(old.model, old.job).counts != "deepspeed":
+        run = counted = old.history.until(step, batch, length)
+        apart = said != counted.sequences
+    else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers
+        run, counted = old.history.until(said // batch, batch, length), History().until(step, batch, length)
+        apart = run.step not in (step, old.history.step)
+    doubt = f"the checkpoint has seen {count(said)} sequences, and {counted} are {count(counted.sequences)}"
+    return run.seen(said), (f"{doubt}: its own number counts",) if apart else ()
+
+
+def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: History | None = None) -> Schedule:
+    """In tokens as it was; with another length of sequences than the old job's where one is asked for."""
+    job = again.job
+    length = job.seq_length or min(again.model.max_position_embeddings, 4096)
+    counts = target_of(again.model, job).counts
+    return scheduled(
+        job.training, old.best.batch, job.global_batch_size, length, counts, run, again.mode, anew, past or History()
+    )
+
+
+def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, again: Again) -> Schedule:
+    """The schedule of what the checkpoint leaves of the run: where nothing of its place loads, that of a whole run."""
+    lost = table().lost
+    if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
+        return schedule
+    if not loads.loads or lost["iteration"] in loads.lost:
+        return replace(_scheduled(old, again, History(exact=old.history.exact), past=old.history), lost=schedule.step)
+    return _scheduled(old, again, schedule.run, anew=True)
+
+
+def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
+    return loadable(old, new) if saved is None else of_folder(saved, new, old)
+
+
+def _solved(again: Again, pins: Mapping[str, str], progress: Progress | None) -> Plan:
+    job = again.job.model_copy(update={"pins": {**again.job.pins, **pins}}) if pins else again.job
+    return best_plan(again.model, again.cluster, job, top=again.top, progress=progress)
+
+
+def _keeping(again: Again, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
+    """The best plan with these pins. Raises InfeasibleError that names those which leave none, and the free plan."""
+    try:
+        return _solved(again, pins, progress)
+    except SymconfigError as error:
+        sets = keep.binding(again.model, again.cluster, free.job, pins)
+        said = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
+        what = f"no plan keeps {said or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
+        rest = [name for name in pins if all(name not in names for names in sets)]
+        other = f"--keep {','.join(rest)}, or " if rest else ""
+        hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
+        raise InfeasibleError(Problem(what, field="keep", got=",".join(again.keep), hint=hint)) from None
+
+
+def _drift(old: Plan) -> Drift | None:
+    """The old plan as it is predicted now; what cannot be traced back says nothing."""
+    said = old.best.predicted
+    try:
+        with retraced("the old plan"):
+            found = restore(old, old.best)
+            now = predicted(found, detail(found), old.cluster)
+    except InputError:
+        return None
+    if isclose(now.step_s, said.step_s, rel_tol=1e-6) and isclose(now.device_bytes, said.device_bytes, rel_tol=1e-6):
+        return None
+    return Drift(said.step_s, now.step_s, said.device_bytes, now.device_bytes)
+
+
+def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
+    """Names of rendered files that are not the same; None for plans of two targets, or one that has no files."""
+    target = own_target(new)
+    if own_target(old) != target:
+        return None
+    try:
+        before, after = ({item.path: item.text for item in render(plan, target)} for plan in (old, new))
+    except SymconfigError:
+        return None
+    names = dict.fromkeys((*before, *after))
+    return tuple(name for name in names if before.get(name) != after.get(name) and name != "plan.json")

@@ -1,0 +1,74 @@
+"""The job of a plan with what is asked for anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symconfig.descriptor.job import Job
+from symconfig.plans.plan import Plan
+
+_SECTIONS = ("pins", "limits", "training")  # of which single names are asked for anew
+
+
+def revised(old: Plan, asked: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of the new job as plain data: what `asked` names, and the rest as it was.
+
+    released: pins of the old job that are free now. A default that was resolved from the old model or cluster, and not
+    asked for, is resolved again where another one is asked for: an adapter's task, the precision of a GPU without bf16.
+    """
+    fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name in _resolved(old, asked):
+        fields.pop(name, None)
+    merged = {
+        name: {**fields.get(name, {}), **asked[name]} for name in _SECTIONS if isinstance(asked.get(name), Mapping)
+    }
+    if old.search.fewest:
+        fields["gpus"] = "auto"
+    fields |= {**asked, **merged}
+    if isinstance(fields["pins"], dict):
+        fields["pins"] = {name: value for name, value in fields["pins"].items() if name not in released}
+    return fields
+
+
+def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
+    """Fields of the old job whose values were defaults of what is another one now."""
+    adapter = old.model.adapter is not None
+    usual: dict[str, Any] = {}
+    if "model" in asked:
+        usual |= {"task": "lora" if adapter else "pretrain", "backend": "deepspeed" if adapter else "megatron"}
+    if "target" in asked:
+        usual["backend"] = old.job.backend  # the target's own
+    if "cluster" in asked:
+        usual["precision"] = "bf16" if old.cluster.gpu.peak_flops.bf16 is not None else "fp16"
+    return [name for name, value in usual.items() if getattr(old.job, name) == value]
+
+
+def inputs(plan: Plan) -> dict[str, Any]:
+    """What a plan was made from, without its schedule, in the order in which it is asked for.
+
+    What its answer says, too, is taken from there: the job of a plan that was edited asks for something else.
+    """
+    best = plan.best
+    job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})
+    job |= {
+        "gpus": best.parallel.world_size,
+        "global_batch_size": best.batch.global_,
+        "seq_length": best.batch.seq_length,
+        "backend": best.target.backend,
+    }
+    if best.target.backend == "deepspeed":  # then it says nothing
+        job.pop("megatron_version")
+    return {**job, "symconfig": plan.symconfig_version, "model": _named(plan.model), "cluster": _named(plan.cluster)}
+
+
+def _named(descriptor: Any) -> dict[str, Any]:
+    """A descriptor without what names and documents it only."""
+    data: dict[str, Any] = descriptor.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {name: value for name, value in data.items() if name not in ("schema", "aliases", "source")}
+
+
+def training(job: Job) -> dict[str, Any]:
+    """The schedule as plain data."""
+    data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True)
+    return data

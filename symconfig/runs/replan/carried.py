@@ -1,0 +1,156 @@
+"""The choice of an old plan under the inputs of a new one: whether it runs, what it needs, how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from symconfig.cost.device import device_bytes
+from symconfig.cost.step import host_bytes
+from symconfig.errors import InputError
+from symconfig.graph.operator import LAYER
+from symconfig.plans.choices import Precision
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.render import target_of
+from symconfig.solve import candidate as candidates
+from symconfig.solve.answer import refused as untold
+from symconfig.solve.detail import detail
+from symconfig.solve.found import Found
+from symconfig.solve.overlap import lacking, overlapped
+from symconfig.solve.pins import parse
+from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.run import request
+from symconfig.solve.space import Refused, Request, admitted, interleaved
+from symconfig.solve.timeline import refined_s
+from symconfig.solve.weigh import HOST_SHARE
+from symconfig.units import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a configuration is under a plan's inputs.
+
+    refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
+    the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
+    slower: its step over that of the plan, less one.
+    """
+
+    refused: str = ""
+    step_s: float = 0.0
+    slower: float = 0.0
+    device_bytes: float = 0.0
+    over_bytes: float = 0.0
+    host_over_bytes: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
+
+    def __str__(self) -> str:
+        """After the name of the choice: `takes 2.1 % longer`."""
+        if self.refused:
+            return f"cannot run: {self.refused}"
+        if self.over_bytes > 0:
+            more = f"{self.over_bytes / GIB:.2f} GiB more than is usable"
+            return f"does not fit: {self.device_bytes / GIB:.2f} GiB, {more}"
+        if self.host_over_bytes > 0:
+            return f"does not fit: it pins {self.host_over_bytes / GIB:.2f} GiB more of the host than may be pinned"
+        if abs(self.slower) < 5e-5:
+            return "takes as long"
+        return f"takes {100 * abs(self.slower):.2f} % {'longer' if self.slower > 0 else 'less time'}"
+
+
+def carried(candidate: Candidate, plan: Plan) -> Configuration:
+    """A candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+
+    Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
+    """
+    asked = plan.job
+    precision = candidate.options.precision if asked.precision == "auto" else plan.best.options.precision
+    beside = candidate.options.overlap.moe_a2a
+    wanted = _request(plan, precision, beside)
+    c = of_candidate(candidate, wanted.framework)
+    known = {LAYER, *wanted.limits.modules}
+    c = replace(
+        c,
+        global_batch=plan.best.batch.global_,
+        seq_length=plan.best.batch.seq_length,
+        precision=precision,
+        backend=plan.best.target.backend,
+        version=plan.best.target.version,
+        packing=asked.packing,
+        modules=frozenset(c.modules & known),
+    )
+    if plan.model.experts is None:
+        c = replace(c, ep=1, etp=1)
+    return replace(c, dp=max(1, plan.best.parallel.world_size // (c.tp * c.pp * c.cp)))
+
+
+def judged(plan: Plan, c: Configuration) -> Verdict:
+    """The configuration under the plan's inputs, by the functions that the search uses."""
+    wanted = _request(plan, c.precision, c.framework.hide.experts > 0)
+    if refused := next(_undivided(plan, c), "") or _unknown(wanted, c):
+        return Verdict(refused)
+    try:
+        found = as_found(plan.model, plan.cluster, c)
+    except InputError as error:
+        return Verdict(str(error.problems[0]).rstrip("."))
+    found = replace(found, request=wanted)
+    if refused := _refused(found) or _untold(plan, found):
+        return Verdict(refused)
+    parts = detail(found)
+    used, step_s = device_bytes(max(parts.peaks), found.machine, wanted.framework), refined_s(found, parts)
+    pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
+    room = HOST_SHARE * found.machine.host_memory_bytes_per_gpu
+    best_s = plan.best.predicted.step_s
+    return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
+
+
+def _request(plan: Plan, precision: Precision, beside_another: bool) -> Request:
+    """What the search was asked for, before its pins."""
+    plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
+    return overlapped(plain, plan.cluster.gpu.architecture) if beside_another and lacking(plain) is None else plain
+
+
+def _undivided(plan: Plan, c: Configuration) -> Iterator[str]:
+    """GPUs and batch that the degrees leave a rest of."""
+    gpus, inner = plan.best.parallel.world_size, c.tp * c.pp * c.cp
+    if gpus % inner:
+        yield f"tp {c.tp} x pp {c.pp} x cp {c.cp} = {inner} does not divide {gpus} GPUs"
+    elif c.global_batch % (c.dp * c.micro):
+        yield f"dp {c.dp} x micro-batch {c.micro} does not divide the batch of {c.global_batch}"
+
+
+def _unknown(asked: Request, c: Configuration) -> str:
+    """What the target has not at any degree."""
+    limits, name = asked.limits, f"{asked.framework.name} {asked.version}"
+    if c.pp > 1 and not limits.pipeline:
+        return f"{name} has no pipeline for this model"
+    if c.zero not in limits.zero:
+        return f"{name} has no ZeRO stage {c.zero} here"
+    if c.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
+        wanted = "with" if not c.sequence_parallel else "without"
+        return f"{name} has tensor parallelism only {wanted} sequence parallelism"
+    return ""
+
+
+def _untold(plan: Plan, found: Found) -> str:
+    """What the job's target cannot be told of it; its framework's own refusals are known by now."""
+    if plan.job.target is None:
+        return ""
+    other = replace(plan, best=candidates.detail(found, plan.cluster, plan.job))
+    problems = untold(target_of(plan.model, plan.job), other)
+    return "; ".join(problem.what for problem in problems)
+
+
+def _refused(found: Found) -> str:
+    """The target's named refusals of these degrees."""
+    tp, pp, cp, ep, etp, _, micro = found.degrees
+    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
+    refused = Refused()
+    alive = admitted(found.request, found.scheme, point, pp, refused)
+    if alive.size and found.split.vpp > 1:
+        interleaved(found.request, found.scheme, point, alive, pp, refused)
+    return "; ".join(refused.reasons.values())

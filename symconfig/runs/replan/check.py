@@ -1,0 +1,216 @@
+"""A folder of rendered files held against its manifest, and against what would be written now."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile, zip_longest
+from pathlib import Path
+from stat import S_ISREG
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from symconfig.descriptor.document import shorten
+from symconfig.descriptor.json_strict import load_json_strict
+from symconfig.descriptor.model import Strict
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
+from symconfig.plans.plan import Plan
+from symconfig.render import every_launcher, targets
+from symconfig.render.files import File, Files, line
+from symconfig.render.manifest import NAME
+from symconfig.render.overlay import digest
+from symconfig.runs.replan.differences import differences
+
+# edited: not what was written; stale: as it was written, and something else would be written now; input: a model or a
+# cluster of that name is another one now; answer: another plan is best, or this one is predicted otherwise.
+Kind = Literal["edited", "missing", "stale", "templates", "input", "answer", "left over"]
+NOTES: tuple[Kind, ...] = ("left over",)
+_SHOWN = 3  # fields of an input that are named
+_WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the ones before what differs
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(Strict):
+    """manifest.json, as `render.manifest` writes it."""
+
+    schema_: Literal["symconfig.files/1"] = Field(alias="schema")
+    target: str = Field(min_length=1)
+    launchers: tuple[str, ...]
+    templates: Sha256 | None
+    files: dict[str, Sha256]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written. line: the first that differs; written: what was written there; found:
+    what stands there now, or where nobody edited it, what would be written there now."""
+
+    kind: Kind
+    path: str
+    said: str
+    line: int | None = None
+    written: str | None = None
+    found: str | None = None
+
+    @property
+    def fails(self) -> bool:
+        return self.kind not in NOTES
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What `symconfig check` found. plan: the file to begin anew from. manifest: None where only a plan was there.
+    notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and the
+    cluster, of those that are others now. again: the command that writes all of it again, if that is not `render`'s."""
+
+    place: Path
+    plan: Path
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    templates: Path | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    again: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not any(finding.fails for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What would be written now, by path; empty where nothing can be said of it."""
+
+    items: Mapping[str, File] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: Files) -> Texts:
+        return cls({item.path: item for item in files if item.path != NAME})
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The folder's manifest; None where it has none. Raises InputError for one that is wrong."""
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    found = validate(load_json_strict(path), Manifest)
+    wrong = [name for name in found.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
+    if wrong:
+        raise InputError(
+            [
+                Problem("is not a path inside the folder", file=str(path), field="files", got=repr(name))
+                for name in wrong
+            ]
+        )
+    return found
+
+
+def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
+    """Files that are edited, missing or stale. Raises InputError for one that cannot be read."""
+    for path, sha256 in manifest.files.items():
+        content = _content(folder / path)
+        fresh = now.items.get(path)
+        if content is None:
+            yield Finding("missing", path, "was written, and is not there")
+        elif fresh is not None and content == fresh.text.encode():
+            yield from _mode(folder / path, fresh)
+        elif _sha256(content) != sha256:
+            yield _edited(path, content, sha256, fresh)
+        elif fresh is not None:
+            place, written, found = _first_difference(content, fresh.text.encode())
+            yield Finding("stale", path, "symconfig would write something else now", place, written, found)
+        elif now.items:
+            yield Finding("stale", path, "symconfig would not write it any more")
+    for path in now.items:
+        if path not in manifest.files:
+            yield Finding("stale", path, "symconfig would write it now, and did not then")
+
+
+def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
+    """With the first line that differs, where what was written is what would be written now, or near it."""
+    if fresh is None:
+        return Finding("edited", path, "is not what was written")
+    text = fresh.text.encode()
+    place, found, written = _first_difference(content, text)
+    also = "; and symconfig would write something else now, with which it is compared"
+    said = f"is not what was written{'' if _sha256(text) == sha256 else also}"
+    return Finding("edited", path, said, place, written, found)
+
+
+def _mode(path: Path, fresh: File) -> Iterator[Finding]:
+    if fresh.executable and not os.access(path, os.X_OK):
+        yield Finding("edited", fresh.path, "was written as a program, and may not be executed any more")
+
+
+def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    """Files that are not in the manifest, and bear a name that targets or launchers give: of an earlier plan, maybe."""
+    sources = [*targets().values(), *every_launcher().values()]
+    ours = {name.removesuffix(".j2") for source in sources for name in source.templates()}
+    for name in sorted(ours - set(manifest.files)):
+        if (folder / name).is_file():
+            yield Finding("left over", name, "is not of this plan: another target's or launcher's, or your own")
+
+
+def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
+    """Whether the templates are those with which it was written. Raises InputError where they are not named."""
+    if manifest.templates is not None and folder is None:
+        raise InputError(
+            Problem(
+                "these files were written with templates of your own, without which nothing can be said of them",
+                field="--templates",
+                hint="--templates DIR",
+            )
+        )
+    if digest(folder) != manifest.templates:
+        said = "were none when this was written" if manifest.templates is None else "are not as when this was written"
+        yield Finding("templates", str(folder), said)
+
+
+def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
+    """Whether the model or the cluster is the one that the plan was made for."""
+    before: BaseModel = getattr(plan, kind)
+    changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
+    if changed:
+        named = ", ".join(
+            f"{each.field} {shorten(each.before, 40)} -> {shorten(each.after, 40)}" for each in changed[:_SHOWN]
+        )
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        yield Finding("input", f"inputs.{kind}", f"{getattr(plan.job, kind)} is another one now: {named}{more}")
+
+
+def _content(path: Path) -> bytes | None:
+    """None where there is no file: nor is a folder one, or a pipe, which would be waited for."""
+    try:
+        return path.read_bytes() if S_ISREG(path.stat().st_mode) else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(path))) from None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
+    """Number of the first line that differs, and of either the part of it around that place."""
+    pairs = zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True), fillvalue=b"")
+    for number, (first, second) in enumerate(pairs, start=1):
+        if first != second:
+            if first.rstrip(b"\r\n") != second.rstrip(b"\r\n"):  # else the line ends are what differs
+                first, second = first.rstrip(b"\r\n"), second.rstrip(b"\r\n")
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+            start = sum(1 for _ in same) - _BEFORE
+            return number, _shown(first, start), _shown(second, start)
+    return None, "", ""
+
+
+def _shown(raw: bytes, start: int) -> str:
+    """From there on, or the whole of a short line; what cannot be seen is spelled out."""
+    start = start if len(raw) > _WIDE and start > 0 else 0
+    text = line(raw[start:].decode("utf-8", errors="backslashreplace"))
+    return ("…" if start else "") + shorten(text, _WIDE)

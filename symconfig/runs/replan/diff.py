@@ -1,0 +1,130 @@
+"""Two plans side by side: every choice and every predicted part that is not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from symconfig.errors import SymconfigError
+from symconfig.plans.plan import Plan
+from symconfig.render import deepspeed, megatron
+from symconfig.runs.replan.asked import inputs, training
+from symconfig.runs.replan.differences import Difference, differences
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Sections in the order in which they are shown; the first plan is the one before.
+
+    arguments: what the framework is told: options of Megatron-LM, keys of DeepSpeed's JSON; plans of two frameworks
+    have none in common. time, memory: predicted seconds and bytes by part; predicted: their sums, and what follows.
+    """
+
+    before: Plan
+    after: Plan
+    inputs: tuple[Difference, ...]
+    training: tuple[Difference, ...]
+    parallel: tuple[Difference, ...]
+    batch: tuple[Difference, ...]
+    options: tuple[Difference, ...]
+    stages: tuple[Difference, ...]
+    predicted: tuple[Difference, ...]
+    time: tuple[Difference, ...]
+    memory: tuple[Difference, ...]
+    arguments: tuple[Difference, ...]
+
+    @property
+    def sections(self) -> Mapping[str, tuple[Difference, ...]]:
+        """By name."""
+        names = (
+            "inputs",
+            "training",
+            "parallel",
+            "batch",
+            "options",
+            "stages",
+            "predicted",
+            "time",
+            "memory",
+            "arguments",
+        )
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def same(self) -> bool:
+        """Nothing at all is different."""
+        return not any(self.sections.values())
+
+
+def diff(before: Plan, after: Plan) -> Diff:
+    """What `after` has otherwise."""
+    one, other = before.best.to_dict(), after.best.to_dict()
+    predicted = one["predicted"], other["predicted"]
+    return Diff(
+        before=before,
+        after=after,
+        inputs=differences(inputs(before), inputs(after)),
+        training=differences(training(before.job), training(after.job)),
+        parallel=differences(one["parallel"], other["parallel"]),
+        batch=differences(one["batch"], other["batch"]),
+        options=differences(one["options"], other["options"]),
+        stages=tuple(_stages(before, after)),
+        predicted=differences(*map(_sums, predicted)),
+        time=_parts(*(each["time"] for each in predicted)),
+        memory=_parts(*(each["memory"] for each in predicted)),
+        arguments=_arguments(before, after),
+    )
+
+
+def _sums(predicted: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers that are no parts of another one."""
+    return {name: value for name, value in predicted.items() if isinstance(value, int | float)}
+
+
+def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Difference, ...]:
+    """A part that a plan has not is none of its seconds or bytes."""
+    names = dict.fromkeys((*before, *after))
+    return differences({name: before.get(name, 0.0) for name in names}, {name: after.get(name, 0.0) for name in names})
+
+
+def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
+    """A stage is the kinds of its layers, chunk by chunk, and its peak."""
+    for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
+        held = [None if stage is None else " | ".join(map(_layers, stage.chunks)) for stage in (one, other)]
+        if held[0] != held[1]:
+            yield Difference(f"stage {number}", *held)
+
+
+def _layers(chunk: tuple[str, ...]) -> str:
+    """`embedding + 20 dense`"""
+    runs: list[tuple[str, int]] = []
+    for kind in chunk:
+        runs[-1:] = [(kind, runs[-1][1] + 1)] if runs and runs[-1][0] == kind else [*runs[-1:], (kind, 1)]
+    return " + ".join(kind if kind in ("embedding", "head") else f"{count} {kind}" for kind, count in runs)
+
+
+def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
+    """Of one framework. A plan that it cannot be told has none."""
+    backend = after.best.target.backend
+    if before.best.target.backend != backend:
+        return ()
+    try:
+        if backend == "deepspeed":
+            return differences(deepspeed.config(before), deepspeed.config(after))
+        return differences(*(dict(_options(megatron.arguments(plan))) for plan in (before, after)))
+    except SymconfigError:
+        return ()
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    """An option with its values as one text; one without values is there."""
+    name, values = "", list[str]()
+    for word in [*words, "--"]:
+        if not word.startswith("--"):
+            values.append(word)
+            continue
+        if name:
+            yield name, " ".join(values) or "on"
+        name, values = word, []

@@ -1,0 +1,82 @@
+"""The answer of a plan made again, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.plans.plan import Plan
+from symconfig.render import own_target
+from symconfig.runs.checkpoint import Loadable
+from symconfig.runs.replan.changes import Changes
+from symconfig.runs.replan.differences import Difference
+from symconfig.runs.replan.going_on import going_on
+from symconfig.runs.replan.near import Near
+from symconfig.runs.replan.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was asked to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+
+    pins: dict[str, str]
+    free: Plan
+    costs_s: float
+
+    @property
+    def share(self) -> float:
+        """Of the free plan's step."""
+        return self.costs_s / self.free.best.predicted.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The old plan under its own inputs: what it said of itself, and what is computed now."""
+
+    said_s: float
+    now_s: float
+    said_bytes: float
+    now_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
+
+    files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
+    edited: parts of the old plan's inputs that are not what its answer was found for; then nothing is said of drift.
+    """
+
+    old: Plan
+    new: Plan
+    inputs: tuple[Difference, ...]
+    drift: Drift | None
+    changes: Changes
+    kept: Kept | None
+    near: Near | None
+    schedule: Schedule
+    checkpoint: Loadable
+    files: tuple[str, ...] | None
+    edited: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether the old choice is still the best."""
+        return not self.changes.decisions and not self.changes.follows
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the framework's own program is started with besides its own options to go on from a checkpoint, one word
+        each."""
+        words = [*self.checkpoint.options("new")]
+        words += [word for word in self.schedule.options if word not in words]
+        return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
+
+    @property
+    def going_on(self) -> str | None:
+        """How the new run is started there, in the words of its target; None: it has none that are known here."""
+        return going_on(self.new, self.options)
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """Of the old and the new plan."""
+        return own_target(self.old), own_target(self.new)

@@ -1,0 +1,343 @@
+"""A run's length and learning rate, kept as functions of tokens when a step has another number of them.
+
+Megatron-LM counts iterations from the checkpoint on, but its scheduler counts sequences (training.py,
+get_optimizer_param_scheduler: lr_decay_steps = lr_decay_iters x global_batch_size; checkpointing.py keeps
+consumed_train_samples; core_v0.12 to core_v0.19). train.py of DeepSpeed's files counts steps, which it numbers anew by
+the sequences that a checkpoint has seen. Transformers' Trainer and torchtitan count steps from the checkpoint's on, and
+their schedulers with them (render.target, Counting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil, sqrt
+from typing import Literal
+
+from symconfig.descriptor.job import Training
+from symconfig.errors import InputError, Problem
+from symconfig.format import count
+from symconfig.plans.history import History
+from symconfig.plans.plan import Batch
+from symconfig.render.target import Counting
+from symconfig.runs.replan.rate import rate
+
+Mode = Literal["keep", "as-is"]
+_NONE = History()
+_INTERVALS = ("save_interval", "eval_interval", "eval_iters")
+# Megatron-LM asserts that a checkpoint's schedule is that of the arguments, unless told which one counts
+# (megatron/core/optimizer_param_scheduler.py, _check_and_set).
+OVERRIDE = "--override-opt_param-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """A field of `training`: iterations before and after, and exactly, where that is no whole number."""
+
+    field: str
+    before: int
+    after: int
+    exact: Fraction
+
+    @property
+    def rounded(self) -> float:
+        """By how many iterations more than exactly."""
+        return float(self.after - self.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """training: what the new plan passes on. run: what the run has done where the new one goes on.
+
+    history: the same as the new plan records it. options: what the command of the new run must have beside its own.
+    notes: sentences. lost: the step that the old run had come to, where the new one starts from its first.
+    """
+
+    training: Training
+    rescaled: tuple[Rescaled, ...] = ()
+    run: History = field(default_factory=History)
+    history: History = field(default_factory=History)
+    options: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    lost: int = 0
+
+    @property
+    def step(self) -> int:
+        """Iterations that the run has done; 0: it starts."""
+        return self.run.step
+
+    @property
+    def consumed(self) -> int:
+        """Sequences that it has seen by then."""
+        return self.run.sequences
+
+
+def scheduled(
+    training: Training, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
+    mode: Mode = "keep", anew: bool = False, past: History = _NONE,
+) -> Schedule:  # fmt: skip
+    """The schedule of a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
+
+    anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
+    checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
+    the optimizer's). past: behind what the old plan's iterations count on, where `run` is nothing all the same. Raises
+    InputError for a step behind the run's end.
+    """
+    if run.step > training.train_iters:
+        raise InputError(
+            Problem(
+                "is behind the end of the run",
+                field="at_step",
+                got=str(run.step),
+                need=f"at most {training.train_iters}, its training.train_iters",
+            )
+        )
+    new = replace(old, global_=batch, seq_length=seq_length)
+    anew = anew and run.step > 0
+    if mode == "as-is" or (new == old and not anew):
+        exact = run.exact if new == old else {}
+        notes = (_as_is(training, old, new, run, counting),) if new != old else ()
+        return Schedule(
+            training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew), notes=notes
+        )
+    clock = _Clock(old, new, run if counting != "deepspeed" else _NONE, past, anew, counting == "steps")
+    every = tuple(_converted(training, run, clock))
+    rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
+    changed = training.model_copy(update={each.field: each.after for each in rescaled})
+    exact = {
+        each.field: each.exact.as_integer_ratio()
+        for each in every
+        if each.exact.denominator > 1 and ceil(each.exact) == each.after
+    }
+    kept = _Kept(old, new, run, past, training, changed, counting, anew)
+    return Schedule(
+        changed,
+        rescaled,
+        run,
+        _recorded(replace(run, exact=exact), new, counting, anew),
+        tuple(kept.options()),
+        tuple(kept.notes()),
+    )
+
+
+def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
+    """What was done by then, as the new plan counts it."""
+    if counting == "deepspeed":
+        return run.renumbered(new.global_, new.seq_length)
+    return replace(run, unscheduled=run.sequences) if anew else run
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Iterations of the old run, which count on from `past`, in those of the new one, which count on from `done`."""
+
+    old: Batch
+    new: Batch
+    done: History
+    past: History
+    anew: bool = False  # whether the scheduler starts from 0 there
+    steps: bool = False  # whether the scheduler counts iterations, too
+
+    @property
+    def ratio(self) -> Fraction:
+        """Tokens of an old iteration over those of a new one."""
+        return Fraction(self.old.global_ * self.old.seq_length, self._new_tokens)
+
+    @property
+    def _new_tokens(self) -> int:
+        return self.new.global_ * self.new.seq_length
+
+    def run(self, iteration: Fraction) -> Fraction:
+        """Iterations go on from the checkpoint's."""
+        if not self.done.step:
+            own = max(Fraction(0), iteration - self.past.step)
+            before = Fraction(self.past.tokens, self._new_tokens)
+            return (before if own or not self.past.step else before * iteration / self.past.step) + own * self.ratio
+        step = Fraction(self.done.step)
+        return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
+
+    def schedule(self, iteration: Fraction) -> Fraction:
+        """A scheduler that counts sequences: those that were seen as they were, the others by their tokens."""
+        if self.steps:
+            return self.run(iteration)
+        sequences, counted = iteration * self.old.global_, Fraction(self.done.scheduled)
+        if not self.done.step:
+            return self.past.tokens_of(self.past.unscheduled + sequences, self.old.seq_length) / self._new_tokens
+        left = max(Fraction(0), sequences - counted)
+        if self.anew:
+            return left * self.ratio / self.old.global_
+        later = left * Fraction(self.old.seq_length, self.new.seq_length)
+        return (min(sequences, counted) + later) / self.new.global_
+
+    def warmup(self, iteration: Fraction) -> Fraction:
+        """A scheduler that starts from 0 warms up as it did when it last started."""
+        again = self.anew or (not self.done.step and self.past.unscheduled)
+        return iteration * self.ratio if again else self.schedule(iteration)
+
+
+def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Rescaled]:
+    """Every number of iterations, in those of the new run."""
+
+    def exactly(name: str) -> Fraction:
+        return done.exactly(name, getattr(training, name))
+
+    decay = exactly("lr_decay_iters" if training.lr_decay_iters else "train_iters")
+    given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
+    ends = clock.schedule if given else clock.run
+    last = max(Fraction(1), ends(decay))
+    exact = {"train_iters": clock.run(exactly("train_iters"))}
+    if given:
+        exact["lr_decay_iters"] = last
+    if training.lr_decay_style == "WSD":
+        length = done.exactly("lr_wsd_decay_iters", training.wsd_decay_iters)
+        exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - length)))
+    exact["lr_warmup_iters"] = clock.warmup(exactly("lr_warmup_iters"))
+    exact |= {name: exactly(name) * clock.ratio for name in _INTERVALS}
+    unsaid = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
+    for name, value in exact.items():
+        after = ceil(value)
+        if name == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
+            after = min(after, max(0, ceil(last) - 1))
+        yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after, value)
+
+
+def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: Counting) -> str:
+    """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
+    seen, left = (0, training.train_iters) if counting == "deepspeed" else (run.tokens, training.train_iters - run.step)
+    tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
+    return (
+        f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
+        f"{count(now)} now"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A schedule that was kept in tokens."""
+
+    old: Batch
+    new: Batch
+    run: History
+    past: History
+    before: Training
+    after: Training
+    counting: Counting
+    anew: bool
+
+    def options(self) -> Iterator[str]:
+        """What the new run's command needs to go on."""
+        if not self.run.step or self.anew:
+            return
+        if self.counting == "megatron":
+            yield OVERRIDE
+        elif self.counting == "deepspeed" and self.old.seq_length != self.new.seq_length:
+            yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
+
+    def notes(self) -> Iterator[str]:
+        """What else a person must know."""
+        if self.old != self.new:
+            yield from self._tokens()
+            yield self._learning_rate()
+        if len(self.run.segments) > 1:
+            yield f"the run has had {self.run}: {count(self.run.sequences)} sequences"
+        if self.run.step:
+            named = {"deepspeed": self._deepspeed, "steps": self._steps}
+            yield from named.get(self.counting, self._megatron)()
+
+    def _tokens(self) -> Iterator[str]:
+        old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
+        if self.counting != "deepspeed":
+            before = (
+                (self.before.train_iters - self.run.step) * old
+                if self.run.step
+                else (self.past.tokens + (self.before.train_iters - self.past.step) * old)
+            )
+            after = (self.after.train_iters - self.run.step) * new
+        else:
+            before, after = (
+                iters * size - self.run.tokens
+                for iters, size in ((self.before.train_iters, old), (self.after.train_iters, new))
+            )
+        more = f", {count(after - before)} more, since steps are whole" if after > before else ""
+        of = "what is left of the run" if self.run.step else "the run"
+        yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
+
+    def _learning_rate(self) -> str:
+        ratio = self.new.global_ / self.old.global_
+        if ratio == 1:
+            return f"the learning rate stays {self.after.lr:g}"
+        return (
+            f"the learning rate stays {self.after.lr:g}: a batch {ratio:.4g} times as large would have "
+            f"{self.after.lr * sqrt(ratio):.3g} by the square-root rule and {self.after.lr * ratio:.3g} by the "
+            "linear one"
+        )
+
+    def _megatron(self) -> Iterator[str]:
+        if self.anew:
+            after = self.after.lr_decay_iters or self.after.train_iters
+            yield (
+                f"iterations count on from {count(self.run.step)}, and data go on behind the "
+                f"{count(self.run.sequences)} sequences that the checkpoint has seen; the learning rate's schedule "
+                f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
+                f"old one does, {count(after)} iterations on"
+            )
+        elif self.old.seq_length == self.new.seq_length:
+            stops = (
+                f"; without {OVERRIDE} Megatron-LM stops, since iterations x batch are not the checkpoint's"
+                if self.counting == "megatron"
+                else ""
+            )
+            yield (
+                f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
+                f"{count(self.run.sequences)} sequences that the checkpoint has seen "
+                f"(consumed_train_samples){stops}"
+            )
+        if self.counting == "sequences":
+            yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
+        end, batch = self.after.train_iters, self.new.global_
+        sampled = self.run.spanned(end, batch)
+        if sampled > end and self.counting == "megatron":
+            yield (
+                f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
+                f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
+                f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}"
+            )
+        if self.old.seq_length == self.new.seq_length:
+            return
+        skipped = self.run.sequences * self.new.seq_length
+        yield (
+            f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
+            f"{count(self.run.sequences)} sequences of the new length, which are {count(skipped)} tokens of the "
+            f"data and not the {count(self.run.tokens)} that were seen"
+        )
+        was = rate(self.before, self.run.scheduled, self.old.global_)
+        now = rate(self.after, self.run.scheduled, self.new.global_)
+        if not self.anew and abs(now - was) > 1e-3 * was:
+            yield (
+                f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
+                f"{now:.4g}; it ends after the same tokens"
+            )
+
+    def _deepspeed(self) -> Iterator[str]:
+        start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
+        yield (
+            f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
+            f"{count(int(start))}"
+        )
+        if start.denominator != 1:
+            again = int((start - int(start)) * self.new.global_)
+            yield f"the last {count(again)} of the sequences that were seen come once more, since steps are whole"
+
+    def _steps(self) -> Iterator[str]:
+        yield (
+            f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
+            "them: the last one is where the tokens are those of the old run"
+        )
+        was, now = rate(self.before, self.run.step, 1), rate(self.after, self.run.step, 1)
+        if abs(now - was) > 1e-3 * was:
+            yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
+        yield (
+            f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
+            f"{count(self.run.step * self.new.global_)} of them"
+        )

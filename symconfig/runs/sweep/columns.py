@@ -1,0 +1,246 @@
+"""The columns of a sweep's table: what each holds, in which unit, and where it comes from. One list makes the CSV, the
+Parquet schema and the page that documents them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from sys import float_info
+from typing import Any, Literal
+
+from symconfig.plans.plan import Plan
+
+Kind = Literal["text", "whole", "number", "yes/no"]
+Value = str | int | float | bool | None
+TOKENS = 1e9  # costs are given for so many
+HOUR_S = 3600.0
+WHOLE_END = 2**63  # a table keeps whole numbers in 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """unit: empty where there is none. of: from a plan; None: known without one, or made of the others. optional: not
+    every plan has it."""
+
+    name: str
+    kind: Kind
+    unit: str
+    says: str
+    of: Callable[[Plan], Value] | None = None
+    optional: bool = False
+
+    def holds(self, value: object) -> bool:
+        """Whether a plan can have it here."""
+        if value is None:
+            return self.optional
+        if self.kind == "text":
+            return isinstance(value, str) and value.isprintable()
+        if self.kind == "yes/no" or isinstance(value, bool):
+            return self.kind == "yes/no" and isinstance(value, bool)
+        if self.kind == "whole":
+            return isinstance(value, int) and abs(value) < WHOLE_END
+        return isinstance(value, int | float) and abs(value) <= float_info.max
+
+
+def _interval(plan: Plan, name: str, end: int) -> float | None:
+    found = plan.best.predicted.interval.get(name)
+    return None if found is None else found[end]
+
+
+def _sha256(plan: Plan) -> str:
+    from hashlib import sha256
+
+    return sha256(plan.to_json().encode()).hexdigest()
+
+
+def gpu_hours(tokens_per_s_per_gpu: float) -> float:
+    """For a billion tokens."""
+    return TOKENS / tokens_per_s_per_gpu / HOUR_S
+
+
+INPUTS = (
+    Column("id", "text", "", "digest of what is asked: the job's fields, and the model and the cluster as described"),
+    Column("model", "text", "", "zoo name or path, as asked"),
+    Column("cluster", "text", "", "zoo name or path, as asked"),
+    Column("gpus", "whole", "GPUs", "all of them used; where auto was asked, what was found"),
+    Column("global_batch_size", "whole", "sequences", "of an optimizer step"),
+    Column("seq_length", "whole", "tokens", "of a sequence", lambda p: p.best.batch.seq_length),
+    Column("backend", "text", "", "megatron or deepspeed", lambda p: p.best.target.backend),
+    Column("framework_version", "text", "", "of the backend", lambda p: p.best.target.version),
+    Column("task", "text", "", "pretrain, sft or lora", lambda p: p.job.task),
+    Column("precision", "text", "", "that the plan has; asked is in `fields`", lambda p: p.best.options.precision),
+    Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
+    Column(
+        "status",
+        "text",
+        "",
+        "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
+        "lost: its worker died, again and again",
+    ),
+    Column("reason", "text", "", "why there is no plan"),
+)
+DEGREES = (
+    Column("tp", "whole", "", "tensor-parallel degree", lambda p: p.best.parallel.tp),
+    Column("pp", "whole", "", "pipeline stages", lambda p: p.best.parallel.pp),
+    Column("vpp", "whole", "", "virtual stages on each", lambda p: p.best.parallel.vpp),
+    Column("cp", "whole", "", "context-parallel degree", lambda p: p.best.parallel.cp),
+    Column("ep", "whole", "", "expert-parallel degree", lambda p: p.best.parallel.ep),
+    Column("etp", "whole", "", "tensor-parallel degree of experts", lambda p: p.best.parallel.etp),
+    Column("dp", "whole", "", "data-parallel degree", lambda p: p.best.parallel.dp),
+    Column("micro_batch_size", "whole", "sequences", "of a data rank at a time", lambda p: p.best.batch.micro),
+    Column("num_microbatches", "whole", "", "of a step", lambda p: p.best.batch.num_microbatches),
+)
+OPTIONS = (
+    Column("sequence_parallel", "yes/no", "", "Megatron's", lambda p: p.best.options.sequence_parallel),
+    Column("zero_stage", "whole", "", "Megatron's distributed optimizer is 1", lambda p: p.best.options.zero_stage),
+    Column("recompute", "text", "", "none, selective or full", lambda p: p.best.options.recompute.granularity),
+    Column(
+        "recompute_modules",
+        "text",
+        "",
+        "if selective, joined by +",
+        lambda p: "+".join(p.best.options.recompute.modules),
+    ),
+    Column(
+        "recompute_layers",
+        "whole",
+        "layers",
+        "first ones of every virtual stage, if not all",
+        lambda p: p.best.options.recompute.num_layers,
+        optional=True,
+    ),
+    Column(
+        "cp_comm",
+        "text",
+        "",
+        "how context parallelism communicates",
+        lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
+        optional=True,
+    ),
+    Column(
+        "moe_dispatcher",
+        "text",
+        "",
+        "how tokens reach their experts",
+        lambda p: p.best.options.moe_dispatcher,
+        optional=True,
+    ),
+    Column(
+        "optimizer_offload",
+        "number",
+        "share",
+        "of the optimizer state in host memory",
+        lambda p: p.best.options.optimizer_offload,
+    ),
+    Column(
+        "activation_offload", "yes/no", "", "activations in host memory", lambda p: p.best.options.activation_offload
+    ),
+    Column("param_offload", "yes/no", "", "weights in host memory", lambda p: p.best.options.param_offload),
+    Column("schedule", "text", "", "of the pipeline", lambda p: p.best.options.schedule),
+    Column("stage_layout", "text", "", "where stages have unlike layers", lambda p: p.best.options.stage_layout),
+)
+PREDICTED = (
+    Column("step_s", "number", "s", "a steady optimizer step", lambda p: p.best.predicted.step_s),
+    Column(
+        "step_low_s",
+        "number",
+        "s",
+        "nine of ten comparable runs lie between this",
+        lambda p: _interval(p, "step_s", 0),
+        optional=True,
+    ),
+    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1), optional=True),
+    Column(
+        "tokens_per_s",
+        "number",
+        "tokens/s",
+        "of all GPUs",
+        lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size,
+    ),
+    Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", lambda p: p.best.predicted.tokens_per_s_per_gpu),
+    Column(
+        "model_tflops_per_gpu",
+        "number",
+        "TFLOP/s",
+        "the model's own FLOPs, nothing run twice",
+        lambda p: p.best.predicted.model_tflops_per_gpu,
+    ),
+    Column("mfu", "number", "share", "of the dense peak at this precision", lambda p: p.best.predicted.mfu),
+    Column(
+        "peak_bytes",
+        "number",
+        "bytes",
+        "torch's peak allocation on the fullest GPU",
+        lambda p: p.best.predicted.peak_bytes,
+    ),
+    Column(
+        "reserved_bytes", "number", "bytes", "with what the allocator holds", lambda p: p.best.predicted.reserved_bytes
+    ),
+    Column(
+        "device_bytes",
+        "number",
+        "bytes",
+        "with context and libraries; this decides whether it fits",
+        lambda p: p.best.predicted.device_bytes,
+    ),
+    Column(
+        "device_high_bytes",
+        "number",
+        "bytes",
+        "upper end of its interval",
+        lambda p: _interval(p, "device_bytes", 1),
+        optional=True,
+    ),
+    Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
+    Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", lambda p: p.best.predicted.host_bytes),
+)
+SEARCHED = (
+    Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
+    Column(
+        "gap",
+        "number",
+        "share",
+        "of the step by which a candidate that was left out could be faster",
+        lambda p: p.search.gap,
+    ),
+    Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job", _sha256),
+)
+COSTS = (
+    Column(
+        "gpu_hours",
+        "number",
+        "GPU-hours",
+        "for a billion tokens of steady steps",
+        lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu),
+    ),
+    Column("cost", "number", "as in `prices`", "of a billion tokens; empty without a price of the cluster"),
+)
+COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
+
+
+def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
+    """The columns that say what was asked."""
+    plain = {column.name for column in INPUTS if column.name in job}
+    others = {name: value for name, value in job.items() if name not in plain or name == "precision"}
+    known = {name: job[name] for name in plain}
+    if known.get("gpus") == "auto":
+        known["gpus"] = None
+        others["gpus"] = "auto"
+    return {**known, "fields": json.dumps(others, sort_keys=True) if others else ""}
+
+
+_FILLED = {column.name: column for column in COLUMNS if column.of is not None or column.name == "gpus"}
+
+
+def planned(plan: Plan) -> dict[str, Value]:
+    """The columns that a plan fills."""
+    return {
+        "gpus": plan.best.parallel.world_size,
+        **{column.name: column.of(plan) for column in COLUMNS if column.of is not None},
+    }
+
+
+def could_be_planned(values: Mapping[str, object]) -> bool:
+    """Whether they are the columns that a plan fills, each of its kind."""
+    return values.keys() == _FILLED.keys() and all(column.holds(values[name]) for name, column in _FILLED.items())

@@ -1,0 +1,162 @@
+"""All cores of this machine: one process of symconfig on each, which plans one task after another.
+
+A process that dies takes one task with it, and which one is known: in a pool of `concurrent.futures` all tasks would
+fail together, and a script that starts one has to be guarded by `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import symconfig
+from symconfig.errors import InputError, Problem
+from symconfig.runs.sweep.left import Left
+from symconfig.runs.sweep.task import Row, Task
+
+if TYPE_CHECKING:
+    from symconfig.runs.sweep.engines import Wanted
+
+NAME = "local"
+# Plans are weighed in small arrays: several threads a process only get in each other's way.
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+WORKER = ("-P", "-m", "symconfig.runs.sweep.worker")  # what Python is told to run
+LAST_S = 5.0  # in which a process that has closed its output ends
+
+
+def check(wanted: Wanted) -> None:
+    """Raises InputError."""
+    if wanted.address is not None:
+        hint = "--engine ray or dask"
+        raise InputError(Problem("is for a cluster", field="--address", got=wanted.address, hint=hint))
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
+    """The rows as they are done."""
+    with tempfile.TemporaryFile() as errors, selectors.DefaultSelector() as selector:
+        pool = _Pool(Left(tasks), errors, selector)
+        try:
+            for _ in range(min(wanted.jobs or cores(), len(tasks))):
+                pool.start()
+            while selector.get_map():
+                for key, _ in selector.select():
+                    yield from pool.heard(key.data)
+        finally:
+            pool.stop()
+
+
+class _Pool:
+    """left: tasks that nobody has. errors: where the processes' standard error goes; a pipe that nobody reads fills."""
+
+    def __init__(self, left: Left, errors: IO[bytes], selector: selectors.BaseSelector) -> None:
+        self.left = left
+        self.errors = errors
+        self.selector = selector
+        self.tries = Counter[str]()
+        self.workers: list[_Worker] = []
+
+    def start(self) -> None:
+        """One more process, if there is anything for it."""
+        if self.left:
+            worker = _Worker(_process(self.errors), self.left.take())
+            self.workers.append(worker)
+            self.selector.register(worker.answers, selectors.EVENT_READ, worker)
+            worker.begin()
+
+    def heard(self, worker: _Worker) -> Iterator[Row]:
+        """It has answered, or died."""
+        from symconfig.runs.sweep.engines import TRIES, lost
+
+        row = worker.answer()
+        if row is not None and self.left:
+            worker.task = self.left.take(worker.task)
+            worker.begin()
+        else:
+            self.selector.unregister(worker.answers)
+            self.workers.remove(worker)
+            why = worker.end(LAST_S)
+        if row is not None:
+            yield row
+            return
+        self.tries[worker.task.id] += 1
+        if self.tries[worker.task.id] < TRIES:
+            self.left.add(worker.task)
+        else:
+            yield lost(worker.task, why)
+        self.start()
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.end(0.0)
+
+
+def _process(errors: IO[bytes]) -> subprocess.Popen[str]:
+    """A worker with this very symconfig, wherever it was found."""
+    paths = [str(Path(symconfig.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, *WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+        text=True,
+        encoding="utf-8",
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A process, and the task that it has."""
+
+    process: subprocess.Popen[str]
+    task: Task
+
+    @property
+    def answers(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def begin(self) -> None:
+        """Hand the task over. A process that is dead already is noticed when its answer is read."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(asdict(self.task)) + "\n")
+            self.process.stdin.flush()
+
+    def answer(self) -> Row | None:
+        """None: it died. A line comes whole, so that reading one does not wait."""
+        try:
+            return Row.from_dict(json.loads(self.answers.readline()))
+        except ValueError:
+            return None
+
+    def end(self, patience_s: float) -> str:
+        """Lets it end by itself for so long, then ends it; returns how it ended."""
+        with suppress(BrokenPipeError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience_s)
+        self.process.kill()
+        status = self.process.wait()
+        self.answers.close()
+        if status >= 0:
+            return f"ended with status {status}"
+        name = signal.Signals(-status).name
+        return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")

@@ -1,0 +1,38 @@
+"""Which planner this is: two machines, or two days, give one row only if this says the same on both."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import symconfig
+
+# What decides what is planned; the constants of a cluster are in its descriptor, and so in a row's id.
+PARTS = (
+    "descriptor",
+    "graph",
+    "schedule",
+    "cost",
+    "solve",
+    "render",
+    "runs/sweep/columns.py",
+    "runs/sweep/task.py",
+    "plans",
+    "frameworks",
+    "units.py",
+)
+ENDINGS = (".py", ".json")
+LETTERS = 16
+
+
+@cache
+def planner() -> str:
+    """The version, and a digest of the code and the constants."""
+    root = Path(symconfig.__file__).parent
+    paths = {path for name in PARTS for path in (root / name, *(root / name).rglob("*"))}
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        if path.suffix in ENDINGS:
+            found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return f"{symconfig.__version__}+{found.hexdigest()[:LETTERS]}"

@@ -1,0 +1,101 @@
+"""The combinations of a sweep: in a written order, each with an id that says what is asked and nothing of where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.plans.digests import digest
+from symconfig.runs.sweep.asked import Asked, Fields, put, settled
+
+ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
+LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan that is asked for. job: the fields of a JOB.yaml; model, cluster: their descriptors."""
+
+    id: str
+    job: Mapping[str, Any]
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """combinations: of all values; excluded: by a rule. idle: numbers of rules, from one, that match none. prices: of a
+    GPU-hour, by cluster."""
+
+    points: tuple[Point, ...]
+    prices: Mapping[str, float]
+    combinations: int
+    excluded: int
+    idle: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Ids:
+    """Makes ids, with the digest of each descriptor taken once: whole descriptors, so that an edited one has others."""
+
+    _digests: dict[int, str] = field(default_factory=dict)
+
+    def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
+        """job: as of `settled`, with all of its training: no plan looks at that, and every plan.json has it."""
+        asked = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
+        return digest(asked)[:ID_LETTERS]
+
+    def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
+        if id(described) not in self._digests:
+            self._digests[id(described)] = digest(described.model_dump(mode="json", by_alias=True))
+        return self._digests[id(described)]
+
+
+def combinations(asked: Asked) -> int:
+    """How many there are before any is left out."""
+    return prod(len(axis.values) for axis in asked.axes)
+
+
+def points(asked: Asked, limit: int = LIMIT) -> Points:
+    """Every combination once, the last axis fastest. Raises InputError for more than `limit`, and for none at all."""
+    total = combinations(asked)
+    if total > limit:
+        sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in asked.axes)
+        raise InputError(
+            Problem(
+                "the sweep has too many combinations",
+                field="sweep",
+                got=f"{sizes} = {total:,}",
+                need=f"at most {limit:,}",
+                hint=f"shorter lists, or --limit {total}",
+            )
+        )
+    ids, kept, idle = Ids(), dict[str, Point](), set(range(len(asked.exclude)))
+    excluded = 0
+    for job in _jobs(asked):
+        known = settled(job)
+        if matching := [number for number, rule in enumerate(asked.exclude) if rule.matches(known)]:
+            idle -= set(matching)
+            excluded += 1
+            continue
+        model, cluster = asked.models[job["model"]], asked.clusters[job["cluster"]]
+        point = Point(ids.of(known, model, cluster), job, model, cluster)
+        kept.setdefault(point.id, point)
+    if not kept:
+        raise InputError(Problem("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded"))
+    return Points(tuple(kept.values()), asked.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
+
+
+def _jobs(asked: Asked) -> Iterator[Fields]:
+    for values in product(*(axis.values for axis in asked.axes)):
+        job = json.loads(json.dumps(asked.base))
+        for axis, value in zip(asked.axes, values, strict=True):
+            put(job, axis.name, value)
+        yield job

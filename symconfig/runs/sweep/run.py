@@ -1,0 +1,105 @@
+"""A sweep run: what is known already is taken from its journal, the rest is planned, and the table is made of both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symconfig.runs.sweep import engines, table
+from symconfig.runs.sweep.columns import Value, inputs
+from symconfig.runs.sweep.engines import Wanted
+from symconfig.runs.sweep.journal import journal, path_of
+from symconfig.runs.sweep.planner import planner
+from symconfig.runs.sweep.points import Point
+from symconfig.runs.sweep.task import Row, Status, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far a sweep is. rows: of all points that have one; fresh: planned just now."""
+
+    points: int
+    rows: int
+    fresh: int
+    unplanned: int
+
+
+Progress = Callable[[Told], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """rows: of the points that have one, in their order. known: rows that were in the journal; dropped: its lines that
+    are no rows. interrupted: not every point has a row."""
+
+    points: tuple[Point, ...]
+    rows: Mapping[str, Row]
+    prices: Mapping[str, float]
+    known: int
+    dropped: int
+    interrupted: bool
+
+    @property
+    def counts(self) -> Counter[Status]:
+        """Rows by status."""
+        return Counter(row.status for row in self.rows.values())
+
+    @property
+    def records(self) -> list[dict[str, Value]]:
+        """The table's rows, by column."""
+        return [self._record(point) for point in self.points if point.id in self.rows]
+
+    def _record(self, point: Point) -> dict[str, Value]:
+        row = self.rows[point.id]
+        record = {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
+        price = price_of(point, self.prices)
+        hours = record.get("gpu_hours")
+        return {**record, "cost": price * hours if price is not None and isinstance(hours, int | float) else None}
+
+
+def price_of(point: Point, prices: Mapping[str, float]) -> float | None:
+    """Of a GPU-hour: by the name under which the cluster was asked for, or its own."""
+    return prices.get(str(point.job["cluster"]), prices.get(point.cluster.name))
+
+
+def sweep(
+    points: Sequence[Point],
+    out: Path,
+    prices: Mapping[str, float],
+    wanted: Wanted,
+    fresh: bool,
+    progress: Progress,
+) -> Swept:
+    """Plan every point that the journal beside `out` does not have, and write the table: also of a part of them, when
+    it is interrupted.
+
+    fresh: forget the journal. Raises InputError for an output that cannot be written or a journal of something else.
+    """
+    table.check(out)
+    engines.check(wanted)
+    with journal(path_of(out), fresh) as kept:
+        known = {
+            point.id: row
+            for point in points
+            if (row := kept.rows.get((point.id, planner()))) is not None and row.status.answered
+        }
+        rows, interrupted = dict(known), False
+        try:
+            for row in engines.run([Task.of(point) for point in points if point.id not in known], wanted):
+                kept.add(row)
+                rows[row.id] = row
+                progress(_told(points, rows, known))
+        except KeyboardInterrupt:
+            interrupted = True
+        found = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
+        table.write(out, found.records)
+    return found
+
+
+def _told(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Told:
+    return Told(
+        len(points), len(rows), len(rows) - len(known), sum(row.status is not Status.PLANNED for row in rows.values())
+    )

@@ -1,0 +1,193 @@
+"""How many GPUs of which cluster see so many tokens before a deadline, and what more or fewer of them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from symconfig.cost.machine import LOW_PRECISION
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.measured.flops import COUNTING, flops_per_token
+from symconfig.runs.sweep import engines
+from symconfig.runs.sweep.asked import settled
+from symconfig.runs.sweep.columns import HOUR_S, Value
+from symconfig.runs.sweep.counts import descending, following, lattice
+from symconfig.runs.sweep.points import Ids, Point
+from symconfig.runs.sweep.task import Row, Status, Task
+
+BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
+EVEN = 64  # sequences: a batch is a multiple of so many, so that it divides among many ranks
+MOST_GPUS = 16_384
+Progress = Callable[[int, int], None]  # done, so far asked
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """job: fields of a JOB.yaml, without cluster and gpus, with global_batch_size and seq_length.
+
+    goodput: share of the time in which steps run; what failures, evaluation, saving and waiting for data take is not
+    in a step. prices: of a GPU-hour, by cluster.
+    """
+
+    model: ModelDescriptor
+    clusters: Mapping[str, ClusterDescriptor]
+    job: Mapping[str, Any]
+    tokens: int
+    deadline_s: float
+    goodput: float = 1.0
+    most_gpus: int = MOST_GPUS
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def step_tokens(self) -> int:
+        return int(self.job["global_batch_size"]) * int(self.job["seq_length"])
+
+    @property
+    def steps(self) -> int:
+        return ceil(self.tokens / self.step_tokens)
+
+    def run_s(self, step_s: float) -> float:
+        """All steps, with the time in which none runs."""
+        return self.steps * step_s / self.goodput
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One number of GPUs. reason: why there is no plan. run_s, slow_s: the whole run, and at the slow end of what is
+    likely. cost: None without a price."""
+
+    gpus: int
+    reason: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    run_s: float = float("inf")
+    slow_s: float = float("inf")
+    gpu_hours: float = float("inf")
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfCluster:
+    """tried: in rising numbers. least: fewer GPUs are too slow even at their peak. smallest: the fewest that are in
+    time; surest: also at the slow end of what is likely."""
+
+    name: str
+    least: int
+    tried: tuple[Tried, ...]
+    smallest: Tried | None
+    surest: Tried | None
+
+    @property
+    def planned(self) -> tuple[Tried, ...]:
+        return tuple(one for one in self.tried if not one.reason)
+
+    @property
+    def fastest(self) -> Tried | None:
+        return min(self.planned, key=lambda one: one.run_s, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    question: Question
+    clusters: tuple[OfCluster, ...]
+
+    @property
+    def met(self) -> bool:
+        return any(one.smallest is not None for one in self.clusters)
+
+
+def even_batch(tokens: int, seq_length: int) -> int:
+    """Sequences of about so many tokens: a multiple of 64, or below that a power of two."""
+    sequences = max(1.0, tokens / seq_length)
+    return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
+
+
+def size(question: Question, wanted: engines.Wanted, progress: Progress) -> Size:
+    """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left."""
+    searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
+    asked = done = 0
+    while work := {point.id: (search, point) for search in searches for point in search.next()}:
+        asked += len(work)
+        for row in engines.run([Task.of(point) for _, point in work.values()], wanted):
+            search, point = work[row.id]
+            search.heard(int(point.job["gpus"]), row)
+            done += 1
+            progress(done, asked)
+    return Size(question, tuple(search.answer() for search in searches))
+
+
+class _Search:
+    """One cluster's numbers of GPUs."""
+
+    def __init__(self, question: Question, name: str, cluster: ClusterDescriptor) -> None:
+        self.question = question
+        self.name = name
+        self.cluster = cluster
+        self.least = _least(question, cluster)
+        self.every = lattice(cluster, 1, question.most_gpus)
+        self.sizes = tuple(size for size in self.every if size >= self.least)
+        self.tried: dict[int, Tried] = {}
+        self.ids = Ids()
+
+    def next(self) -> list[Point]:
+        """For the predicted time, and for the slow end of what is likely. Where none can be in time: the fastest."""
+        q = self.question
+        if not self.sizes:
+            return [self._point(size) for size in descending(self.every, self._rates(False))]
+        needed = q.step_tokens * q.steps / q.deadline_s / q.goodput
+        both = [following(self.sizes, self._rates(slow), needed) for slow in (False, True)]
+        return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
+
+    def _rates(self, slow: bool) -> dict[int, float]:
+        """Tokens a second of each GPU while steps run."""
+        q = self.question
+        return {
+            size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
+            for size, one in self.tried.items()
+        }
+
+    def _point(self, gpus: int) -> Point:
+        job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
+        return Point(self.ids.of(settled(job), model, self.cluster), job, model, self.cluster)
+
+    def heard(self, gpus: int, row: Row) -> None:
+        q = self.question
+        if row.status is not Status.PLANNED:
+            self.tried[gpus] = Tried(gpus, row.reason)
+            return
+        step_s, slow_s = (float(str(row.values[name] or row.values["step_s"])) for name in ("step_s", "step_high_s"))
+        run_s = q.run_s(step_s)
+        hours = gpus * run_s / HOUR_S
+        price = q.prices.get(self.name, q.prices.get(self.cluster.name))
+        cost = None if price is None else price * hours
+        self.tried[gpus] = Tried(gpus, "", row.values, run_s, q.run_s(slow_s), hours, cost)
+
+    def answer(self) -> OfCluster:
+        ordered = tuple(self.tried[size] for size in sorted(self.tried))
+        limit_s = self.question.deadline_s
+        smallest = next((one for one in ordered if one.run_s <= limit_s), None)
+        surest = next((one for one in ordered if one.slow_s <= limit_s), None)
+        return OfCluster(self.name, self.least, ordered, smallest, surest)
+
+
+def _least(question: Question, cluster: ClusterDescriptor) -> int:
+    """GPUs that need the whole time even if all of it went into the model's FLOPs at the fastest peak there is."""
+    asked = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
+    usual = ("bf16", "fp16")
+    names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(asked), (str(asked),))
+    peaks = [found.value for name in names if (found := getattr(cluster.gpu.peak_flops, name, None)) is not None]
+    if not peaks:
+        return 1
+    work = question.tokens * flops_per_token(question.model, int(question.job["seq_length"]), COUNTING)
+    return max(1, ceil(work / (float(max(peaks)) * question.deadline_s * question.goodput)))
+
+
+def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
+    """Those of which no other is as fast and as cheap; the fastest first."""
+    found: list[Tried] = []
+    for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
+        if not found or cost(one) < cost(found[-1]):
+            found.append(one)
+    return found

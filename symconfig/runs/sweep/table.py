@@ -1,0 +1,79 @@
+"""The table of a sweep as one file: CSV, or Parquet with the meaning and unit of every column in its schema."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from symconfig.errors import InputError, Problem
+from symconfig.runs.sweep.columns import COLUMNS, Kind, Value
+
+ENDINGS = (".csv", ".parquet")
+Record = Mapping[str, Value]
+_WORDS = {True: "true", False: "false"}
+
+
+def check(out: Path) -> None:
+    """Whether the table can be written. Asked before the work, not after it. Raises InputError."""
+    if out.suffix.lower() not in ENDINGS:
+        need = "a name that ends in " + " or ".join(ENDINGS)
+        raise InputError(Problem("no table has this ending", field="--out", got=out.name, need=need))
+    if not out.parent.is_dir():
+        raise InputError(Problem("there is no such folder", field="--out", got=str(out.parent)))
+    if not os.access(out.parent, os.W_OK):
+        raise InputError(Problem("this folder cannot be written to", field="--out", got=str(out.parent)))
+    if out.is_dir():
+        raise InputError(Problem("this is a folder, a file is needed", field="--out", got=str(out)))
+    if out.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
+        hint = "pip install 'symconfig[parquet]', or pip install pyarrow; or a name that ends in .csv"
+        raise InputError(Problem("Parquet needs pyarrow, which is not installed", field="--out", hint=hint))
+
+
+def write(out: Path, records: Sequence[Record]) -> None:
+    """The whole file or nothing. Equal records give equal bytes. Raises InputError."""
+    part = out.with_name(out.name + ".part")
+    try:
+        part.write_bytes(_parquet(records) if out.suffix.lower() == ".parquet" else _csv(records))
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(Problem(f"cannot be written: {error.strerror or error}", file=str(out))) from None
+
+
+def _csv(records: Sequence[Record]) -> bytes:
+    """A number as Python writes it, so that reading gives it back; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [column.name for column in COLUMNS]
+    writer.writerow(names)
+    for record in records:
+        writer.writerow([_cell(record.get(name)) for name in names])
+    return text.getvalue().encode()
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    return _WORDS[value] if isinstance(value, bool) else str(value)
+
+
+def _parquet(records: Sequence[Record]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types: dict[Kind, Any] = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64(), "yes/no": pa.bool_()}
+    schema = pa.schema(
+        [
+            pa.field(column.name, types[column.kind], metadata={"says": column.says, "unit": column.unit})
+            for column in COLUMNS
+        ]
+    )
+    rows = [{column.name: record.get(column.name) for column in COLUMNS} for record in records]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer)
+    return buffer.getvalue()

@@ -1,0 +1,96 @@
+"""Every tensor that a stage keeps for the backward of one microbatch under a plan.
+
+They are those of the blocks and policies that the cost model sums, so that their sum is its activations and its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from symconfig.cost.blocks import BlockCost
+from symconfig.cost.stages import ENDS
+from symconfig.cost.table import Choice
+from symconfig.frameworks.megatron.behaviour import TransformerImpl
+from symconfig.graph.recompute import Policy, apply
+from symconfig.plans.plan import Plan
+from symconfig.solve.detail import begins, detail
+from symconfig.solve.found import Found
+from symconfig.solve.habits import habits
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.restore import restore
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor on one rank.
+
+    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
+    layers) the how manieth, from 0; None for the ends. block: its kind. operator: what makes it, or "" for what enters
+    the block.
+    """
+
+    chunk: int
+    layer: int | None
+    block: str
+    tensor: str
+    bytes: float
+    operator: str
+
+
+def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine") -> tuple[SavedTensor, ...]:
+    """Kept by one microbatch on every chunk of the stage; what waits in host memory is not among them."""
+    found = as_run(plan, transformer_impl)
+    blocks = {block.derived.name: block for block in detail(found).table.blocks}
+    result: list[SavedTensor] = []
+    for index, chunk in enumerate(found.split.stage(stage)):
+        layers = dict.fromkeys(("layer", "mtp"), 0)
+        for kind, begin in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
+            place = "mtp" if kind == "mtp" else "layer"
+            layer = None if kind in ENDS and kind != "mtp" else layers[place]
+            if begin is not None:
+                policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
+                result.extend(_kept(blocks[kind], policy, index, layer))
+            layers[place] += layer is not None
+    return tuple(result)
+
+
+def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
+    """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
+    found = restore(plan, plan.best)
+    framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
+    if transformer_impl == "local":
+        found = _without_engine(found)
+    framework = replace(framework, hide=found.request.framework.hide)
+    return replace(found, request=replace(found.request, framework=framework))
+
+
+def _without_engine(found: Found) -> Found:
+    """What Megatron-LM has for Transformer Engine's modules only is left out.
+
+    It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
+    (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+    """
+    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    return replace(
+        found,
+        request=replace(found.request, seq_length=found.request.seq_length // cp),
+        choice=replace(found.choice, offload=frozenset()),
+        degrees=(tp, pp, 1, ep, etp, dp * cp, micro),
+    )
+
+
+def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Recomputed modules and offloaded operators of a chunk's layer."""
+    choice = found.choice
+    if found.block_layers:
+        choice = WHOLE if kind not in ENDS and layer < found.block_layers else Choice()
+    return choice.modules, choice.offload
+
+
+def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
+    for held, size, stays, moved in zip(
+        block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
+    ):
+        if stays and not moved:
+            yield SavedTensor(chunk, layer, block.derived.name, held.tensor, float(size[0]), held.producer or "")

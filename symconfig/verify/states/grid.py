@@ -1,0 +1,64 @@
+"""Where a rank lies in its framework's grids. One file owns them: both are the framework's orders of axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.cost.framework import Framework
+from symconfig.errors import InputError, Problem
+from symconfig.plans.plan import Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """A rank's place in its group along each axis; on the expert grid along etp, ep and edp."""
+
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+    etp: int
+    ep: int
+    edp: int
+
+
+def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordinates:
+    """Of a global rank. Raises InputError for one that the plan does not have."""
+    if not 0 <= rank < parallel.world_size:
+        raise InputError(
+            Problem("the plan has no such rank", field="rank", got=str(rank), need=f"0 to {parallel.world_size - 1}")
+        )
+    on_a_stage = parallel.tp * parallel.cp * parallel.dp
+    if on_a_stage % (parallel.ep * parallel.etp):
+        raise InputError(
+            Problem(
+                "does not divide the ranks of a stage",
+                field="ep x etp",
+                got=f"{parallel.ep} x {parallel.etp}",
+                need=f"a divisor of {on_a_stage}",
+            )
+        )
+    dense = _places(parallel, framework.dense_grid, rank)
+    expert = _places(parallel, framework.expert_grid, rank)
+    return Coordinates(
+        **{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
+        **{axis: expert[axis] for axis in ("etp", "ep", "edp")},
+    )
+
+
+def first_rank(parallel: Parallel, stage: int) -> int:
+    """The lowest rank of a pipeline stage. Both grids have the stages outermost."""
+    return stage * (parallel.world_size // parallel.pp)
+
+
+def stage_of(parallel: Parallel, rank: int) -> int:
+    """The pipeline stage of a rank."""
+    return rank // (parallel.world_size // parallel.pp)
+
+
+def _places(parallel: Parallel, grid: tuple[str, ...], rank: int) -> dict[str, int]:
+    """Along each axis of a grid, innermost first."""
+    found = {}
+    for axis in grid:
+        rank, found[axis] = divmod(rank, getattr(parallel, axis))
+    return found

@@ -1,0 +1,163 @@
+"""All parameters of a pipeline stage on one tensor- and expert-parallel rank, as whole numbers with names.
+
+They are the weights that the graph's operators declare, under the plan's scheme, at its degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from symconfig.cost.stages import ENDS
+from symconfig.errors import SymconfigError
+from symconfig.frameworks.megatron.behaviour import TransformerImpl
+from symconfig.frameworks.releases import megatron_release
+from symconfig.graph import dims as d
+from symconfig.graph.derived import DerivedBlock, WeightShard
+from symconfig.graph.model import derived, dim_sizes
+from symconfig.plans.plan import Plan
+from symconfig.solve.found import Found
+from symconfig.verify.states.activations import as_run
+from symconfig.verify.states.registration import AROUND, CHUNK, LAYERS, REGISTRATIONS, Registration
+
+# From here on, a model with multi-token prediction has its final norm behind its last layer, wherever the loss is
+# (transformer_block.py, has_final_layernorm_in_this_stage).
+NORM_BEHIND_LAST_LAYER = (0, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter on one rank.
+
+    row: elements of one of its rows. layer: the number of the transformer layer that it is part of, among those of its
+    chunk. copied: another stage holds it, too, and it lies in a bucket of its own.
+    """
+
+    name: str
+    elements: int
+    expert: bool
+    trainable: bool
+    row: int = 1
+    layer: int | None = None
+    copied: bool = False
+
+    @property
+    def vector(self) -> bool:
+        """It has one dimension, and no weight decay."""
+        return self.row == 1
+
+
+def chunk_parameters(
+    plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine"
+) -> tuple[tuple[Parameter, ...], ...]:
+    """Of each virtual stage of a pipeline stage, in the order in which Megatron-LM registers them."""
+    found = as_run(plan, transformer_impl)
+    numbers = whole_numbers(found)
+    if found.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
+        raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {numbers['ep']}")
+    of_kind = derived(found.request.model, found.request.framework.implementation, found.scheme)
+    known = {kind: _block(block, numbers, REGISTRATIONS[transformer_impl]) for kind, block in of_kind.items()}
+    return tuple(tuple(_chunk(found, index, known)) for index in range(stage, len(found.split.chunks), found.split.pp))
+
+
+def whole_numbers(found: Found) -> dict[str, int]:
+    """Every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
+    tp, _, cp, ep, etp, dp, _ = found.degrees
+    framework, model = found.request.framework, found.request.model
+    sizes = {name: int(size) for name, size in dim_sizes(model).items()}
+    return sizes | {
+        "tp": tp,
+        "cp": cp,
+        "ep": ep,
+        "etp": etp,
+        "dp": dp,
+        d.VOCAB: framework.padded_vocab(model.vocab_size, tp),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A parameter of a block, and its place among all of the block's."""
+
+    operator: str
+    place: tuple[int, int, int, int]  # run, expert, operator within the run, weight of the operator
+    parameter: Parameter
+
+
+def _block(block: DerivedBlock, numbers: Mapping[str, int], registration: Registration) -> tuple[_Registered, ...]:
+    places = registration.order(_operator(shard) for shard in block.weights)
+    found = []
+    for index, shard in enumerate(block.weights):
+        run, place = places[_operator(shard)]
+        experts = numbers[d.EXPERTS] // numbers["ep"] if shard.expert else 1
+        elements, row = _whole(shard, numbers)
+        for expert in range(experts):
+            name = f"{shard.name}.{expert}" if shard.expert else shard.name
+            made = Parameter(name, elements // experts, shard.expert, not shard.frozen, row)
+            found.append(_Registered(_operator(shard), (run, expert, place, index), made))
+    return tuple(sorted(found, key=lambda item: item.place))
+
+
+def _operator(shard: WeightShard) -> str:
+    return shard.name.partition(".")[0]
+
+
+def _whole(shard: WeightShard, numbers: Mapping[str, int]) -> tuple[int, int]:
+    """Its elements, and those of a row."""
+    try:
+        return shard.elements.whole(numbers), shard.row.whole(numbers)
+    except ValueError as error:
+        raise SymconfigError(f"the weight {shard.name} cannot be cut into equal parts: {error}") from None
+
+
+def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]]) -> Iterator[Parameter]:
+    """Those of one virtual stage, by its number in model order."""
+    copied = _copied(found, index)
+    numbers = dict.fromkeys((LAYERS, "mtp"), 0)
+    for piece in _pieces(found, index):
+        kind, _, operator = piece.partition(".")
+        section, prefix, layer = kind if kind in ENDS else LAYERS, "", None
+        if section in numbers:
+            prefix, layer = f"{section}.{numbers[section]}.", sum(numbers.values())
+            numbers[section] += 1
+        for item in known[kind]:
+            if operator in ("", item.operator):
+                made = item.parameter
+                yield replace(
+                    made,
+                    name=f"{prefix}{made.name}",
+                    layer=None if item.operator in AROUND else layer,
+                    copied=made.name == copied,
+                )
+
+
+def _pieces(found: Found, index: int) -> Sequence[str]:
+    """Kinds of blocks, or operators of the head, that one virtual stage has, in the order of CHUNK."""
+    kinds = found.split.chunks[index]
+    pieces = [kind for kind in kinds if kind != "head"]
+    if "mtp" in kinds and "embedding" not in kinds:
+        pieces.append("embedding")  # it looks up the next tokens itself (gpt_model.py)
+    if index == _normed(found):
+        pieces.append("head.final_norm")
+    if "head" in kinds and not ("embedding" in kinds and found.request.model.tie_word_embeddings):
+        pieces.append("head.lm_head")
+    return sorted(pieces, key=lambda piece: CHUNK.index(piece if piece in CHUNK else LAYERS))
+
+
+def _normed(found: Found) -> int:
+    """The virtual stage that has the final norm."""
+    chunks = found.split.chunks
+    behind = megatron_release(found.request.version) >= NORM_BEHIND_LAST_LAYER
+    if behind and found.request.model.num_nextn_predict_layers:
+        return max(index for index, kinds in enumerate(chunks) if not set(kinds) <= set(ENDS))
+    return len(chunks) - 1
+
+
+def _copied(found: Found, index: int) -> str | None:
+    """The parameter that first and last stage both hold, where the model has one (language_module.py)."""
+    kinds, model = found.split.chunks[index], found.request.model
+    if found.split.pp == 1 or not (model.tie_word_embeddings or model.num_nextn_predict_layers):
+        return None
+    if "embedding" in kinds or "mtp" in kinds:
+        return "word_embedding.weight"
+    return "lm_head.weight" if "head" in kinds else None

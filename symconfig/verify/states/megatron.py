@@ -1,0 +1,224 @@
+"""What one rank of a plan holds under Megatron-LM: parameters, gradient buffers, its share of the optimizer state.
+
+Whole numbers, of core_v0.19.2 and, as far as versions differ, of the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from symconfig.cost.stages import layers
+from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
+from symconfig.frameworks.releases import megatron_release
+from symconfig.plans.plan import Parallel, Plan
+from symconfig.verify.states.buffers import Bucket, Piece, bucket_size, buckets
+from symconfig.verify.states.grid import Coordinates, coordinates
+from symconfig.verify.states.inventory import Parameter, chunk_parameters
+from symconfig.verify.states.megatron_fsdp import groups
+
+WEIGHT_BYTES = 2  # bf16 or fp16; what is computed in lower precision is cast for it
+MAIN_BYTES = 4  # the fp32 copy that is updated
+MOMENTS_BYTES = 8  # Adam's two, in fp32
+
+# From here on the experts' parameters are reduced over the expert grid where etp is not tp, too; before, only with
+# ep above 1 (tensor_parallel/layers.py, the attribute allreduce).
+EXPERT_GRID_BY_ETP = (0, 19)
+# Megatron-FSDP: from here on no shard cuts a row; and experts are in groups of their own also where the grids are one.
+WHOLE_ROWS, EXPERTS_BY_NAME = (0, 14), (0, 16)
+# From here on the optimizer's groups of parameters are sorted; before, they come as the first of each is registered
+# (optimizer/__init__.py, _get_param_groups).
+SORTED_GROUPS = (0, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One virtual stage. layers: transformer layers; mtp: layers that predict further tokens."""
+
+    layers: int
+    mtp: int
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One gradient buffer. elements: with padding; unpadded: without the padding of its buckets' ends.
+
+    owned: elements of parameters that this rank updates: those in its share of each bucket, or all.
+    """
+
+    chunk: int
+    expert: bool
+    element_bytes: int
+    elements: int
+    unpadded: int
+    buckets: int
+    owned: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStates:
+    """Everything that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
+
+    rank: int
+    coordinates: Coordinates
+    chunks: tuple[Chunk, ...]
+    buffers: tuple[Buffer, ...]
+    weight_bytes: int
+    optimizer_shard_bytes: int
+    optimizer_host_bytes: int
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(parameter.elements for chunk in self.chunks for parameter in chunk.parameters)
+
+    @property
+    def gradient_buffer_bytes(self) -> int:
+        return sum(buffer.elements * buffer.element_bytes for buffer in self.buffers)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Transformer layers of each chunk."""
+        return tuple(chunk.layers for chunk in self.chunks)
+
+
+def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "transformer_engine") -> RankStates:
+    """Of one global rank. transformer_impl: whose layers; their order of registration decides where buckets end."""
+    here = coordinates(_degrees(plan), MEGATRON, rank)
+    if plan.best.options.zero_stage > 1:
+        return _fully_sharded(plan, rank, here, transformer_impl)
+    chunks = _chunks(plan, here.pp, transformer_impl)
+    laid = [buffer for index, chunk in enumerate(chunks) for buffer in _laid(plan, here, index, chunk)]
+    gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
+    buffers = tuple(
+        Buffer(
+            buffer.chunk,
+            buffer.expert,
+            gradient,
+            buffer.buckets[-1].end,
+            sum(bucket.filled - bucket.start for bucket in buffer.buckets),
+            len(buffer.buckets),
+            sum(size for _, size in buffer.owned),
+        )
+        for buffer in laid
+    )
+    # The distributed optimizer keeps weights that it updates in a buffer that is cut as the gradients' is.
+    elements = sum(
+        parameter.elements
+        for chunk in chunks
+        for parameter in chunk.parameters
+        if not (sharded and parameter.trainable)
+    )
+    elements += sum(buffer.elements for buffer in buffers) if sharded else 0
+    owned = sum(buffer.owned for buffer in buffers)
+    away = sum(_away(plan, laid, expert) for expert in (False, True))
+    state = MAIN_BYTES + MOMENTS_BYTES
+    return RankStates(rank, here, chunks, buffers, elements * WEIGHT_BYTES, owned * state, away * state)
+
+
+def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: TransformerImpl) -> RankStates:
+    """Under Megatron-FSDP: stage 2 shards gradients and optimizer state, stage 3 weights, too. Its buffers are listed
+    as this rank holds them, one for each group of parameters."""
+    parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
+    chunks = _chunks(plan, here.pp, transformer_impl)
+    release = megatron_release(plan.best.target.version)
+    held = tuple(chunk.parameters for chunk in chunks)
+    if release >= EXPERTS_BY_NAME:
+        held = chunk_parameters(plan, here.pp, transformer_impl)
+    ranks, place = parallel.dp * parallel.cp, here.cp + parallel.cp * here.dp
+    found = [
+        (index, group)
+        for index, parameters in enumerate(held)
+        for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)
+    ]
+    buffers = tuple(
+        Buffer(
+            index,
+            group.expert,
+            plan.best.options.grad_bytes,
+            group.elements // ranks,
+            sum(parameter.elements for parameter in group.parameters),
+            1,
+            group.owned(ranks, place),
+        )
+        for index, group in found
+    )
+    shards = sum(group.elements for _, group in found) // ranks
+    optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
+    return RankStates(rank, here, chunks, buffers, WEIGHT_BYTES * (shards if weights else shards * ranks), optimizer, 0)
+
+
+def _degrees(plan: Plan) -> Parallel:
+    """As Megatron has them: the expert grid of a model without experts is cut as the dense one."""
+    parallel = plan.best.parallel
+    return parallel if plan.model.experts else replace(parallel, etp=parallel.tp)
+
+
+def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[Chunk, ...]:
+    parallel = plan.best.parallel
+    by_etp = megatron_release(plan.best.target.version) >= EXPERT_GRID_BY_ETP and parallel.etp != parallel.tp
+    on_expert_grid = parallel.ep > 1 or by_etp
+    kinds = plan.best.stages[stage].chunks
+    return tuple(
+        Chunk(
+            count,
+            chunk.count("mtp"),
+            tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters),
+        )
+        for count, chunk, parameters in zip(
+            layers(kinds), kinds, chunk_parameters(plan, stage, transformer_impl), strict=True
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A buffer with its parameters in it. owned: of each parameter the elements that this rank updates."""
+
+    chunk: int
+    expert: bool
+    buckets: tuple[Bucket, ...]
+    owned: tuple[tuple[Parameter, int], ...]
+
+
+def _laid(plan: Plan, here: Coordinates, index: int, chunk: Chunk) -> Iterator[_Laid]:
+    """The chunk's buffers: one for the parameters that all data-parallel ranks share, one for the experts'."""
+    parallel, options = plan.best.parallel, plan.best.options
+    replicas = parallel.dp * parallel.cp
+    # Only the first stage's first chunk is reduced in pieces: nothing waits for the others.
+    in_pieces = replicas > 1 and options.overlap.grad_reduce and here.pp == 0 and index == 0
+    size = bucket_size(replicas) if in_pieces else None
+    sharded = options.zero_stage == 1
+    for expert in (False, True):
+        mine = [parameter for parameter in chunk.parameters if parameter.trainable and parameter.expert == expert]
+        if not mine:
+            continue
+        ranks, rank = (parallel.edp, here.edp) if expert else (replicas, here.cp + parallel.cp * here.dp)
+        found = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
+        shard = (ranks, rank) if sharded else (1, 0)
+        parts = [part for bucket in found for part in bucket.shard(*shard)]
+        yield _Laid(index, expert, found, tuple(zip(reversed(mine), parts, strict=True)))
+
+
+def _away(plan: Plan, laid: Sequence[_Laid], expert: bool) -> int:
+    """Elements whose state is in host memory, of one of the two optimizers."""
+    owned = [buffer.owned for buffer in laid if buffer.expert == expert]
+    # Vectors, which have no weight decay, come after all others.
+    last = not owned or megatron_release(plan.best.target.version) >= SORTED_GROUPS or not owned[0][-1][0].vector
+    ordered = sorted((pair for pairs in owned for pair in pairs), key=lambda pair: pair[0].vector is last)
+    return offloaded([size for _, size in ordered], plan.best.options.optimizer_offload)
+
+
+def offloaded(shards: Sequence[int], fraction: float) -> int:
+    """Elements of the first whole shards that make up a fraction of all.
+
+    cpu_offloading/hybrid_optimizer.py, _get_sub_optimizer_param_groups.
+    """
+    threshold = fraction * sum(shards)
+    away = 0
+    for size in shards:
+        if away >= threshold:
+            break
+        away += size
+    return away

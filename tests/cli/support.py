@@ -1,0 +1,81 @@
+"""Runs the command line in this process, with a search that answers at once where the search is not the subject."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from symconfig.cli.main import main
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.plans.plan import Plan
+from tests.sample_plans import sample_plan
+
+JOB = ("--model", "llama2-13b", "--cluster", "a100-80gb", "--gpus", "64", "--global-batch-size", "1024")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exit code and streams of one command."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*words: object) -> Outcome:
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+@dataclass(slots=True)
+class Asked:
+    """What reached the search."""
+
+    model: ModelDescriptor | None = None
+    cluster: ClusterDescriptor | None = None
+    job: Job | None = None
+    top: int | None = None
+    calls: int = 0
+
+
+def replace_search(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Plan]) -> None:
+    """Put `answer` where the search is, until the test ends."""
+    module = ModuleType("symconfig.solve.search")
+    module.search = answer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "symconfig.solve.search", module)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """The search answers with a plan for the backend that was asked for, and remembers its arguments."""
+    seen = Asked()
+
+    def search(
+        model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, top: int = 5, progress: object = None
+    ) -> Plan:
+        seen.model, seen.cluster, seen.job, seen.top = model, cluster, job, top
+        seen.calls += 1
+        return sample_plan("llama2-13b", backend=job.backend)
+
+    replace_search(monkeypatch, search)
+    return seen

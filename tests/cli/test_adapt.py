@@ -1,0 +1,118 @@
+"""`symconfig adapt`: the diff, the files in place, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.plans.plan import Plan
+from tests.cli.support import Run, run
+from tests.existing.adapt.scripts import array, options
+from tests.sample_plans import sample_plan
+
+__all__ = ["run"]
+
+TP = "--tensor-model-parallel-size"
+
+
+def plan(**fields: Any) -> Plan:
+    return sample_plan("llama2-13b", **{"tp": 4, "pp": 2, "dp": 2, "global_batch": 32, **fields})
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.sh"
+    path.write_bytes(array(plan(), options(plan())).encode())
+    path.chmod(0o755)
+    return path
+
+
+def saved(folder: Path, mine: Plan) -> Path:
+    path = folder / "plan.json"
+    path.write_text(mine.to_json(), encoding="utf-8")
+    return path
+
+
+def test_without_in_place_only_the_diff_is_shown(run: Run, script: Path, tmp_path: Path) -> None:
+    before = script.read_bytes()
+    outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
+    assert outcome.code == 0
+    assert f"\n-    {TP} 4\n+    {TP} 2\n" in outcome.out
+    assert "--in-place" in outcome.err
+    assert script.read_bytes() == before
+
+
+def test_in_place_the_file_has_it_and_keeps_its_mode(run: Run, script: Path, tmp_path: Path) -> None:
+    before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4))
+    assert run("adapt", script, "--plan", goal, "--in-place").code == 0
+    assert script.read_text() == before.replace(f"{TP} 4", f"{TP} 2")
+    assert script.stat().st_mode & 0o777 == 0o755
+    again = run("adapt", script, "--plan", goal, "--in-place")
+    assert (again.code, again.out) == (0, "")
+    assert "says already what the plan decides" in again.err
+
+
+def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(run: Run, script: Path, tmp_path: Path) -> None:
+    script.write_text(script.read_text().replace(f"{TP} 4", f"{TP} $(cat tp)"))
+    before, goal = script.read_text(), saved(tmp_path, plan(tp=2, dp=4, micro=2))
+    outcome = run("adapt", script, "--plan", goal, "--in-place")
+    assert outcome.code == 1
+    assert f"put {TP} 2 by hand" in outcome.err
+    assert script.read_text() == before
+    assert run("adapt", script, "--plan", goal, "--in-place", "--partial").code == 1
+    assert script.read_text() == before.replace("batch-size 1\n", "batch-size 2\n", 1)
+
+
+def test_json_says_each_change_and_what_is_left(run: Run, script: Path, tmp_path: Path) -> None:
+    line = script.read_text().splitlines().index(f"    {TP} 4") + 1
+    found = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)), "--json").json()
+    assert found["schema"] == "symconfig.adapt/1"
+    assert (found["file"], found["written"], found["unplaced"]) == (str(script), False, [])
+    assert found["changes"] == [{"option": TP, "from": "4", "to": "2", "file": str(script), "line": line}]
+    assert found["diff"].startswith(f"--- a/{str(script).lstrip('/')}\n")
+
+
+def test_variables_and_arguments_are_the_scripts(run: Run, script: Path, tmp_path: Path) -> None:
+    script.write_text(
+        script.read_text()
+        .replace(f"{TP} 4", f"{TP} $TP")
+        .replace('[@]}"', '[@]}" "$@"')
+        .replace("    --micro-batch-size 1\n", "")
+    )
+    goal = saved(tmp_path, plan())
+    assert run("adapt", script, "--plan", goal, "--set", "TP=4", "--", "--micro-batch-size", "1").code == 0
+    assert run("adapt", script, "--plan", goal, "--", "--micro-batch-size", "1").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "TP"), "NAME=VALUE"),
+        (("--partial",), "--in-place"),
+        (("--json", "--set", "1=2"), "NAME=VALUE"),
+    ],
+)
+def test_bad_options_are_said(run: Run, script: Path, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    outcome = run("adapt", script, "--plan", saved(tmp_path, plan()), *words)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_another_model_or_framework_is_refused(run: Run, script: Path, tmp_path: Path) -> None:
+    other = run("adapt", script, "--plan", saved(tmp_path, sample_plan("qwen2.5-7b")))
+    assert other.code == 2
+    assert "hidden" in other.err
+    json = tmp_path / "ds.json"
+    json.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}')
+    assert "this is a configuration of DeepSpeed" in run("adapt", json, "--plan", saved(tmp_path, plan())).err
+
+
+def test_a_line_has_no_file_to_write(run: Run, tmp_path: Path) -> None:
+    line = " ".join(options(plan()))
+    goal = saved(tmp_path, plan(tp=2, dp=4))
+    assert f"{TP} 2" in run("adapt", line, "--plan", goal).out
+    outcome = run("adapt", line, "--plan", goal, "--in-place")
+    assert outcome.code == 2
+    assert "given as a line" in outcome.err

@@ -1,0 +1,144 @@
+"""`symconfig args`: what real bash makes of it is what the plan says, or it is refused with the option's name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symconfig.plans.plan import Plan
+from symconfig.runs.embed.words import targets, unsafe, words
+from tests.cli.support import Run, run
+from tests.sample_plans import sample_plan
+
+__all__ = ["run"]
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def written(folder: Path, plan: Plan) -> Path:
+    path = folder / "plan.json"
+    path.write_text(plan.to_json(), encoding="utf-8")
+    return path
+
+
+def bash(script: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHON": sys.executable, **more}
+    head = 'symconfig() { "$PYTHON" -m symconfig "$@"; }\n'
+    return subprocess.run(
+        ["bash", "-c", head + script], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_bash_passes_on_the_plans_words(tmp_path: Path) -> None:
+    plan = sample_plan()
+    written(tmp_path, plan)
+    for name in ("4", "40", "--bf16"):  # names of files that a pattern could find
+        (tmp_path / name).touch()
+    ended = bash("printf '%s\\0' $(symconfig args plan.json)", tmp_path)
+    assert ended.stdout.split("\0")[:-1] == plan.megatron_args()
+
+
+def test_mapfile_takes_words_that_bash_would_change(tmp_path: Path) -> None:
+    plan = sample_plan("deepseek-v3", "h100", training={"save": "of run 7/*"})
+    written(tmp_path, plan)
+    ended = bash("mapfile -d '' ARGS < <(symconfig args --null plan.json); printf '%s\\0' \"${ARGS[@]}\"", tmp_path)
+    assert ended.stdout.split("\0")[:-1] == plan.megatron_args()
+
+
+def test_words_that_bash_would_change_are_refused_by_option(run: Run, tmp_path: Path) -> None:
+    plan = sample_plan("deepseek-v3", "h100", training={"save": "of run 7"})
+    ended = run("args", written(tmp_path, plan))
+    assert ended.code == 2
+    assert ended.out == ""
+    assert "--save: would be split in $(symconfig args ...) (got 'of run 7')" in ended.err
+    assert "--moe-layer-freq: may be replaced by names of files" in ended.err
+    assert "mapfile -d '' ARGS < <(symconfig args --null PLAN.json)" in ended.err
+
+
+LETTERS = st.one_of(
+    st.sampled_from("*?[]\\+@!()| \t~$'\"{},-="), st.characters(min_codepoint=1, exclude_categories=["Cs"])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(LETTERS, max_size=6), min_size=1, max_size=6))
+def test_whatever_is_not_refused_bash_leaves_alone(found: list[str]) -> None:
+    if list(unsafe(found)):
+        return
+    script = "shopt -s extglob nullglob; printf '%s\\0' $(cat)"
+    ended = subprocess.run(["bash", "-c", script], input="\n".join(found).encode(), capture_output=True, check=True)
+    assert ended.stdout.decode().split("\0")[:-1] == found
+
+
+@pytest.mark.parametrize("word", ["a b", "", "x*", "[1]", "a?b", "a\\*b", "+(a)", "tab\there", "line\nend"])
+def test_each_kind_of_word_that_bash_changes_is_refused(word: str) -> None:
+    assert [problem.field for problem in unsafe(["--save", word])] == ["--save"]
+
+
+def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Path) -> None:
+    plan = sample_plan(backend="deepspeed", training={"lr_decay_style": "constant"})
+    path = written(tmp_path, plan)
+    data = run("args", path, "--json").json()
+    assert data["schema"] == "symconfig.args/1"
+    assert (data["target"], data["world_size"]) == ("deepspeed", 16)
+    assert f"--seq-length={plan.best.batch.seq_length}" in data["words"]
+    assert {"megatron", "deepspeed", "transformers"} <= set(targets())
+    for name in ("deepspeed", "transformers"):
+        assert run("args", path, "--target", name).out.splitlines() == words(plan, name)
+    refused = run("args", path, "--target", "cobol")
+    assert refused.code == 2
+    assert "is no target whose program takes words" in refused.err
+
+
+@pytest.mark.parametrize("target", targets())
+def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
+    backend = "megatron" if target in ("bridge", "megatron") else "deepspeed"
+    ended = run("args", written(tmp_path, sample_plan(backend=backend, dp=1)), "--target", target, "--null")
+    assert ended.code == 0, ended.err
+    assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
+
+
+def test_overrides_of_hydra_are_named_by_their_field() -> None:
+    (problem,) = unsafe(["model.pipeline_layout=[Et*3|L]"])
+    assert problem.field == "model.pipeline_layout"
+
+
+def test_another_number_of_gpus_is_a_check_that_failed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, sample_plan(backend="deepspeed", version="0.19.8"))
+    assert run("args", path, "--world-size", "16").code == 0
+    ended = run("args", path, "--world-size", "24")
+    assert ended.code == 1
+    assert ended.out == ""
+    assert "the plan is for another number of ranks (got 24, need 16)" in ended.err
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert "(got 8, need 16)" in run("args", path, "--check").err
+    assert run("args", path, "--world-size", "lots").code == 2
+
+
+def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    from symconfig.plans import plan as solve
+
+    first = solve("qwen2.5-7b-lora", "a100-80gb", gpus=8, global_batch_size=32, backend="deepspeed")
+    path = written(tmp_path, first.plan)
+    data = run("args", path, "--world-size", "4", "--replan", "--json").json()
+    assert data["world_size"] == 4
+    again = solve("qwen2.5-7b-lora", "a100-80gb", gpus=4, global_batch_size=32, backend="deepspeed")
+    assert data["words"] == words(again.plan, "deepspeed")
+
+
+def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "plan.json").write_text(sample_plan().to_json())
+    done = run("args", tmp_path, "--null", "--world-size", "4")
+    assert done.code == 1
+    assert "--world-size: " in done.err
+    assert "--replan, or" in done.err
+    assert "on_mismatch" not in done.err

@@ -1,0 +1,154 @@
+"""`symconfig audit` from the command line: exit codes, JSON, SARIF, the way on to `adapt`, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Run
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_13b.sh"
+FITS = ("audit", EXAMPLE, "--cluster", "h200", "--no-plan")
+
+
+def test_a_script_that_runs_out_of_memory_ends_with_1_and_names_the_stage(run: Run) -> None:
+    outcome = run("audit", EXAMPLE, "--cluster", "a100-80gb", "--no-plan")
+    assert outcome.code == 1
+    assert "runs out of memory on stage 0" in outcome.out
+    assert "the zoo's llama2-13b" in outcome.out
+    assert "$DATA_ROOT, which is not set" in outcome.out
+
+
+def test_a_script_that_runs_ends_with_0_and_strictly_with_1(run: Run) -> None:
+    assert run(*FITS).code == 0
+    assert run(*FITS, "--strict").code == 1  # it has warnings
+
+
+def test_without_a_cluster_the_rules_are_asked_and_nothing_is_predicted(run: Run) -> None:
+    outcome = run("audit", EXAMPLE, "--json")
+    data = outcome.json()
+    assert (outcome.code, data["schema"], data["run"], data["runs"]) == (0, "symconfig.audit/1", None, True)
+    assert data["unpredicted"][0]["field"] == "--cluster"
+    assert {"no-sequence-parallelism", "optimizer-not-sharded"} <= {finding["rule"] for finding in data["findings"]}
+
+
+def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "audit",
+        EXAMPLE,
+        "--cluster",
+        "h200",
+        "--json",
+        "--best",
+        tmp_path / "best.json",
+        "--sarif",
+        tmp_path / "audit.sarif",
+    )
+    data = outcome.json()
+    assert data["run"]["parallel"] == {"tp": 2, "pp": 4, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 4}
+    assert data["model"]["zoo"] == "llama2-13b"
+    assert data["best"]["predicted"]["step_s"] < data["run"]["predicted"]["step_s"]
+    assert data["gain"] == pytest.approx(1 - data["best"]["predicted"]["step_s"] / data["run"]["predicted"]["step_s"])
+    assert data["steps"][-1]["step_s"] == pytest.approx(data["best"]["predicted"]["step_s"])
+    report = json.loads((tmp_path / "audit.sarif").read_text(encoding="utf-8"))
+    (told,) = report["runs"]
+    known = {rule["id"] for rule in told["tool"]["driver"]["rules"]}
+    assert report["version"] == "2.1.0"
+    assert {result["ruleId"] for result in told["results"]} <= known
+    places = [where["physicalLocation"] for result in told["results"] for where in result["locations"]]
+    assert all(place["artifactLocation"]["uri"].endswith("train_13b.sh") for place in places)
+    copy = tmp_path / "mine.sh"
+    copy.write_bytes(EXAMPLE.read_bytes())
+    assert run("adapt", copy, "--plan", tmp_path / "best.json", "--in-place").code == 0
+    again = run("audit", copy, "--cluster", "h200", "--json").json()
+    assert again["steps"] == []
+    assert again["run"] == data["best"]
+
+
+def test_variables_and_arguments_reach_the_script(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    line = 'torchrun --nproc-per-node ${GPUS:-8} pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP "$@"\n'
+    script.write_text(line, encoding="utf-8")
+    data = run("audit", script, "--json", "--set", "TP=4", "--set", "GPUS=2", "--", "--num-layers", "7").json()
+    values = {option["name"]: option["values"] for option in data["options"]}
+    assert (values["--tensor-model-parallel-size"], values["--num-layers"], data["gpus"]) == (["4"], ["7"], 2)
+
+
+def test_all_that_is_wrong_with_the_command_is_said_at_once(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "audit",
+        tmp_path / "gone.sh",
+        "--gpus",
+        "many",
+        "--cluster",
+        "h1000",
+        "--set",
+        "no value",
+        "--memory-margin",
+        "2",
+        "--megatron-version",
+        "1.0",
+        "--best",
+        tmp_path / "x.yaml",
+    )
+    assert outcome.code == 2
+    for word in ("--gpus", "h1000", "--set", "--memory-margin", "x.yaml"):
+        assert word in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"\x00\x01\x02ELF" * 40, "binary"),
+        (b"", "no training"),
+        (b"#!/bin/bash\necho nothing here\n", "no"),
+        (b"x" * 2_000_000, "large"),
+    ],
+)
+def test_a_file_that_is_no_script_is_refused_in_a_sentence(run: Run, tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_bytes(content)
+    outcome = run("audit", path, "--cluster", "h100")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+    assert what in outcome.err
+
+
+def test_fifty_megabytes_are_refused_by_their_size(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    with path.open("wb") as stream:
+        stream.truncate(50 * 2**20)
+    outcome = run("audit", path)
+    assert outcome.code == 2
+    assert "52,428,800" in outcome.err
+
+
+def test_files_that_source_each_other_and_links_that_lead_out_are_named(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "a.sh").write_text("source b.sh\ntorchrun pretrain_gpt.py --bf16\n", encoding="utf-8")
+    (folder / "b.sh").write_text("source a.sh\n", encoding="utf-8")
+    circle = run("audit", folder / "a.sh")
+    assert (circle.code, "b.sh" in circle.err) == (2, True)
+    (tmp_path / "outside.sh").write_text("TP=2\n", encoding="utf-8")
+    os.symlink(tmp_path / "outside.sh", folder / "env.sh")
+    (folder / "c.sh").write_text(
+        "source env.sh\ntorchrun pretrain_gpt.py --bf16 --tensor-model-parallel-size $TP\n", encoding="utf-8"
+    )
+    led = run("audit", folder / "c.sh")
+    assert "leads out" in led.out + led.err
+
+
+def test_rules_are_listed(run: Run) -> None:
+    listed = run("audit", "--rules", "--json").json()
+    assert listed["schema"] == "symconfig.rules/1"
+    names = [rule["name"] for rule in listed["rules"]]
+    assert len(names) == len(set(names))
+    assert {"layers-over-stages", "deepspeed-misspelt-key", "out-of-memory", "other-gpus"} <= set(names)
+
+
+def test_what_follows_two_dashes_is_for_a_script_only(run: Run) -> None:
+    assert run("doctor", "--", "--x").code == 2

@@ -1,0 +1,112 @@
+"""`symconfig formats` and the options that say which files are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from symconfig.cli.main import main
+from symconfig.render import every_launcher, targets
+from symconfig.render.files import File, Files, write
+from tests.sample_plans import sample_plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A plan with a pipeline, which DeepSpeed cannot run with Transformers' models."""
+    write(Files((File("plan.json", sample_plan(pp=2).to_json()),)), tmp_path / "plan")
+    return tmp_path / "plan"
+
+
+def test_every_target_and_launcher_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in found["targets"]] == list(targets())
+    assert [item["name"] for item in found["launchers"]] == list(every_launcher())
+    assert all(len(item["does"]) > 10 for kind in ("targets", "launchers") for item in found[kind])
+    assert "carries" not in found["targets"][0]
+
+
+def test_a_plan_is_carried_or_every_reason_is_said(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", str(plan), "--json"]) == 0
+    found = {item["name"]: item for item in json.loads(capsys.readouterr().out)["targets"]}
+    assert found["megatron"]["carries"]
+    assert not found["deepspeed"]["carries"]
+    assert found["deepspeed"]["another"]
+    assert not found["torchtitan"]["another"]
+    assert any("PipelineModule" in reason for reason in found["deepspeed"]["reasons"])
+    assert main(["formats", str(plan)]) == 0
+    said = capsys.readouterr().out
+    assert "PipelineModule" in said
+    assert "another: symconfig replan PLAN.json --target T finds" in said
+    assert "slurm" in said
+
+
+def test_names_that_are_none_are_all_said_before_any_work(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--target", "nemo", "--launcher", "pbs", "--out", str(plan.parent / "out")]
+    assert main(["render", str(plan), *words]) == 2
+    said = capsys.readouterr().err
+    assert "target: is not a target (got 'nemo'" in said
+    assert "launcher: is not a launcher (got 'pbs'" in said
+    job = ["--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8"]
+    assert main(["plan", *job, *words]) == 2
+    assert "got 'pbs'" in capsys.readouterr().err
+
+
+JOB = ("--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "16")
+
+
+def test_a_plan_is_made_for_a_target_and_again_for_one_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(["plan", *JOB, "--target", "llamafactory", "--out", str(first)]) == 0
+    assert "for DeepSpeed 0.19.8 through llamafactory" in capsys.readouterr().out
+    assert (first / "train.yaml").exists()
+    assert main(["replan", str(first), "--target", "megatron-yaml", "--out", str(second)]) == 0
+    said = capsys.readouterr().out
+    assert "target" in said
+    assert "backend" in said
+    assert (second / "megatron.yaml").exists()
+    assert main(["check", str(second)]) == 0
+
+
+def test_a_target_stands_in_a_job_and_of_ones_own_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own" / "mine").mkdir(parents=True)
+    (tmp_path / "own" / "mine" / "target.yaml").write_text(
+        "schema: symconfig.target/1\nbase: llamafactory\ndoes: mine alone\n"
+    )
+    (tmp_path / "own" / "mine" / "words.txt.j2").write_text("tp={{ best.parallel.tp }}\n")
+    (tmp_path / "job.yaml").write_text(
+        "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 16\ntarget: transformers\n"
+    )
+    assert main(["plan", str(tmp_path / "job.yaml"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["inputs"]["job"]["target"], found["best"]["target"]["backend"]) == ("transformers", "deepspeed")
+    assert (
+        main(
+            [
+                "plan",
+                *JOB,
+                "--templates",
+                str(tmp_path / "own"),
+                "--target",
+                "mine",
+                "--json",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["inputs"]["job"]["target"] == "llamafactory"
+    assert (tmp_path / "out" / "words.txt").read_text().startswith("tp=")
+
+
+def test_the_manifest_names_every_file_with_its_digest(plan: Path) -> None:
+    out = plan.parent / "out"
+    assert main(["render", str(plan), "--out", str(out)]) == 0
+    listed = json.loads((out / "manifest.json").read_text())
+    assert listed["target"] == "megatron"
+    assert listed["launchers"] == ["slurm"]
+    assert {*listed["files"], "manifest.json"} == {path.name for path in out.iterdir()}

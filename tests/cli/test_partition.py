@@ -1,0 +1,238 @@
+"""`symconfig partition`: what it prints and writes, what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import symconfig
+from symconfig.api.partition import PartitionResult
+from symconfig.errors import InputError
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import Degrees
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+SMALL = ("--cluster", "h100", "--gpus", "8", "--solver", "adaptive")
+MODEL = ("partition", "--model", "llama2-7b", *SMALL, "--global-batch-size", "8", "--num-microbatches", "1")
+PROGRAM = """
+schema: symconfig.program/1
+name: two
+dims: {b: 64, h: 4096, f: 16384}
+batch: [b]
+inputs: {x: [b, h]}
+parameters: {up: [h, f], down: [f, h]}
+operators:
+  - u[b,f] = x[b,h] * up[h,f]
+  - g[b,f] = gelu(u)
+  - y[b,h] = g[b,f] * down[f,h]
+outputs: [y]
+"""
+MESH = """
+schema: symconfig.mesh/1
+levels:
+  - {name: nvlink, size: SIZE, bandwidth_bytes_per_s: 450.0e9, latency_s: 3.0e-6}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "two.yaml"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_it_says_how_each_operator_is_split_what_moves_and_what_is_held(run: Run) -> None:
+    outcome = run(*MODEL)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("llama2-7b on 8 x NVIDIA H100")
+    for words in (
+        "folded into",
+        "layers.*.gate_up_proj",
+        "How parameters are kept",
+        "What moves in a step",
+        "In total",
+    ):
+        assert words in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 125
+    assert not any(line.endswith(" ") for line in outcome.out.splitlines())
+
+
+def test_json_holds_what_the_python_function_gives_and_is_the_same_each_time(run: Run) -> None:
+    first, second = run(*MODEL, "--json"), run(*MODEL, "--json")
+    assert first.out == second.out
+    data = first.json()
+    assert data["schema"] == "symconfig.partition/1"
+    result = symconfig.partition("llama2-7b", "h100", 8, 8, solver="adaptive", num_microbatches=1)
+    assert json.loads(json.dumps(result.to_dict())) == data
+    assert set(result.strategies) >= {operator["name"] for operator in data["operators"]}
+
+
+def test_numbers_in_json_add_up(run: Run) -> None:
+    data = run(*MODEL, "--json", "--baselines").json()
+    spent, solution = data["spent"], data["solution"]
+    parts = spent["computation"] + spent["optimizer"] + spent["communication"]
+    assert parts == pytest.approx(solution["cost"], rel=1e-9)
+    assert sum(one["shown"] for one in data["collectives"]) == pytest.approx(spent["communication"], rel=1e-9)
+    held = sum(value for name, value in spent.items() if name.endswith("_bytes"))
+    assert held == pytest.approx(solution["memory_bytes"], rel=1e-9)
+    for operator in data["operators"]:
+        for tensor in operator["tensors"]:
+            for dim, parts in zip(tensor["dims"], tensor["strategy"], strict=True):
+                assert dim["size"] % parts == 0
+        assert all(other["cost"] >= 0.9 * solution["cost"] for other in operator["others"])
+    fitting = [one for one in data["baselines"] if one["fits"] and one["name"] != "parameter-server"]
+    assert fitting
+    assert min(one["cost"] for one in fitting) >= solution["cost"] * (1 - 1e-9)
+
+
+def test_a_program_on_a_mesh_of_a_file(run: Run, program: Path, tmp_path: Path) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text(MESH.replace("SIZE", "4"))
+    outcome = run("partition", "--program", program, "--mesh", mesh, "--cluster", "h100", "--solver", "exact", "--json")
+    assert outcome.code == 0, outcome.err
+    data = outcome.json()
+    assert data["mesh"]["gpus"] == 4
+    assert data["solution"]["closed"] is True
+    brute = run("partition", "--program", program, "--mesh", mesh, "--cluster", "h100", "--num-microbatches", "1",
+                "--recompute", "none", "--solver", "exact", "--json").json()  # fmt: skip
+    assert brute["solution"]["cost"] >= data["solution"]["cost"] * (1 - 1e-9)
+
+
+def test_no_flat_leaves_no_weight_in_smaller_parts_than_it_is_used(run: Run, program: Path) -> None:
+    data = run("partition", "--program", program, *SMALL, "--no-flat", "--json").json()
+    assert all(set(parameter["zero"].values()) == {0} for parameter in data["parameters"])
+
+
+def test_one_operator_is_explained_in_full_and_another_name_is_refused_with_those_near(run: Run) -> None:
+    outcome = run(*MODEL, "--explain", "layers.*.down_proj", "--top", "4")
+    assert outcome.code == 0
+    assert "What else it could do" in outcome.out
+    assert "In total" not in outcome.out
+    assert run(*MODEL, "--explain", "layers.7.down_proj").out == run(*MODEL, "--explain", "layers.*.down_proj").out
+    wrong = run(*MODEL, "--explain", "down_proj")
+    assert wrong.code == 2
+    assert "Try: layers.*.down_proj" in wrong.err
+
+
+def test_everything_that_is_wrong_is_said_at_once(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "partition", "--model", "llama2-7b", "--program", "x.yaml", "--cluster", "h100", "--gpus", "0",
+        "--solver", "best", "--objective", "speed", "--recompute", "some", "--memory-limit", "lots",
+        "--timeout", "soon", "--top", "0",
+        "--num-microbatches", "-1", "--placements", tmp_path / "table.txt",
+    )  # fmt: skip
+    assert outcome.code == 2
+    for option in (
+        "--model", "--gpus", "--solver", "--objective", "--recompute", "--memory-limit", "--timeout", "--top",
+        "--num-microbatches", "--placements",
+    ):  # fmt: skip
+        assert f"{option}: " in outcome.err, option
+    assert outcome.err.count("error:") == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "llama2-7b", "--gpus", "8", "--global-batch-size", "8"), "--cluster: this option is missing"),
+        (("--model", "llama2-7b", "--cluster", "h100", "--global-batch-size", "8"), "--gpus: this option is missing"),
+        (("--model", "llama2-7b", "--cluster", "h100", "--gpus", "8"), "--global-batch-size: this option is missing"),
+        (("--cluster", "h100", "--gpus", "8"), "is given once (got none"),
+        (("--program", "gpt3-1.3b", "--seq-length", "4", "--cluster", "h100", "--gpus", "8"), "states its own sizes"),
+        (("--model", "llama2-7b", "--cluster", "h100", "--gpus", "12", "--global-batch-size", "8"), "whole domains"),
+        (
+            (*MODEL[1:], "--num-microbatches", "3"),
+            "--num-microbatches: does not divide the batch (got 3, need a divisor of the global batch of 8)",
+        ),
+    ],
+)
+def test_what_is_missing_or_does_not_agree_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:
+    outcome = run("partition", *words)
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+def test_a_mesh_level_of_no_size_is_refused_with_its_place(run: Run, program: Path, tmp_path: Path) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text(MESH.replace("SIZE", "0"))
+    outcome = run("partition", "--program", program, "--mesh", mesh, "--cluster", "h100")
+    assert outcome.code == 2
+    assert "mesh.yaml:4" in outcome.err
+
+
+def test_where_nothing_fits_it_names_what_binds_and_the_mesh_that_would_do(run: Run) -> None:
+    outcome = run(*MODEL, "--memory-limit", "10GiB")
+    assert outcome.code == 1
+    assert "nothing fits in memory" in outcome.err
+    assert "most of it is weight layers.*.mlp.gate_up_proj.weight" in outcome.err
+    gpus = int(outcome.err.split("Try: ")[1].split()[0].replace(",", ""))
+    assert gpus % 8 == 0
+    larger = [str(gpus) if word == "8" and before == "--gpus" else word for before, word in zip(("", *MODEL), MODEL)]  # noqa: B905
+    assert run(*larger, "--memory-limit", "10GiB").code == 0
+
+
+def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "out", tmp_path / "table.py"
+    words = ("partition", "--program", program, *SMALL)
+    outcome = run(*words, "--out", out, "--placements", table, "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads((out / "partition.json").read_text()) == outcome.json()
+    assert (out / "placements.py").read_text() == table.read_text()
+    ast.parse(table.read_text())
+    again = run(*words, "--out", out, "--placements", table)
+    assert again.code == 2
+    assert again.err.count("exists already") == 2
+    assert run(*words, "--out", out, "--placements", table, "--force").code == 0
+
+
+def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(run: Run, tmp_path: Path) -> None:
+    outcome = run("partition", "--model", "mixtral-8x7b", "--cluster", "h100", "--gpus", "64", "--solver", "adaptive",
+                  "--global-batch-size", "128", "--num-microbatches", "2", "--recompute", "none",
+                  "--out", tmp_path / "out")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    data = json.loads((tmp_path / "out" / "partition.json").read_text())
+    assert not data["projection"]["exact"]
+    megatron, deepspeed = data["projection"]["told"]
+    assert (megatron["framework"], deepspeed["framework"]) == ("megatron", "deepspeed")
+    assert megatron["fits"]
+    assert megatron["cost"] >= data["solution"]["cost"]
+    assert megatron["differences"]
+    # Sums of operators and collectives, and a step that is simulated, are near each other.
+    assert megatron["planned"]["step_s"] == pytest.approx(megatron["cost"], rel=0.15)
+    assert deepspeed["planned"] is None
+    launch = (tmp_path / "out" / "plan" / "launch.sh").read_text()
+    assert f"--expert-model-parallel-size {megatron['degrees']['ep']}" in launch
+    said = " ".join(outcome.out.split())
+    for words in (
+        "The cheapest that frameworks can be told",
+        "plan/ is for Megatron-LM and not this partition",
+        "--pin",
+    ):
+        assert words in said
+    assert max(map(len, outcome.out.partition("The cheapest that")[2].splitlines())) <= 120
+
+
+def test_where_no_framework_can_be_told_anything_nothing_is_planned() -> None:
+    """Eight ranks, one example of three tokens: with adapters, neither framework splits heads or widths."""
+    result = symconfig.partition("qwen-7b-lora", "h100", 8, 1, 3, solver="adaptive")
+    assert result.expressed == ()
+    assert result.untold["Megatron-LM"] == "Megatron-LM has no LoRA or other adapters"
+    with pytest.raises(InputError, match="neither Megatron-LM nor DeepSpeed can be told"):
+        result.plan()
+
+
+def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:
+    result = symconfig.partition("llama2-7b", "h100", 8, 64, solver="adaptive", num_microbatches=4)
+    degrees = Degrees(tp=4, dp=2, sequence_parallel=True, zero=1)
+    rows = baseline(result.found.net, result.found.axes, "megatron-tp-sp", degrees).rows
+    assert rows is not None
+    other = PartitionResult(result.asked, replace(result.found, rows=tuple(map(tuple, rows.tolist()))))
+    assert other.projection.exact
+    best = other.plan().best
+    assert (best.parallel.tp, best.parallel.dp, best.parallel.pp) == (4, 2, 1)
+    assert (best.options.sequence_parallel, best.options.zero_stage, best.batch.num_microbatches) == (True, 1, 4)

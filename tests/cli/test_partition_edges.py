@@ -1,0 +1,113 @@
+"""`symconfig partition` where something is least or does not divide: one GPU, odd batches, two batch dims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.api.graph_job import divisors, thinned
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+ONE = """
+schema: symconfig.mesh/1
+levels:
+  - {name: nvlink, size: 1, bandwidth_bytes_per_s: 450.0e9, latency_s: 3.0e-6}
+"""
+TWO = """
+schema: symconfig.program/1
+name: two
+dims: {b: 8, c: 6, u: UNEVEN, h: 4096, f: 16384}
+batch: [b, c]
+inputs: {x: [b, c, u, h]}
+parameters: {up: [h, f]}
+operators:
+  - y[b,c,u,f] = x[b,c,u,h] * up[h,f]
+outputs: [y]
+"""
+CLUSTER = ("--cluster", "h100", "--gpus", "8", "--solver", "adaptive")
+
+
+def program(folder: Path, batch: str, uneven: str) -> Path:
+    """batch: the dims that count examples."""
+    path = folder / "two.yaml"
+    path.write_text(TWO.replace("UNEVEN", uneven).replace("batch: [b, c]", f"batch: [{batch}]"))
+    return path
+
+
+@pytest.mark.parametrize("solver", ["adaptive", "exact", "brute", "mcmc"])
+def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text(ONE)
+    where = ("--mesh", mesh, "--cluster", "h100", "--solver", solver, "--timeout", "2")
+    words = ("partition", "--program", program(tmp_path, "b", "4"), *where, "--baselines", "--out", tmp_path / "out")
+    data = run(*words, "--json").json()
+    assert data["mesh"]["gpus"] == 1
+    assert data["collectives"] == []
+    assert not any(operator["others"] for operator in data["operators"])
+
+
+def test_no_plan_of_an_earlier_partition_stays_beside_a_new_one(run: Run, tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    words = ("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--force", "--out")
+    for folder in (out, other):
+        (folder / "plan").mkdir(parents=True)
+        (folder / "plan" / "plan.json").write_text("{}")
+    (out / "partition.json").write_text("{}")
+    (out / "notes.txt").write_text("mine")
+    assert run(*words, out).code == run(*words, other).code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "partition.json", "placements.py"]
+    assert (other / "plan" / "plan.json").is_file()
+
+
+def test_one_gpu_trains_adapters(run: Run) -> None:
+    outcome = run("partition", "--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "1", "--global-batch-size",
+                  "8", "--solver", "adaptive", "--top", "2")  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "on 1 x NVIDIA H100" in outcome.out
+
+
+def test_a_batch_that_is_no_power_of_two_is_cut_by_its_own_divisors(run: Run) -> None:
+    words = ("partition", "--model", "llama2-7b", "--cluster", "a100-40gb", "--gpus", "8", "--global-batch-size", "729",
+             "--solver", "adaptive")  # fmt: skip
+    outcome = run(*words, "--json")
+    assert outcome.code == 0, outcome.err
+    assert 729 % outcome.json()["solution"]["microbatches"] == 0
+    refused = run(*words, "--memory-limit", "12GiB")
+    assert refused.code == 1
+    assert "with 1, 3, 9, 27, 81, 243 or 729 microbatches" in refused.err
+
+
+@pytest.mark.parametrize(("batch", "gpus"), [(1, 8), (8, 8), (729, 8), (720, 8), (7919, 8), (2**20, 64), (30030, 7)])
+def test_what_is_tried_divides_the_batch_and_holds_the_most_that_gives_every_gpu_an_example(
+    batch: int, gpus: int
+) -> None:
+    every = [turns for turns in range(1, batch + 1) if batch % turns == 0]
+    assert divisors(batch) == tuple(every)
+    tried = thinned(every, batch // gpus)
+    assert list(tried) == sorted(set(tried) & set(every))
+    assert len(tried) == min(len(every), 12)
+    assert {1, batch} <= set(tried)
+    assert max([1, *(turns for turns in every if batch // turns >= gpus)]) in tried
+
+
+def test_microbatches_that_leave_a_dim_in_pieces_are_not_tried(run: Run, tmp_path: Path) -> None:
+    path = program(tmp_path, "b", "12 * b / 32")  # 3 where b is 8, 1.5 where it is 4
+    outcome = run("partition", "--program", path, *CLUSTER, "--json")
+    assert outcome.code == 0, outcome.err
+    refused = run("partition", "--program", path, *CLUSTER, "--num-microbatches", "2")
+    assert refused.code == 2
+    assert "--num-microbatches: leaves a dim of the program that is not whole (got 2, need 1)" in refused.err
+
+
+@pytest.mark.parametrize("turns", ["3", "16"])
+def test_every_dim_that_counts_examples_is_cut(run: Run, tmp_path: Path, turns: str) -> None:
+    path = program(tmp_path, "b, c", "4")
+    refused = run("partition", "--program", path, *CLUSTER, "--num-microbatches", turns)
+    assert refused.code == 2
+    assert (
+        f"--num-microbatches: does not divide the batch (got {turns}, need 1 or 2, which divide b of 8" in refused.err
+    )
+    assert run("partition", "--program", path, *CLUSTER, "--num-microbatches", "2").code == 0

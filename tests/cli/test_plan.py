@@ -1,0 +1,192 @@
+"""The command with the real search behind it: the main job, and jobs that no division or memory fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import symconfig
+from symconfig.errors import InfeasibleError, InputError
+from tests.cli.support import JOB, Run, run
+
+__all__ = ["run"]
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+def test_the_main_job_gives_files_that_start_it(run: Run, tmp_path: Path, backend: str) -> None:
+    out = tmp_path / "out"
+    outcome = run("plan", *JOB, "--seq-length", "4096", "--backend", backend, "--json", "--out", out)
+    assert outcome.code == 0
+    best = outcome.json()["best"]
+    degrees = best["parallel"]
+    assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 64
+    assert best["batch"]["global"] == 1024
+    assert best["batch"]["micro"] * best["batch"]["num_microbatches"] * degrees["dp"] == 1024
+    assert best["predicted"]["device_bytes"] <= 0.96 * 80 * 2**30
+    assert sum(best["predicted"]["time"].values()) == pytest.approx(best["predicted"]["step_s"], rel=1e-6)
+    dry = subprocess.run(
+        ["bash", str(out / "launch.sh")],
+        env={**os.environ, "DRY_RUN": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert dry.returncode == 0, dry.stderr
+
+
+def test_alternatives_are_ranked_and_none_is_better(run: Run) -> None:
+    data = run("plan", *JOB, "--top", "10", "--json").json()
+    steps = [one["predicted"]["step_s"] for one in (data["best"], *data["alternatives"])]
+    assert len(steps) == 10
+    assert steps == sorted(steps)
+
+
+def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:
+    for name, seed in (("one", "1"), ("two", "2")):
+        subprocess.run(
+            [sys.executable, "-m", "symconfig", "plan", *JOB, "--out", str(tmp_path / name)],
+            check=True,
+            capture_output=True,
+            timeout=300,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+    for path in sorted((tmp_path / "one").rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes(), path.name
+
+
+def test_pins_are_kept(run: Run) -> None:
+    data = run(
+        "plan",
+        *JOB,
+        "--pin",
+        "tp=2..4",
+        "--pin",
+        "pp=4",
+        "--pin",
+        "zero=1",
+        "--pin",
+        "recompute=full",
+        "--top",
+        "20",
+        "--json",
+    ).json()
+    for one in (data["best"], *data["alternatives"]):
+        assert one["parallel"]["tp"] in (2, 4)
+        assert one["parallel"]["pp"] == 4
+        assert one["options"]["zero_stage"] == 1
+        assert one["options"]["recompute"]["granularity"] == "full"
+
+
+def test_the_fewest_gpus_that_fit(run: Run) -> None:
+    words = ("--model", "llama2-70b", "--cluster", "h100", "--global-batch-size", "512")
+    few = run("plan", *words, "--gpus", "auto", "--json").json()["best"]["parallel"]
+    world = few["tp"] * few["pp"] * few["cp"] * few["dp"]
+    assert 8 <= world <= 64
+    assert run("plan", *words, "--gpus", world, "--json").code == 0
+
+
+def test_a_batch_that_no_division_fits_names_one_that_does(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "plan", *JOB[:-1], "1023", "--pin", "tp=1", "--pin", "pp=1", "--pin", "cp=1", "--out", tmp_path / "out"
+    )
+    assert outcome.code in (1, 2)
+    assert "Try: " in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_gpus_than_the_batch_can_feed(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "plan",
+        "--model",
+        "llama2-7b",
+        "--cluster",
+        "a100-80gb",
+        "--gpus",
+        "8072",
+        "--global-batch-size",
+        "8",
+        "--out",
+        tmp_path / "out",
+    )
+    assert outcome.code in (1, 2)
+    assert "Try: " in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_fits_names_the_constraint_and_what_would_fit(run: Run, tmp_path: Path) -> None:
+    outcome = run(
+        "plan",
+        "--model",
+        "llama3.1-405b",
+        "--cluster",
+        "a100-40gb",
+        "--gpus",
+        "8",
+        "--global-batch-size",
+        "8",
+        "--out",
+        tmp_path / "out",
+    )
+    assert outcome.code == 1
+    assert "GiB" in outcome.err
+    assert "Try: " in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_with_megatron_is_written_for_megatron_bridge(run: Run, tmp_path: Path) -> None:
+    asked = ("--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8")
+    outcome = run("plan", *asked, "--backend", "megatron", "--pin", "tp=2", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    assert "CanonicalLoRA" in (tmp_path / "out" / "train.py").read_text()
+    other = run("render", tmp_path / "out", "--target", "megatron", "--out", tmp_path / "other")
+    assert other.code == 1
+    assert "--target bridge" in other.err
+
+
+def test_the_python_api_is_the_same_planner(run: Run, tmp_path: Path) -> None:
+    result = symconfig.plan(model="llama2-13b", cluster="a100-80gb", gpus=64, global_batch_size=1024, pins={"tp": 2})
+    data = run("plan", *JOB, "--pin", "tp=2", "--json").json()
+    assert json.loads(result.to_json())["best"] == data["best"]
+    assert result.best.parallel.tp == 2
+    assert "--tensor-model-parallel-size" in result.megatron_args()
+    written = result.write(tmp_path / "out")
+    assert tmp_path / "out" / "plan.json" in written
+    assert (
+        symconfig.plan(
+            model=result.plan.model, cluster=result.plan.cluster, gpus=64, global_batch_size=1024, pins={"tp": "2"}
+        ).best
+        == result.best
+    )
+    assert json.loads(result.to_json())["search"]["candidates"] > 1000
+
+
+def test_the_python_api_raises_all_problems_and_says_when_nothing_fits() -> None:
+    with pytest.raises(InputError) as caught:
+        symconfig.plan(model="nope", cluster="h100", gpus=-1, global_batch_size=0)
+    assert len(caught.value.problems) == 3
+    with pytest.raises(InfeasibleError):
+        symconfig.plan(model="llama3.1-405b", cluster="rtx4090", gpus=1, global_batch_size=1)
+
+
+def test_an_adapter_goes_to_deepspeed_unless_told_otherwise(run: Run) -> None:
+    outcome = run(
+        "plan",
+        "--model",
+        "qwen2.5-7b-lora",
+        "--cluster",
+        "a100-80gb",
+        "--gpus",
+        "8",
+        "--global-batch-size",
+        "64",
+        "--json",
+    )
+    assert outcome.code == 0
+    assert outcome.json()["best"]["target"]["backend"] == "deepspeed"

@@ -1,0 +1,144 @@
+"""`symconfig replan` and `symconfig diff`: options, exit codes, both forms of the answer, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from symconfig.api.planning import plan as solved
+from symconfig.plans.file import load_plan
+from tests.cli.support import Run
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a plan without pipelines, which is solved at once."""
+    folder = tmp_path_factory.mktemp("plans") / "old"
+    solved("llama2-7b", "a100-80gb", 8, 32, pins={"pp": 1}, top=2).write(folder)
+    return folder
+
+
+def test_a_new_batch_says_what_changes_and_writes_it(old: Path, tmp_path: Path, run: Run) -> None:
+    done = run("replan", old, "--global-batch-size", "128", "--at-step", "400", "--top", "2", "--out", tmp_path / "new")
+    assert done.code == 0
+    assert "global batch size  32      128" in done.out
+    assert "What is asked for" in done.out
+    assert "accumulation" in done.out
+    assert "train iters       1,000  550" in done.out
+    assert "To go on at step 400: bash launch.sh" in done.out
+    assert "--override-opt_param-scheduler" in done.out
+    assert "Files that change besides plan.json: launch.sh" in done.out
+    new = load_plan(tmp_path / "new")
+    assert new.best.batch.global_ == 128
+    assert new.job.training.train_iters == 550
+    assert "--train-iters 550" in (tmp_path / "new" / "launch.sh").read_text()
+
+
+def test_a_step_that_is_lost_is_no_step_to_go_on_at(old: Path, run: Run) -> None:
+    done = run("replan", old, "--model", "llama3.1-8b", "--at-step", "5", "--top", "1")
+    assert done.code == 0
+    assert "Step 5 is lost" in done.out
+    assert "To go on" not in done.out
+
+
+def test_nothing_new_is_nothing_to_do(old: Path, run: Run) -> None:
+    done = run("replan", old / "plan.json", "--top", "2")
+    assert done.code == 0
+    assert "Nothing else is asked for than before." in done.out
+    assert "The old choice is still the best: nothing that the planner decides changes." in done.out
+    assert "No file of the old plan changes but plan.json." in done.out
+
+
+def test_json_has_all_of_it(old: Path, run: Run) -> None:
+    found = run("replan", old, "--seq-length", "2048", "--keep", "tp,zero", "--json").json()
+    assert found["schema"] == "symconfig.replan/1"
+    assert [each["field"] for each in found["inputs"]] == ["seq_length"]
+    assert found["kept"]["pins"] == {"tp": "1", "zero": str(load_plan(old).best.options.zero_stage)}
+    assert found["plan"]["best"]["batch"]["seq_length"] == 2048
+    assert {"verdict", "how", "lost", "reasons"} <= set(found["checkpoint"])
+    assert found["schedule"]["rescaled"][0] == {"field": "train_iters", "before": 1000, "after": 2000, "exact": 2000.0}
+    assert set(found) >= {"changes", "follows", "stayed", "near", "files", "old", "drift", "same"}
+
+
+def test_another_attention_kernel_is_asked_for(old: Path, run: Run) -> None:
+    found = run("replan", old, "--attention", "unfused", "--json").json()
+    assert [(each["field"], each["after"]) for each in found["inputs"]] == [("attention", "unfused")]
+
+
+def test_what_cannot_be_kept_is_exit_code_1(old: Path, run: Run) -> None:
+    done = run("replan", old, "--gpus", "4", "--keep", "dp,mbs")
+    assert done.code == 1
+    assert "no plan keeps dp=8" in done.err
+    assert "without --keep the best plan is" in done.err
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--gpus", "many"), "--gpus: "),
+    (("--pin", "tp"), "--pin: not of the form NAME=VALUE"),
+    (("--pin", "tp=x"), "--pin tp: is not a value"),
+    (("--keep", "speed"), "--keep: is no choice's name"),
+    (("--release", "speed"), "--release: "),
+    (("--release", "tp"), "--release: is not pinned in the old plan (got tp, need one of pp"),
+    (("--at-step", "-1"), "--at-step"),
+    (("--at-step", "half"), "--at-step: wrong value (got half"),
+    (("--schedule", "stretch"), "--schedule: wrong value"),
+    (("--checkpoint", "/no/such"), "/no/such: there is no such folder"),
+    (("--model", "llama9"), "llama9"),
+    (("--target", "telex"), "telex"),
+    (("--top", "0"), "--top: out of range"),
+])  # fmt: skip
+def test_bad_input_is_exit_code_2(words: tuple[str, ...], said: str, old: Path, run: Run) -> None:
+    done = run("replan", old, *words)
+    assert done.code == 2
+    assert said in done.err
+    assert done.out == ""
+
+
+def test_a_plan_that_is_none_is_exit_code_2(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "plan.json").write_text('{"schema": "symconfig.plan/1", ')
+    for words in (("replan", tmp_path), ("diff", tmp_path, tmp_path), ("replan", tmp_path / "no")):
+        done = run(*words)
+        assert done.code == 2
+        assert str(tmp_path) in done.err
+
+
+def test_diff_exits_as_git_does(old: Path, tmp_path: Path, run: Run) -> None:
+    other = tmp_path / "other"
+    assert run("replan", old, "--pin", "tp=2", "--out", other).code == 0
+    assert run("diff", old, other).code == 0
+    assert run("diff", old, other, "--exit-code").code == 1
+    assert run("diff", old, old, "--exit-code").code == 0
+    shown = run("diff", old, other)
+    assert "Degrees" in shown.out
+    assert "--tensor-model-parallel-size" in shown.out
+    assert run("diff", old, other, "--json").json()["same"] is False
+
+
+def test_a_plan_that_was_edited_is_solved_only_when_told(old: Path, tmp_path: Path, run: Run) -> None:
+    text = (old / "plan.json").read_text()
+    edited = tmp_path / "plan.json"
+    data = json.loads(text)
+    data["inputs"]["job"]["global_batch_size"] = 64
+    data["inputs"]["model"]["num_hidden_layers"] = 24
+    edited.write_text(json.dumps(data))
+    assert run("replan", edited).code == 2
+    shown = run("replan", edited, "--accept-edits").out
+    assert "Edited in the file: model, job." in shown
+    assert "predicts the old plan otherwise" not in shown
+    found = run("replan", edited, "--accept-edits", "--json").json()
+    assert {each["field"]: each["after"] for each in found["inputs"]}["global_batch_size"] == 64
+    assert found["plan"]["inputs"]["model"]["num_hidden_layers"] == 24
+    assert found["plan"]["inputs"]["job"]["training"]["train_iters"] == 500
+    assert sum(len(chunk) for stage in found["plan"]["best"]["stages"] for chunk in stage["chunks"]) == 24 + 2
+
+
+def test_an_answer_that_was_edited_is_not_what_was_asked_for(old: Path, tmp_path: Path, run: Run) -> None:
+    data = json.loads((old / "plan.json").read_text())
+    data["best"]["parallel"] |= {"tp": 8, "dp": 8}
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    found = run("replan", tmp_path, "--accept-edits", "--json").json()
+    assert (found["inputs"], found["drift"], found["edited"]) == ([], None, [])
+    assert found["old"]["parallel"] == json.loads((old / "plan.json").read_text())["best"]["parallel"]
+    assert found["checkpoint"]["verdict"] == "as it is"

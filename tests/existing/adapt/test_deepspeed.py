@@ -1,0 +1,148 @@
+"""DeepSpeed's JSON with a plan's batch, ZeRO stage, offload and degrees in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.errors import InputError
+from symconfig.existing.adapt.files import adapted
+from symconfig.existing.adapt.outcome import Adapted
+from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.tree import parse_json
+from symconfig.plans.plan import Plan, Recompute
+from symconfig.render import render
+from tests.sample_plans import sample_plan
+
+COMMENTED = """{
+    // a batch of 128 sequences
+    "train_batch_size": 128,
+    "train_micro_batch_size_per_gpu": 1,   // per GPU
+    "zero_optimization": {
+        "stage": 2,
+        "overlap_comm": true,
+        "reduce_bucket_size": 500000000
+    },
+    "bf16": {"enabled": true},
+    "data_types": {"grad_accum_dtype": "fp32"},
+    "gradient_clipping": 1.0
+}
+"""
+
+
+def plan(**fields: Any) -> Plan:
+    return sample_plan(
+        "llama2-13b",
+        backend="deepspeed",
+        **{"dp": 16, "global_batch": 128, "zero_stage": 2, "overlap_param_gather": False, **fields},
+    )
+
+
+def adapt(folder: Path, content: str, goal: Plan) -> Adapted:
+    path = folder / "ds_config.json"
+    path.write_bytes(content.encode())
+    return adapted(str(path), goal, {})
+
+
+def lines(outcome: Adapted) -> list[str]:
+    return [line for line in outcome.diff.splitlines() if re.match(r"[-+](?![-+]{2} )", line)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"zero_stage": 3, "optimizer_offload": 1.0, "param_offload": True, "overlap_param_gather": True},
+        {"tp": 2, "dp": 8, "zero_stage": 1, "sequence_parallel": False},
+        {"cp": 2, "dp": 8, "cp_comm": "a2a"},
+        {"precision": "fp16", "zero_stage": 1},
+    ],
+)
+def test_what_was_rendered_from_the_plan_is_left_as_it_is(tmp_path: Path, fields: dict[str, Any]) -> None:
+    mine = plan(**fields)
+    for path, text in ((item.path, item.text) for item in render(mine, "deepspeed")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    outcome = adapted(str(tmp_path / "ds_config.json"), mine, {})
+    assert (outcome.files, outcome.unplaced) == ({}, ())
+    outcome = adapted(str(tmp_path / "launch.sh"), mine, {})
+    assert (outcome.files, outcome.unplaced) == ({}, ())
+
+
+def test_a_file_of_another_hand_with_the_same_meaning_is_left_as_it_is(tmp_path: Path) -> None:
+    outcome = adapt(tmp_path, COMMENTED, plan())
+    assert (outcome.files, outcome.unplaced) == ({}, ())
+
+
+def test_values_change_sections_come_and_comments_stay(tmp_path: Path) -> None:
+    goal = plan(zero_stage=3, micro=2, optimizer_offload=1.0, overlap_param_gather=True)
+    outcome = adapt(tmp_path, COMMENTED, goal)
+    assert not outcome.unplaced
+    assert lines(outcome) == [
+        '-    "train_micro_batch_size_per_gpu": 1,   // per GPU',
+        '+    "train_micro_batch_size_per_gpu": 2,   // per GPU',
+        '-        "stage": 2,',
+        '+        "stage": 3,',
+        '-        "reduce_bucket_size": 500000000',
+        '+        "reduce_bucket_size": 500000000,',
+        '+        "offload_optimizer": {"device": "cpu", "pin_memory": true}',
+    ]
+
+
+def test_degrees_and_precision_are_put_in_and_taken_out(tmp_path: Path) -> None:
+    goal = plan(tp=2, dp=8, sequence_parallel=False, precision="fp16", zero_stage=1, grad_bytes=2)
+    outcome = adapt(tmp_path, COMMENTED, goal)
+    assert not outcome.unplaced
+    data = parse_json(Text("x", next(iter(outcome.files.values())))).data
+    assert data["tensor_parallel"] == {"autotp_size": 2}
+    assert (data["fp16"], data["bf16"]) == ({"enabled": True}, {"enabled": False})
+    assert data["train_batch_size"] == 256  # AutoTP's ranks count
+    back = adapt(tmp_path, next(iter(outcome.files.values())).decode(), plan())
+    assert not back.unplaced
+    assert "tensor_parallel" not in parse_json(Text("x", next(iter(back.files.values())))).data
+
+
+def test_what_is_auto_is_said_by_the_program_s_arguments(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        COMMENTED.replace('_size": 128', '_size": "auto"').replace('_per_gpu": 1', '_per_gpu": "auto"')
+    )
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "torchrun --nnodes 2 --nproc_per_node 8 train.py --deepspeed ds.json --bf16 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --max_seq_length 4096\n"
+    )
+    outcome = adapted(str(script), plan(micro=2), {})
+    assert not outcome.unplaced
+    assert outcome.files[str(script)].decode() == script.read_text().replace("batch_size 1", "batch_size 2").replace(
+        "steps 8", "steps 4"
+    )
+
+
+def test_another_model_length_or_framework_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(COMMENTED)
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "deepspeed train.py --deepspeed ds.json --max_seq_length 2048 --model_name_or_path Qwen/Qwen2.5-7B\n"
+    )
+    with pytest.raises(InputError, match="sequence length"):
+        adapted(str(script), plan(), {})
+    path = tmp_path / "megatron.sh"
+    path.write_text("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64\n")
+    with pytest.raises(InputError, match="no DeepSpeed configuration"):
+        adapted(str(path), plan(), {})
+
+
+def test_recompute_is_said_by_the_program(tmp_path: Path) -> None:
+    goal = plan(recompute=Recompute("full", method="uniform", num_layers=1))
+    alone = adapt(tmp_path, COMMENTED, goal)
+    assert not alone.unplaced
+    assert "every layer" in alone.notes[0]
+    script = tmp_path / "train.sh"
+    for argument, left in (("--recompute-layers 0", []), ("--lr 1", ["the recomputed layers"])):
+        script.write_text(f"deepspeed --num_gpus 8 --num_nodes 2 train.py --deepspeed ds_config.json {argument}\n")
+        outcome = adapted(str(script), goal, {})
+        assert [item.option for item in outcome.unplaced] == left
+        assert [change.now for change in outcome.changes] == ([] if left else ["-1"])

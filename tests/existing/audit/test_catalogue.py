@@ -1,0 +1,56 @@
+"""Every rule of an audit beside a framework's is broken by its own example, and by no other of its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.api import existing as api_audit
+from symconfig.descriptor.job import Limits
+from symconfig.descriptor.load import load_cluster
+from symconfig.existing.audit import examples
+from symconfig.existing.audit.audit import audit
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PREDICTION, rules
+from symconfig.existing.audit.sides import ForkSide
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.rules.rule import Rule
+
+OWN = (*LAUNCHER.rules, *PREDICTION.rules)
+
+
+@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.name)
+def test_an_example_breaks_its_rule(rule: Rule[Any]) -> None:
+    said = examples.findings(rule)
+    assert [finding.severity for finding in said] == [rule.severity]
+    assert all(finding.problem.file == "launch.sh" for finding in said)
+
+
+@pytest.mark.parametrize("rule", PREDICTION.rules, ids=lambda rule: rule.name)
+def test_what_is_predicted_of_an_example_breaks_one_rule(rule: Rule[Any]) -> None:
+    found = audit(examples.reading(rule), Asked(gpus=rule.gpus), load_cluster("h100"), Limits(), plan=False)
+    names = {other.name for other in PREDICTION.rules}
+    assert {finding.rule for finding in found.findings} & names == {rule.name}
+
+
+def test_what_megatron_deepspeed_has_is_no_error_there() -> None:
+    """Its parser has these values and options, and Megatron-LM's has not."""
+    script = """cat > ds.json <<EOF
+{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}}
+EOF
+deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 1 --fp16 --tokenizer-type PretrainedFromHF \\
+  --position-embedding-type alibi --checkpoint-activations --deepspeed --deepspeed_config ds.json --zero-stage 1
+"""
+    found = api_audit.audit(script, "h100", plan=False)
+    assert isinstance(found.side, ForkSide)
+    assert [str(finding.problem) for finding in found.findings if finding.severity == "error"] == []
+
+
+def test_names_titles_and_severities_are_of_one_form() -> None:
+    every = list(rules())
+    assert len({rule.name for rule in every}) == len(every) == sum(len(group.rules) for group in GROUPS)
+    for rule in every:
+        assert rule.title[0].isupper() or not rule.title[0].isalpha(), rule.name
+        assert rule.title[-1] != ".", rule.name
+        assert rule.why[-1] == ".", rule.name

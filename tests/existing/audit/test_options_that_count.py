@@ -1,0 +1,148 @@
+"""Options that change memory or time change the prediction, each as Megatron-LM has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.cost.framework import Framework
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.recover.habits import graphed
+from symconfig.existing.recover.megatron import recomputed
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
+from tests.existing.recover.options import names_of
+
+INTERLEAVED = f"{SEVENTY} {OVERLAPS} --num-virtual-stages-per-pipeline-rank 5"
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+
+
+def run(line: str) -> Audit:
+    return audited(line, 64, plan=False)
+
+
+def framework(line: str) -> Framework:
+    judged = run(line).judged
+    assert judged is not None
+    return judged.run.configuration.framework
+
+
+def memory_and_time(line: str) -> tuple[float, float]:
+    judged = run(line).judged
+    assert judged is not None
+    return judged.plan.best.predicted.peak_bytes, judged.plan.best.predicted.step_s
+
+
+def test_larger_groups_of_microbatches_keep_more_activations() -> None:
+    usual, wide = memory_and_time(INTERLEAVED), memory_and_time(f"{INTERLEAVED} {GROUP} 16")
+    assert memory_and_time(f"{INTERLEAVED} {GROUP} 4") == usual  # as many as stages: the default
+    assert framework(f"{INTERLEAVED} {GROUP} 4").microbatch_group == 0
+    # schedules.py: (chunks - 1) x group + 2 (pp - 1) + 1 passes wait on the first stage; of 4 layers, and a pass keeps
+    # each layer's input, [8192 / tp 8, 8192] in bf16.
+    assert wide[0] - usual[0] == pytest.approx(4 * 12 * 4 * 1024 * 8192 * 2, rel=0.1)
+
+
+def test_a_group_counts_only_where_stages_are_interleaved() -> None:
+    assert memory_and_time(f"{SEVENTY} {OVERLAPS} {GROUP} 2") == memory_and_time(f"{SEVENTY} {OVERLAPS}")
+
+
+def test_a_group_smaller_than_the_pipeline_is_not_predicted() -> None:
+    found = run(f"{INTERLEAVED} {GROUP} 2")
+    assert found.judged is None
+    assert [problem.field for problem in found.unpredicted] == [GROUP]
+
+
+def test_the_way_to_the_best_plan_leaves_the_group() -> None:
+    found = audited(f"{INTERLEAVED} {GROUP} 16", 64)
+    assert found.better is not None
+    assert any("microbatches in a row on a chunk 16 -> pp" in change for step in found.way for change in step.changes)
+    assert found.way[-1].step_s == pytest.approx(found.better.best.predicted.step_s, rel=1e-9)
+
+
+def test_main_gradients_in_bf16_take_half_of_the_memory() -> None:
+    narrow = "--use-precision-aware-optimizer --main-grads-dtype bf16"
+    assert framework(f"{SEVENTY} {narrow}").bytes.gradient == 2
+    assert framework(f"{SEVENTY} --use-precision-aware-optimizer").bytes.gradient == 4
+    assert framework(f"{SEVENTY} {narrow} --accumulate-allreduce-grads-in-fp32").bytes.gradient == 4
+    assert memory_and_time(f"{SEVENTY} {narrow}")[0] < memory_and_time(SEVENTY)[0] - 4e9
+
+
+def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
+    assert framework(SEVENTY).accumulated_bytes == MEGATRON.accumulated_bytes == 0
+    apart = framework(f"{SEVENTY} --no-gradient-accumulation-fusion")
+    assert apart.accumulated_bytes == 10
+    assert not apart.kept_gradient_buffers
+    assert memory_and_time(f"{SEVENTY} --no-gradient-accumulation-fusion")[1] > memory_and_time(SEVENTY)[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "modules"),
+    [
+        ("--moe-layer-recompute", ("core_attn", "moe")),
+        ("--moe-layer-recompute --recompute-activations", ("core_attn", "moe")),
+        ("--recompute-granularity selective --recompute-modules layernorm --moe-layer-recompute", ("layernorm", "moe")),
+        ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
+    ],
+)
+def test_the_old_name_of_recomputed_experts_counts(line: str, modules: tuple[str, ...]) -> None:
+    found = recomputed(names_of(line))
+    assert (found.granularity, found.modules) == ("selective", modules)
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "which"),
+    [
+        ("--num-experts 8", "core_v0.19.0", None),
+        ("--cuda-graph-impl none", "core_v0.19.0", None),
+        ("--cuda-graph-impl local", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl full_iteration", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl local --cuda-graph-modules attn mlp", "core_v0.19.0", "all"),
+        ("--cuda-graph-impl local --cuda-graph-modules attn", "core_v0.19.0", None),
+        (
+            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router",
+            "core_v0.17.1",
+            "outside experts",
+        ),
+        (
+            "--num-experts 8 --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router",
+            "core_v0.19.0",
+            "router",
+        ),
+        ("--num-experts 8 --cuda-graph-impl local --cuda-graph-modules attn,moe", "core_v0.19.0", "all"),
+        ("--enable-cuda-graph", "core_v0.11.0", "all"),
+        ("--external-cuda-graph", "core_v0.14.0", "all"),
+        ("--external-cuda-graph --cuda-graph-scope attn", "core_v0.14.0", None),
+    ],
+)
+def test_what_cuda_graphs_replay(line: str, version: str, which: str | None) -> None:
+    assert graphed(names_of(line, version)) == which
+
+
+def test_graphs_of_parts_that_are_not_predicted_are_said_to_be_left_out() -> None:
+    judged = run(f"{SEVENTY} --cuda-graph-impl local --cuda-graph-modules attn").judged
+    assert judged is not None
+    assert [item.what for item in judged.run.assumed] == ["CUDA graphs"]
+
+
+def test_what_the_prediction_leaves_out_is_said_with_it() -> None:
+    judged = run(f"{SEVENTY} --fp32-residual-connection --freeze-LM").judged
+    assert judged is not None
+    assert [(item.what, item.value) for item in judged.run.assumed] == [
+        ("predicted without", "--fp32-residual-connection"),
+        ("predicted without", "--freeze-LM"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--freeze-all-layers",
+        "--use-checkpoint-args",
+        "--hybrid-context-parallel",
+        "--tensor-parallel-num-weight-shards 2",
+        "--step-batch-size-schedule 8:100",
+    ],
+)
+def test_what_would_be_another_run_is_not_predicted(option: str) -> None:
+    found = run(f"{SEVENTY} {option}")
+    assert found.judged is None
+    assert [problem.field for problem in found.unpredicted] == [option.split()[0]]

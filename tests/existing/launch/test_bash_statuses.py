@@ -1,0 +1,109 @@
+"""How commands end that are never run: what hangs on it is not known, and what does not is read on."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.existing.launch.bash.read import Bash, read_bash
+from symconfig.existing.launch.text import Text
+
+
+def read(script: str) -> Bash:
+    return read_bash(Text("run.sh", script.encode()))
+
+
+def degree(script: str) -> str | None:
+    """What the script gives --tp; None where that is not known, and the reading says so."""
+    bash = read(f"{script}\ntorchrun train.py --x 1 --tp $TP")
+    values = next(setting.values for setting in bash.reading.settings if setting.name == "--tp")
+    if values and values[0].unknown is None:
+        assert len(values) == 1
+        return values[0].text
+    assert values or not bash.reading.complete
+    return None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=1; grep -q x file && TP=8",
+        "TP=1; cd /nothere || TP=8",
+        "TP=1; mkdir out || TP=8",
+        "TP=1; echo y | grep -q x && TP=8",
+        "TP=1; python -c 'import apex' && TP=8",
+        "TP=1; nvidia-smi && TP=8 || TP=4",
+        "TP=1; grep -q x file && grep -q y file && TP=8",
+        "TP=1; grep -q x file || grep -q y file || TP=8",
+        "TP=1; ! grep -q x file && TP=8",
+        "TP=1; ! cd /nothere || TP=8",
+        "TP=1; hash nvcc && TP=8",
+        "TP=1; which nvcc && TP=8",
+        "TP=1; cat file && TP=8",
+        "TP=1; source nothere.sh || TP=8",
+        "TP=1; eval 'grep -q x file' && TP=8",
+        "TP=1; (grep -q x file) && TP=8",
+        "TP=1; { cd out; grep -q x file; } && TP=8",
+        "TP=1; if expr $X : 'a'; then TP=8; fi",
+        "TP=1; if X=$(grep x file); then TP=8; fi",
+        "TP=1; X=$(nvidia-smi) || TP=8",
+        "TP=1; f() { hostname | grep -q zz; }; f && TP=8",
+        "TP=1; f() { [ -f file ] && return 1; return 0; }; f && TP=8",
+        "TP=1; f() { if [ -f file ]; then return 0; else return 1; fi; }; f && TP=8",
+        "TP=1; f() { grep -q x file; return $?; }; f && TP=8",
+        "TP=1; f() { grep -q x file; return; }; f && TP=8",
+        "for TP in 1 2; do grep -q x file && break; done",
+        "TP=$([ -f file ] && echo 8 || echo 4)",
+        "TP=$(if [ -f file ]; then echo 8; else echo 4; fi)",
+        "TP=$(grep -q x file && echo 8)",
+    ],
+)
+def test_what_hangs_on_a_program_is_not_known(script: str) -> None:
+    assert degree(script) is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "TP=8; grep -q x file && OTHER=1",
+        "grep -q x file && TP=8 || TP=8",
+        "cd out || exit 1; TP=8",
+        "cd out && TP=8",
+        "TP=8; grep -q x file || { echo missing; exit 1; }",
+        "mkdir -p out && cd out && TP=8",
+        "TP=1; X=$(true) && TP=8",
+        "TP=8; X=$(false) && TP=1",
+        "f() { true; }; f && TP=8",
+        "f() { return 1; }; f || TP=8",
+        "TP=1; eval true && TP=8",
+        "TP=1; expr 2 - 1 && TP=8",
+        "TP=8; expr 1 - 1 && TP=1",
+        "TP=1; true && false || TP=8",
+        "TP=8; false && true && TP=1",
+        "TP=$(cd out && echo 8)",
+        "TP=$([ -f file ] && echo 8 || echo 8)",
+    ],
+)
+def test_what_does_not_is_known(script: str) -> None:
+    assert degree(script) == "8"
+
+
+def test_what_stands_behind_a_program_is_what_the_script_does() -> None:
+    bash = read("python prepare.py && export TP=8 && cd job && torchrun train.py --x 1 --tp $TP")
+    assert bash.reading.complete
+    assert [value.text for value in bash.reading.settings[-1].values] == ["8"]
+
+
+def test_what_runs_after_a_failure_is_not_sure_to_run() -> None:
+    bash = read("python prepare.py || torchrun train.py --x 1")
+    assert [item.why.split(":")[0] for item in bash.reading.unread if item.matters] == [
+        "runs under a condition that is not known"
+    ]
+
+
+def test_a_program_that_is_looked_for_is_the_launcher() -> None:
+    bash = read("$(which torchrun) --nproc_per_node 8 train.py --x 1")
+    assert bash.reading.world.gpus == 8
+
+
+def test_a_long_list_is_followed() -> None:
+    assert degree("TP=8; " + "grep -q x file && A=1 || " * 500 + "true") == "8"

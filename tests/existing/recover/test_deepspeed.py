@@ -1,0 +1,386 @@
+"""Plan -> render -> what is recovered is the plan; JSONs and arguments of others are read as their programs do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.api import planning as api
+from symconfig.cost.stages import Offload
+from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.deepspeed_zero import zero_of
+from symconfig.existing.recover.run import Run
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.plans.plan import Plan, Recompute
+from symconfig.render import render
+from symconfig.render.deepspeed_launch import arguments, default_model
+from symconfig.render.files import Files
+from symconfig.solve.predict import predict
+from tests.existing.recover.deepspeed_support import reading
+from tests.sample_plans import sample_plan
+
+H100 = load_cluster("h100")
+# Models that DeepSpeed trains; DeepSeek-V3 has multi-token prediction.
+MODELS = [name for name in zoo_models() if name != "deepseek-v3"]
+SHAPES: dict[str, dict[str, Any]] = {
+    "zero1 fp32 gradients": {"grad_bytes": 4, "micro": 2},
+    "zero0": {"zero_stage": 0, "grad_bytes": 2, "recompute": Recompute("full", method="uniform", num_layers=1)},
+    "zero2 offloaded": {"zero_stage": 2, "optimizer_offload": 1.0, "grad_bytes": 2},
+    "zero3 offloaded": {"zero_stage": 3, "optimizer_offload": 0.5, "param_offload": True, "seq_length": 2048},
+    "zero3 apart": {"zero_stage": 3, "overlap_param_gather": False, "overlap_grad_reduce": False, "grad_bytes": 2},
+    "one GPU": {"dp": 1, "zero_stage": 2, "overlap_grad_reduce": False, "overlap_param_gather": False},
+    "block": {"zero_stage": 2, "recompute": Recompute("full", method="block", num_layers=3)},
+}
+DEGREES: dict[str, dict[str, Any]] = {
+    "AutoTP": {"model": "llama2-13b", "tp": 4, "dp": 4, "zero_stage": 3, "sequence_parallel": False, "micro": 2},
+    "Ulysses": {"model": "llama2-13b", "cp": 4, "dp": 4, "zero_stage": 2, "cp_comm": "a2a", "micro": 2},
+    "AutoEP": {"model": "qwen3-30b-a3b", "ep": 8, "zero_stage": 2},
+    "fp16": {"model": "llama2-13b", "cluster": "v100-16gb", "precision": "fp16", "grad_bytes": 2},
+}
+
+
+def plan(model: str, **fields: Any) -> Plan:
+    """A plan whose overlaps are as a search for DeepSpeed has them."""
+    fields = {"overlap_pp_p2p": False, "overlap_param_gather": fields.get("zero_stage", 1) > 0, **fields}
+    return sample_plan(load_model(model) if model in zoo_models() else model, backend="deepspeed", **fields)
+
+
+def recovered(made: Plan, files: Files, tmp_path: Path, file: str = "ds_config.json") -> Run:
+    """What launch.sh gives to train.py, with pretrained weights where it starts from them by default."""
+    words = [word for group in arguments(made).values() for word in group]
+    words.append("--deepspeed-config=ds_config.json" if file == "ds_config.json" else f"--deepspeed={file}")
+    config = tmp_path / "config.json"
+    config.write_text(files["model/config.json"], encoding="utf-8")
+    named = default_model(made)
+    words.append(f"--model={named}" if named else "--model-config=model")
+    return run(
+        reading(files[file], words, made.best.parallel.world_size, None if named else str(config)),
+        made.cluster,
+        Asked(),
+    )
+
+
+def same(found: Run, made: Plan) -> None:
+    best, c = made.best, found.configuration
+    assert found.described.model == made.model
+    assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
+    assert found.options == best.options
+    p = best.parallel
+    assert (c.tp, c.pp, c.vpp, c.cp, c.ep, c.etp, c.dp) == (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp)
+    assert (c.micro, c.global_batch, c.seq_length) == (best.batch.micro, best.batch.global_, best.batch.seq_length)
+    assert c.offload == Offload(best.options.optimizer_offload, best.options.param_offload)
+    assert (c.zero, c.precision, c.backend) == (best.options.zero_stage, best.options.precision, "deepspeed")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_rendered_plan_is_recovered(model: str, shape: str, tmp_path: Path) -> None:
+    made = plan(model, **SHAPES[shape])
+    same(recovered(made, render(made, "deepspeed"), tmp_path), made)
+
+
+@pytest.mark.parametrize("name", DEGREES)
+def test_degrees_are_recovered(name: str, tmp_path: Path) -> None:
+    fields = dict(DEGREES[name])
+    made = plan(fields.pop("model"), **fields)
+    same(recovered(made, render(made, "deepspeed"), tmp_path), made)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "seq_length"),
+    [("llama2-70b-lora", 8, 8192), ("qwen2.5-7b", 8, 4096), ("qwen3-30b-a3b", 16, 2048), ("gpt-oss-120b", 64, 2048)],
+)
+def test_a_searched_plan_is_recovered_with_its_prediction(
+    model: str, gpus: int, seq_length: int, tmp_path: Path
+) -> None:
+    made = api.plan(model, "h100", gpus, 64, seq_length, backend="deepspeed", top=1).plan
+    found = recovered(made, render(made, "deepspeed"), tmp_path)
+    same(found, made)
+    assert found.configuration.framework == DEEPSPEED
+    again = predict(found.described.model, made.cluster, found.configuration).predicted
+    assert again == replace(made.best.predicted, imbalance=None)
+
+
+def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
+    made = plan("llama2-13b", zero_stage=3, grad_bytes=2, micro=2)
+    files = render(made, "deepspeed")
+    words = [
+        "--deepspeed",
+        "ds_config_hf.json",
+        "--model_name_or_path",
+        "meta-llama/Llama-2-13b-hf",
+        "--per_device_train_batch_size",
+        "2",
+        "--gradient_accumulation_steps",
+        str(made.best.batch.num_microbatches),
+        "--bf16",
+        "True",
+        "--model_max_length",
+        str(made.best.batch.seq_length),
+    ]
+    same(run(reading(files["ds_config_hf.json"], words, 16), H100, Asked()), made)
+
+
+# As in the wild
+
+SIMPLE = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
+SEVEN = Asked(model=load_model("llama2-7b"), seq_length=2048)
+
+
+def of(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: Asked = SEVEN) -> Run:
+    return run(reading(config, words, gpus), H100, asked)
+
+
+def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: Asked = SEVEN) -> str:
+    with pytest.raises(InputError) as caught:
+        of(config, *words, gpus=gpus, asked=asked)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [
+        ({"train_batch_size": 64}, (8, 1)),
+        ({"train_batch_size": 64, "gradient_accumulation_steps": 2}, (4, 2)),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, (2, 4)),
+        ({"train_micro_batch_size_per_gpu": 2}, (2, 1)),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, (2, 3)),
+    ],
+)
+def test_two_sizes_of_the_batch_give_the_third(sizes: dict[str, int], batch: tuple[int, int]) -> None:
+    found = of({**sizes, "bf16": {"enabled": True}}).configuration
+    assert (found.micro, found.global_batch // (found.micro * found.dp)) == batch
+
+
+def test_deepspeed_resolves_the_same() -> None:
+    pytest.importorskip("deepspeed")
+    from symconfig.verify.deepspeed import run as real
+
+    cases = [
+        {"train_batch_size": 64},
+        {"train_batch_size": 64, "gradient_accumulation_steps": 2},
+        {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2},
+        {"train_micro_batch_size_per_gpu": 2},
+        {"train_batch_size": 64, "sequence_parallel_size": 2, "train_micro_batch_size_per_gpu": 4},
+        {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 4}, "train_micro_batch_size_per_gpu": 4},
+    ]
+    for config, answer in zip(cases, real([{"config": case, "world_size": 8} for case in cases], 120), strict=True):
+        found, resolved = of({**config, "bf16": {"enabled": True}}).configuration, answer["resolved"]
+        assert found.micro == resolved["train_micro_batch_size_per_gpu"]
+        assert found.global_batch * found.tp == resolved["train_batch_size"]
+
+
+def test_three_sizes_give_the_gpus() -> None:
+    found = of({**SIMPLE, "train_batch_size": 128}, gpus=None)
+    assert found.configuration.gpus == 16
+    assert "GPUs" in {item.what for item in found.assumed}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}, "is not micro-batch 5"),
+        ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, "need 64"),
+        ({"train_batch_size": "64"}, "is no size of a batch"),
+        ({"train_batch_size": True}, "is no size of a batch"),
+        ({}, "has neither train_batch_size"),
+        ({"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}, "do not divide"),
+        ({"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -1}, "is no degree"),
+    ],
+)
+def test_what_does_not_come_out_is_told_and_not_guessed(config: dict[str, Any], said: str) -> None:
+    assert said in refused({**config, "bf16": {"enabled": True}})
+
+
+def test_all_that_is_missing_is_told_at_once_with_what_to_say() -> None:
+    text = refused(
+        {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}, gpus=None, asked=Asked()
+    )
+    for hint in ("--model", "--seq-length", "--per_device_train_batch_size"):
+        assert hint in text
+    assert "--gpus" in refused(SIMPLE, gpus=None)
+
+
+def test_what_is_wrong_in_the_json_is_told_at_its_place() -> None:
+    text = refused({"bf16": {"enabled": True}, "train_batch_size": 100, "train_micro_batch_size_per_gpu": 3})
+    assert "ds_config.json:5:23: train_batch_size: is not" in text
+
+
+def test_an_auto_that_nobody_fills_in_is_told() -> None:
+    config = {**SIMPLE, "train_micro_batch_size_per_gpu": "auto"}
+    assert "only the Trainer" in refused(config, "--deepspeed_config=ds.json", "--per_device_train_batch_size=4")
+    assert of(config, "--deepspeed=ds.json", "--per_device_train_batch_size=4").configuration.micro == 4
+
+
+def test_training_in_32_bits_is_not_predicted_as_if_it_were_in_16() -> None:
+    assert "32 bits" in refused({"train_micro_batch_size_per_gpu": 1})
+    auto = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": "auto"}}
+    assert "--bf16" in refused(auto, "--deepspeed=ds.json")
+    assert of(auto, "--deepspeed=ds.json", "--bf16").configuration.precision == "bf16"
+    assert "precision" in {item.what for item in of(auto).assumed}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--cutoff_len", "1024"), ("--max_seq_length=1024",), ("--model_max_length", "1024"), ("--block-size=1024",)],
+)
+def test_the_sequence_has_many_names(words: tuple[str, ...]) -> None:
+    assert of(SIMPLE, *words, asked=replace(SEVEN, seq_length=None)).configuration.seq_length == 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "granularity"),
+    [
+        (("--gradient_checkpointing", "True"), "full"),
+        (("--gradient_checkpointing",), "full"),
+        (("--gradient_checkpointing=False",), "none"),
+        (("--lr=1",), "none"),
+        (("--recompute-layers=-1",), "full"),
+    ],
+)
+def test_recompute_is_an_argument(words: tuple[str, ...], granularity: str) -> None:
+    assert of(SIMPLE, *words).options.recompute.granularity == granularity
+
+
+@pytest.mark.parametrize(
+    ("given", "zoo"),
+    [
+        ("meta-llama/Llama-2-70b-hf", "llama2-70b"),
+        ("/data/models/Llama-3.1-8B", "llama3.1-8b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("Qwen/Qwen2.5-7B", "qwen2.5-7b"),
+    ],
+)
+def test_a_model_goes_by_its_name(given: str, zoo: str) -> None:
+    found = of(SIMPLE, "--model_name_or_path", given, asked=Asked(seq_length=4096)).described
+    assert (found.model, found.zoo) == (load_model(zoo), zoo)
+    assert bool(found.assumed) == (given != found.model.huggingface_id)
+
+
+def test_a_model_that_is_not_known_is_not_guessed() -> None:
+    for given in ("meta-llama/Llama-2-70b-v2", "bigscience/bloom", "Qwen/Qwen2.5-7B-1M", ""):
+        assert "--model" in refused(SIMPLE, f"--model_name_or_path={given}", asked=Asked(seq_length=4096))
+
+
+LORA = ("--lora_rank", "16", "--lora_alpha", "32", "--lora_dropout", "0.1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*LORA, "--lora_target", "q_proj,k_proj,v_proj,o_proj"),
+        (*LORA, "--finetuning_type", "lora", "--lora_target", "o_proj,q_proj,k_proj,v_proj"),
+        (*LORA, "--use_lora", "True", "--lora_modules", "q_proj", "k_proj", "v_proj", "o_proj"),
+    ],
+)
+def test_an_adapter_is_an_argument_and_the_zoo_has_its_name(words: tuple[str, ...]) -> None:
+    found = of(SIMPLE, *words, asked=Asked(model=load_model("llama2-70b"), seq_length=4096)).described
+    assert (found.model, found.zoo) == (load_model("llama2-70b-lora"), "llama2-70b-lora")
+
+
+def test_adapters_of_other_shapes_are_on_the_model() -> None:
+    found = of(SIMPLE, "--use_lora", "--lora_target=all", "--load_in_4bit=True").described
+    adapter = found.model.adapter
+    assert adapter is not None
+    assert (adapter.method, adapter.r, len(adapter.target_modules)) == ("qlora", 8, 7)
+    assert found.zoo is None
+    assert "rank of the adapters" in {item.what for item in found.assumed}
+    assert of(SIMPLE, "--use_lora=False", "--lora_r=8").described.zoo == "llama2-7b"
+    assert "embed_tokens" in refused(SIMPLE, "--lora_r=8", "--lora_target=embed_tokens")
+
+
+def test_the_zoo_s_name_is_for_its_adapter_alone() -> None:
+    base = Asked(model=load_model("llama2-70b"), seq_length=4096)
+    four = "--lora_target=q_proj,k_proj,v_proj,o_proj"
+    for other in (("--lora_target=q_proj,k_proj,v_proj",), (four, "--lora_rank=8"), (four, "--qlora")):
+        found = of(SIMPLE, *LORA, *other, asked=base).described
+        assert found.model.adapter is not None
+        assert found.zoo is None
+
+
+def test_every_argument_that_is_wrong_is_told_with_its_place() -> None:
+    text = refused(
+        {"train_batch_size": 64},
+        "--bf16=maybe",
+        "--cutoff_len=x",
+        "--deepspeed=ds.json",
+        asked=replace(SEVEN, seq_length=None),
+    )
+    assert "launch.sh:2:1: --cutoff_len" in text
+
+
+@pytest.mark.parametrize(
+    ("section", "stage", "share", "weights"),
+    [
+        ({"stage": 2, "offload_optimizer": {"device": "cpu"}}, 2, 1.0, False),
+        (
+            {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.5}, "offload_param": {"device": "cpu"}},
+            3,
+            0.5,
+            True,
+        ),
+        ({"stage": 2, "offload_param": {"device": "cpu"}}, 2, 0.0, False),
+        ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, 0, 0.0, False),
+        ({"stage": 2, "cpu_offload": True}, 2, 1.0, False),
+        ({"stage": 3, "offload_optimizer": {"device": "none"}}, 3, 0.0, False),
+        ({"stage": "3"}, 3, 0.0, False),
+        ({}, 0, 0.0, False),
+    ],
+)
+def test_what_zero_offloads(section: dict[str, Any], stage: int, share: float, weights: bool) -> None:
+    zero = zero_of({"zero_optimization": section})
+    assert (zero.stage, zero.offload) == (stage, Offload(share, weights))
+
+
+def test_what_is_switched_off_costs_time() -> None:
+    times = {}
+    for name, zero in {
+        "as it should be": {"stage": 2, "overlap_comm": True},
+        "in silence": {"stage": 2},
+        "to all": {"stage": 2, "overlap_comm": True, "reduce_scatter": False},
+    }.items():
+        found = of({**SIMPLE, "zero_optimization": zero}, gpus=16)
+        times[name] = predict(found.described.model, H100, found.configuration).predicted.step_s
+    assert times["as it should be"] < min(times["in silence"], times["to all"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "3",
+        "{}",
+        '{"zero_optimization": true}',
+        '{"zero_optimization": [1]}',
+        '{"tensor_parallel": 3, "bf16": true, "data_types": 1, "optimizer": "x"}',
+    ],
+)
+def test_a_strange_file_is_refused_in_sentences(text: str) -> None:
+    with pytest.raises(InputError):
+        run(reading(text, ("--deepspeed=x",), 8), H100, SEVEN)
+
+
+def test_golden_files_are_those_of_these_plans() -> None:
+    """The shapes above cover what is rendered: every key of the golden files is in one of them."""
+    keys: set[str] = set()
+    for fields in (*SHAPES.values(), *({**d} for d in DEGREES.values())):
+        fields = dict(fields)
+        made = plan(fields.pop("model", "llama2-13b"), **fields)
+        try:
+            keys |= json.loads(render(made, "deepspeed")["ds_config.json"]).keys()
+        except InfeasibleError:  # pragma: no cover - a shape that cannot be rendered tests nothing
+            pytest.fail("a shape is not rendered")
+    golden = Path(__file__).parents[2] / "render" / "golden_deepspeed"
+    assert keys >= {key for path in golden.glob("*.ds_config.json") for key in json.loads(path.read_text())}

@@ -1,0 +1,182 @@
+"""Launch scripts of DeepSpeed from the file to the run: ours for every model of the zoo, and others in known styles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.load import load_cluster
+from symconfig.errors import InputError
+from symconfig.existing.launch.read import read
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.asked import Asked
+from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.rules.deepspeed import findings
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.render import render
+from symconfig.render.files import write
+from tests.existing.recover.test_deepspeed import DEGREES, MODELS, SHAPES, plan, same
+
+H100 = load_cluster("h100")
+
+
+def written(model: str, fields: dict[str, Any], folder: Path) -> tuple[Any, Reading]:
+    made = plan(model, **fields)
+    write(render(made, "deepspeed"), folder / "out")
+    return made, read(str(folder / "out" / "launch.sh"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_launch_script_is_read_back_as_its_plan(model: str, tmp_path: Path) -> None:
+    shape = sorted(SHAPES)[MODELS.index(model) % len(SHAPES)]
+    made, found = written(model, SHAPES[shape], tmp_path)
+    assert found.complete, found.unread
+    same(run(found, made.cluster, Asked()), made)
+
+
+@pytest.mark.parametrize("name", DEGREES)
+def test_degrees_come_back_from_the_script(name: str, tmp_path: Path) -> None:
+    fields = dict(DEGREES[name])
+    made, found = written(fields.pop("model"), fields, tmp_path)
+    same(run(found, made.cluster, Asked()), made)
+    facts = DeepSpeedFacts.of_reading(found, made.best.parallel.world_size, made.model)
+    assert [item for item in findings(facts) if item.severity != "note"] == []
+
+
+def script(folder: Path, text: str, **files: dict[str, Any]) -> Reading:
+    for name, config in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    path = folder / "launch.sh"
+    path.write_text("#!/bin/bash\n" + text, encoding="utf-8")
+    return read(str(path))
+
+
+def told(found: Reading, gpus: int) -> set[str]:
+    return {item.rule for item in findings(DeepSpeedFacts.of_reading(found, gpus, None)) if item.severity != "note"}
+
+
+AUTO = {
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "allgather_bucket_size": 2e8, "reduce_bucket_size": "auto"},
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+}
+
+
+def test_a_trainer_in_the_style_of_model_repositories(tmp_path: Path) -> None:
+    found = script(
+        tmp_path,
+        """
+GPUS=8
+MODEL="Qwen/Qwen2.5-7B"
+DISTRIBUTED="--nproc_per_node $GPUS --nnodes ${NNODES:-2} --node_rank ${RANK:-0}"
+torchrun $DISTRIBUTED finetune.py \\
+    --model_name_or_path $MODEL \\
+    --data_path data.json \\
+    --bf16 True \\
+    --output_dir out \\
+    --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 8 \\
+    --learning_rate 1e-5 \\
+    --model_max_length 4096 \\
+    --gradient_checkpointing True \\
+    --use_lora \\
+    --deepspeed zero2.json
+""",
+        zero2=AUTO,
+    )
+    made = run(found, H100, Asked())
+    c, adapter = made.configuration, made.described.model.adapter
+    assert (c.gpus, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
+    assert made.options.recompute.granularity == "full"
+    assert adapter is not None
+    assert told(found, 16) == set()
+
+
+def test_the_deepspeed_launcher_with_a_json_that_the_script_writes(tmp_path: Path) -> None:
+    found = script(
+        tmp_path,
+        """
+ZERO=3
+cat > ds.json <<EOF
+{
+  "train_batch_size": 64,
+  "train_micro_batch_size_per_gpu": 4,
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": $ZERO, "offload_optimizer": {"device": "cpu"}},
+  "activation_checkpointing": {"cpu_checkpointng": true}
+}
+EOF
+deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --model meta-llama/Llama-2-7b-hf --seq_length 2048
+""",
+    )
+    made = run(found, H100, Asked())
+    c = made.configuration
+    assert (c.gpus, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
+    assert told(found, 8) == {"deepspeed-misspelt-key"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("torchrun --nproc_per_node 8", 8),
+        ("torchrun --nnodes $NODES --nproc_per_node 8", None),
+        ("deepspeed --num_gpus 8", 8),
+        ("deepspeed --num_gpus 8 --num_nodes 2", 16),
+        ("deepspeed --num_gpus 8 --num_nodes $NODES", None),
+        ("deepspeed --hostfile hosts --num_gpus 8", None),
+    ],
+)
+def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int | None, tmp_path: Path) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+    found = script(
+        tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n", ds=config
+    )
+    if gpus is not None:
+        assert run(found, H100, Asked()).configuration.gpus == gpus
+        return
+    with pytest.raises(InputError) as caught:
+        run(found, H100, Asked())
+    assert "--gpus" in str(caught.value)
+
+
+def test_megatron_deepspeed_in_the_style_of_its_examples(tmp_path: Path) -> None:
+    found = script(
+        tmp_path,
+        """
+TP=8
+PP=4
+cat <<EOT > conf.json
+{"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
+ "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"}}
+EOT
+ds_args=" --deepspeed"
+ds_args=" --deepspeed_config=conf.json $ds_args"
+ds_args=" --zero-stage=1 ${ds_args}"
+torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP \\
+    --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --num-key-value-heads 8 \\
+    --micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --max-position-embeddings 4096 \\
+    --normalization rmsnorm --swiglu --disable-bias-linear --use-rotary-position-embeddings \\
+    --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 --bf16 $ds_args
+""",
+    )
+    made = run(found, H100, Asked())
+    c = made.configuration
+    assert made.described.zoo == "llama2-70b"
+    assert (c.tp, c.pp, c.dp, c.global_batch, c.zero) == (8, 4, 2, 128, 1)
+    assert told(found, 64) == {"deepspeed-no-overlap"}
+
+
+def test_a_bare_json_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(AUTO), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        run(read(str(path)), H100, Asked())
+    text = str(caught.value)
+    assert all(hint in text for hint in ("--model", "--seq-length", "--gpus", "--per_device_train_batch_size"))

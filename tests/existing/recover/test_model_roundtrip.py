@@ -1,0 +1,179 @@
+"""A model, rendered as options of any version, is read back as the same model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.existing.recover import zoo
+from symconfig.existing.recover.model import described
+from symconfig.render.flags import versions
+from tests.existing.recover.options import NEWEST, names_of, rendered
+
+ZOO = [name for name in zoo_models() if load_model(name).adapter is None]
+# What no option of an older version says.
+TOO_NEW = {"gpt-oss-120b": "core_v0.19.0", "deepseek-v3": "core_v0.12.1"}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_model_of_the_zoo_is_read_back_whole_by_every_version(name: str) -> None:
+    model = load_model(name)
+    order = versions()
+    for version in order[order.index(TOO_NEW.get(name, order[0])) :]:
+        words = rendered(model, version)
+        assert words is not None, version
+        found = described(names_of(words, version), seq_length=2048)
+        assert found.model == model, version
+        assert (found.zoo, found.near) == (name, None), version
+
+
+def test_no_two_models_of_the_zoo_mean_the_same() -> None:
+    meanings = [zoo.meaning(load_model(name)) for name in ZOO]
+    assert all(one != other for index, one in enumerate(meanings) for other in meanings[:index])
+
+
+def test_a_changed_field_changes_what_is_read() -> None:
+    model = load_model("deepseek-v3")
+    words = rendered(model)
+    assert words is not None
+    for option, value, field in (
+        ("--num-layers", "60", "num_hidden_layers"),
+        ("--moe-router-topk-scaling-factor", "2.4", "experts"),
+        ("--rotary-base", "20000", "rope_theta"),
+        ("--kv-lora-rank", "256", "latent"),
+        ("--mscale", "0.7", "rope_scaling"),
+    ):
+        changed = [*words, option, value]
+        if option == "--num-layers":
+            changed += ["--moe-layer-freq", "([0]*3+[1]*57)"]
+        found = described(names_of(changed), seq_length=2048)
+        assert found.zoo is None
+        assert getattr(found.model, field) != getattr(model, field)
+        assert found.near is not None
+        assert found.near[0] == "deepseek-v3"
+
+
+def test_it_takes_little_time() -> None:
+    words = rendered(load_model("deepseek-v3"))
+    assert words is not None
+    names = names_of(words)
+    described(names, seq_length=2048)
+    start = time.process_time()
+    described(names, seq_length=2048)
+    assert time.process_time() - start < 0.03
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelDescriptor:
+    """Any model that Megatron-LM's options of the newest version express."""
+    heads = draw(st.sampled_from((4, 8, 16)))
+    layers = draw(st.integers(1, 12))
+    biased = draw(st.booleans())
+    fields: dict[str, Any] = {
+        "schema": "symconfig.model/1",
+        "name": "any",
+        "source": "drawn",
+        "model_type": "llama",
+        "hidden_size": draw(st.sampled_from((64, 512, 4096))),
+        "intermediate_size": draw(st.integers(1, 9000)),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw(st.sampled_from((1, 2, 4, heads))),
+        "head_dim": draw(st.sampled_from((32, 64, 96))),
+        "vocab_size": draw(st.integers(2, 300_000)),
+        "max_position_embeddings": draw(st.sampled_from((2048, 4096))),
+        "tie_word_embeddings": draw(st.booleans()),
+        "norm": draw(st.sampled_from(("rmsnorm", "layernorm"))),
+        "norm_eps": draw(st.floats(1e-9, 1e-3)),
+        "norm_zero_centered": draw(st.booleans()),
+        "mlp_bias": biased,
+        "attention_out_bias": biased,
+        "qkv_bias": biased or draw(st.booleans()),
+        "attention_dropout": draw(st.floats(0, 1)),
+        "hidden_dropout": draw(st.floats(0, 1)),
+        "initializer_range": draw(st.floats(1e-4, 1)),
+        "attention_sinks": draw(st.booleans()),
+    }
+    fields["qk_norm"] = fields["norm"] == "rmsnorm" and draw(st.booleans())
+    fields |= draw(_positions())
+    if draw(st.booleans()):
+        fields["sliding_window"] = draw(st.integers(1, 3000))
+        fields["sliding_window_pattern"] = draw(st.lists(st.booleans(), min_size=layers, max_size=layers))
+    acts = [("silu", True), ("clamped_swiglu", True)]
+    if draw(st.booleans()):
+        fields["experts"] = draw(_experts(layers, biased))
+    else:
+        acts += [("gelu", False), ("gelu_tanh", False)] if biased else [("gelu", False)]
+    fields["hidden_act"], fields["gated_mlp"] = draw(st.sampled_from(acts))
+    if fields["position"] != "learned" and fields.get("rope_scaling", {}).get("rope_type") != "yarn":
+        fields["num_nextn_predict_layers"] = draw(st.integers(0, 2))
+    return ModelDescriptor.model_validate(fields, strict=False)
+
+
+@st.composite
+def _positions(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(("none", "learned", "rope", "linear", "llama3", "yarn")))
+    if kind in ("none", "learned"):
+        return {"position": kind}
+    fields: dict[str, Any] = {
+        "position": "rope",
+        "rope_theta": float(draw(st.integers(1, 10**7))),
+        "partial_rotary_factor": draw(st.sampled_from((0.25, 0.5, 1.0))),
+    }
+    scale: dict[str, Any] = {"rope_type": kind, "factor": float(draw(st.integers(2, 64)))}
+    if kind == "llama3":
+        scale |= {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    if kind == "yarn":
+        scale["original_max_position_embeddings"] = draw(st.integers(1, 9000))
+        for name in ("beta_fast", "beta_slow", "mscale"):
+            scale[name] = draw(st.none() | st.floats(0.5, 40))
+        scale["truncate"] = draw(st.sampled_from((None, True, False)))
+    return fields if kind == "rope" else {**fields, "rope_scaling": scale}
+
+
+@st.composite
+def _experts(draw: st.DrawFn, layers: int, biased: bool) -> dict[str, Any]:
+    top_k = draw(st.integers(1, 8))
+    sigmoid = draw(st.booleans())
+    fields: dict[str, Any] = {
+        "num_experts": 8 * draw(st.integers(1, 32)),
+        "num_experts_per_tok": top_k,
+        "moe_intermediate_size": draw(st.integers(1, 4096)),
+        "shared_expert_intermediate_size": draw(st.sampled_from((0, 512))),
+        "shared_expert_gate": draw(st.booleans()),
+        "first_k_dense_replace": draw(st.integers(0, layers - 1)),
+        "scoring_func": "sigmoid" if sigmoid else "softmax",
+        "norm_topk_prob": top_k > 1 and (sigmoid or draw(st.booleans())),
+        "routed_scaling_factor": draw(st.sampled_from((1.0, 2.5))),
+        "e_score_correction_bias": sigmoid and draw(st.booleans()),
+        "router_bias": biased,
+        "expert_bias": biased,
+        "router_aux_loss_coef": draw(st.sampled_from((0.0, 0.001))),
+    }
+    # Of the layers behind the dense ones, one at least has experts.
+    fields["moe_layer_freq"] = draw(st.integers(1, layers - fields["first_k_dense_replace"]))
+    if not sigmoid and not fields["norm_topk_prob"]:
+        fields["softmax_after_topk"] = top_k > 1 and draw(st.booleans())
+    if sigmoid and top_k == 8:
+        fields |= {"n_group": 8, "topk_group": 4}
+    return fields
+
+
+@given(models())
+@settings(max_examples=150, deadline=None)
+def test_any_model_that_can_be_rendered_is_read_back(model: ModelDescriptor) -> None:
+    words = rendered(model, NEWEST)
+    assert words is not None
+    found = described(names_of(words), seq_length=2048).model
+    assert zoo.meaning(found) == zoo.meaning(model)

@@ -1,0 +1,177 @@
+"""Each rule's example breaks this rule alone; what DeepSpeed is said to refuse, it refuses; what we write is clean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from symconfig.existing.launch.json_tree import parse_json
+from symconfig.existing.launch.text import Text
+from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules import deepspeed as rules
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.examples import deepspeed_facts
+from symconfig.existing.rules.megatron import RULES as MEGATRON
+from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.verify import deepspeed as real
+
+GOLDEN = Path(__file__).parents[2] / "render" / "golden_deepspeed"
+NAMED = {rule.name: rule for rule in rules.RULES}
+# Rules whose examples break another one, too.
+ALSO = {"deepspeed-old-and-new-key": {"deepspeed-deprecated-key"}}
+
+
+def found(rule: Rule[DeepSpeedFacts]) -> list[Finding]:
+    return rules.findings(deepspeed_facts(rule))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
+    broken = {finding.rule for finding in found(NAMED[name]) if finding.severity != "note" or finding.rule == name}
+    assert broken == {name, *ALSO.get(name, ())}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_finding_says_where_it_is(name: str) -> None:
+    for finding in found(NAMED[name]):
+        assert finding.problem.file == "ds.json"
+        assert finding.problem.line == 1
+        assert finding.problem.column is not None
+        assert finding.problem.what[-1] not in ".!"
+
+
+def test_what_deepspeed_answers_for_are_rules_of_megatron() -> None:
+    assert {rule.name for rule in MEGATRON} >= rules.IN_PLACE_OF
+
+
+def test_names_are_unique_and_of_one_form() -> None:
+    assert len(NAMED) == len(rules.RULES)
+    assert all(re.fullmatch(r"deepspeed(-[a-z0-9]+)+", name) for name in NAMED)
+
+
+def test_deepspeed_refuses_what_it_is_said_to_refuse_and_takes_all_else_in_silence() -> None:
+    pytest.importorskip("deepspeed")
+    configs = [json.loads(rule.example.rpartition("\n")[2]) for rule in rules.RULES]
+    answers = real.run(
+        [{"config": config, "world_size": rule.gpus} for config, rule in zip(configs, rules.RULES, strict=True)], 240
+    )
+    refused = {rule.name for rule, answer in zip(rules.RULES, answers, strict=True) if not answer["ok"]}
+    assert refused == {rule.name for rule in rules.RULES if "DeepSpeed refuses" in rule.why}
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+def test_what_is_written_breaks_no_rule(path: Path) -> None:
+    tree = parse_json(Text(path.name, path.read_bytes()))
+    trainer = path.name.endswith("_hf.json")
+    for gpus in (None, 16):
+        broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+        assert [finding for finding in broken if finding.severity != "note"] == []
+
+
+def _said(text: str, gpus: int | None = 8, trainer: bool = False) -> dict[str, str]:
+    tree = parse_json(Text("ds.json", text.encode()))
+    broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+    return {finding.rule: str(finding.problem) for finding in broken}
+
+
+def test_a_misspelt_key_is_told_at_its_place_with_the_nearest_name() -> None:
+    said = _said('{\n  "train_batch_size": 8,\n  "gradient_cliping": 1.0\n}')
+    assert said["deepspeed-misspelt-key"].startswith("ds.json:3:3: gradient_cliping:")
+    assert "gradient_clipping" in said["deepspeed-misspelt-key"]
+
+
+@pytest.mark.parametrize("key", ["_context", "val_batch_size", "my_own_section"])
+def test_a_key_that_is_like_none_is_a_programs_own(key: str) -> None:
+    said = _said(f'{{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": true}}, "{key}": 8}}')
+    assert "deepspeed-misspelt-key" not in said
+    assert "Try" not in said["deepspeed-ignored-key"]
+
+
+def test_a_parameter_that_has_a_rule_is_told_once() -> None:
+    said = _said(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", '
+        '"params": {"lr": 1e-4, "max_grad_norm": 1.0}}}'
+    )
+    assert "deepspeed-max-grad-norm" in said
+    assert not {"deepspeed-misspelt-key", "deepspeed-ignored-key"} & set(said)
+
+
+@pytest.mark.parametrize("value", ['"2"', "true", "1.0"])
+def test_a_stage_that_deepspeed_converts_is_not_called_refused(value: str) -> None:
+    said = _said(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {value}}}}}')
+    assert "deepspeed-wrong-choice" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "hint"),
+    [
+        ('{"train_batch_size": 12, "train_micro_batch_size_per_gpu": 5}', 1, "10"),
+        ('{"train_batch_size": 12, "gradient_accumulation_steps": 2}', 4, "16"),
+        ('{"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}', 8, "32"),
+        ('{"train_batch_size": 4}', 8, "8"),
+    ],
+)
+def test_batches_that_do_not_come_out_whole_are_told(text: str, gpus: int, hint: str) -> None:
+    assert f"Try: {hint}" in _said(text, gpus)["deepspeed-batch-product"]
+    assert "deepspeed-batch-product" not in _said(text, None)
+
+
+def test_a_size_in_floating_point_is_a_note_with_the_whole_number() -> None:
+    zero = '"zero_optimization": {"stage": 3, "sub_group_size": 1e9}'
+    text = f'{{"train_batch_size": 8, "bf16": {{"enabled": true}}, {zero}}}'
+    said = _said(text)
+    assert "Try: 1000000000" in said["deepspeed-loose-type"]
+    assert set(said) <= {name for name in NAMED if NAMED[name].severity == "note"}
+
+
+def test_what_accelerate_sets_anyhow_may_be_anything_under_the_trainer() -> None:
+    text = '{"train_batch_size": 8, "bf16": {"enabled": true}, "steps_per_print": "inf"}'
+    assert "deepspeed-wrong-type" in _said(text)
+    assert "deepspeed-wrong-type" not in _said(text, trainer=True)
+
+
+def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
+    """The Trainer's own defaults are no finding in a JSON by itself, whose arguments are not known."""
+    text = (
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, '
+        '"gradient_accumulation_steps": "auto", "data_types": {"grad_accum_dtype": "bf16"}}'
+    )
+    assert _said(text, 8, trainer=True) == {}
+    tree = parse_json(Text("ds.json", text.encode()))
+    given = settings(("--output_dir", "out"), "launch.sh")
+    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(given), 8))
+    assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
+
+
+def test_overlap_that_is_not_given_is_off_below_stage_3() -> None:
+    for stage, told in ((1, True), (2, True), (3, False), (0, False)):
+        said = _said(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
+        assert ("deepspeed-no-overlap" in said) == told
+    assert "deepspeed-no-overlap" not in _said('{"train_batch_size": 8, "zero_optimization": {"stage": 2}}', 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "3",
+        '{"zero_optimization": true}',
+        '{"zero_optimization": {"stage": "x", "offload_optimizer": 3}}',
+        '{"optimizer": []}',
+        '{"optimizer": {"type": 3, "params": 4}}',
+        '{"bf16": 1, "fp16": null}',
+        '{"train_batch_size": -3, "tensor_parallel": {"autotp_size": 0}, "sequence_parallel_size": -2}',
+        '{"zero_optimization": {"reduce_bucket_size": [1]}}',
+        '{"data_types": {"grad_accum_dtype": [1]}}',
+        '{"communication_data_type": 3, "optimizer": {"params": {"betas": "x"}}}',
+        '{"scheduler": {"params": 3}}',
+    ],
+)
+def test_a_strange_file_is_told_and_breaks_nothing(text: str) -> None:
+    for trainer in (True, False):
+        assert _said(text, 8, trainer)

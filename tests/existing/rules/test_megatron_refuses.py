@@ -1,0 +1,181 @@
+"""Megatron-LM's own parser and config classes on each rule's example: what is called an error, and when it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules import examples
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.megatron import RULES, findings
+from symconfig.existing.rules.rule import Rule
+from symconfig.verify import megatron_session
+from symconfig.verify.megatron_session import Job, Result
+from tests.existing.rules.megatron_support import facts
+from tests.verify.megatron_support import LIMIT_S, source
+
+REST = (
+    "--mock-data",
+    "--tokenizer-type",
+    "NullTokenizer",
+    "--vocab-size",
+    "1000",
+    "--train-iters",
+    "10",
+    "--lr",
+    "1e-4",
+    "--min-lr",
+    "1e-5",
+)
+# Errors that core_v0.19 takes: what happens instead, and when.
+LATER = {
+    "rampup-over-replicas": "the calculator of microbatches asserts it at the first step",
+    "layout-of-mtp-first": "the builder of the model refuses it",
+    "interleaving-group": "the schedule refuses it in the first step",
+    "query-groups-ignored": "another model is trained",
+    "query-groups-over-heads": "the first forward pass fails",
+    "mlp-over-tp": "the first weight that is built fails",
+    "sequence-over-tp": "the first scatter fails",
+    "low-precision-sizes": "Transformer Engine asserts it in the first product",
+    "expert-over-etp": "the first weight that is built fails",
+    "shared-expert-over-tp": "the first weight that is built fails",
+    "experts-need-sequence-parallel": "the first forward pass raises",
+    "topk-over-experts": "the first router fails",
+    "biases-of-experts": "the first experts that are built assert it",
+    "local-attention-over-cp": "the first attention that is built asserts it",
+    "attention-environment": "the model asserts it when it is built",
+    "layers-of-experts": "the builder of the layers asserts it",
+    "heads-over-cp": "Transformer Engine asserts it in the first attention",
+    "windows-over-ring": "Transformer Engine asserts it in the first attention",
+    "cp-without-kernels": "Transformer Engine finds no attention in the first step",
+    "format-without-kernels": "Transformer Engine refuses it when the first layer is built",
+    "warm-up-beyond-decay": "the schedule of the learning rate asserts it",
+}
+# No errors, since a fork may have the option or the shell set the variable.
+SOONER = {"option-of-a-fork", "options-of-several-versions", "environment-missing"}
+# This machine has no kernel for it; where there is one it parses.
+NO_KERNEL = {"expert-options-without-experts"}
+# What else of a rule is refused, beside its example.
+FURTHER = """
+half-precision-options: --fp16-lm-cross-entropy --fp32-residual-connection
+optimizer-types-refused: --main-grads-dtype bf16
+optimizer-types-refused: --main-params-dtype fp16
+optimizer-types-refused: --exp-avg-sq-dtype fp16
+precision-aware-optimizer-refused: --use-precision-aware-optimizer --optimizer muon
+bf16-layers-refused: --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 40
+gathered-without-format: --fp4-param-gather
+gathered-without-format: --fp8-format hybrid --fp8-recipe mxfp8 --reuse-grad-buf-for-mxfp8-param-ag
+quantised-parts-without-format: --fp8-output-proj --fp8-format hybrid
+quantised-parts-without-format: --moe-router-padding-for-quantization
+local-attention-of-other-layers: --attention-backend local
+batch-invariance-refused: --batch-invariant-mode --attention-backend flash --attention-dropout 0
+batch-invariance-refused: --batch-invariant-mode --attention-backend flash --flash-attention-version 3
+delayed-weight-gradients-refused: --delay-wgrad-compute --transformer-impl local
+whole-graph-refused: --cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad --cuda-graph-modules attn
+graphs-said-twice: --enable-cuda-graph --external-cuda-graph
+graphs-said-twice: --cuda-graph-impl local --cuda-graph-scope attn --cuda-graph-modules attn
+graphs-of-parts-refused: --cuda-graph-impl local --cuda-graph-modules moe_router
+activations-on-host-refused: --cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2
+activations-on-host-refused: --cpu-offloading-num-layers 40
+deferred-gradient-of-embedding: --defer-embedding-wgrad-compute --no-gradient-accumulation-fusion
+position-embedding-refused: --position-embedding-type mrope
+position-embedding-refused: --position-embedding-type relative --transformer-impl local
+latent-options-refused: --moe-latent-size 512
+clipped-queries-refused: --qk-clip --qk-clip-threshold 0
+save-intervals-refused: --save x --save-interval 0
+save-intervals-refused: --save x --save-interval 10 --save-params-interval 5
+checkpoint-format-without-fsdp: --ckpt-format torch_dcp --pipeline-model-parallel-size 2
+legacy-checkpoint-without-gloo: --disable-gloo-process-groups --dist-ckpt-optim-fully-reshardable \
+  --distrib-optim-fully-reshardable-mem-efficient
+loading-refused: --override-ckpt-iteration 5 --finetune
+loading-refused: --ckpt-convert-format torch
+local-checkpoints-refused: --non-persistent-ckpt-type local
+local-checkpoints-refused: --replication --replication-jump 2
+saved-logits-refused: --logits-save-dir x --logits-save-top-k 5
+step-gather-overlap-refused: --overlap-param-gather-with-optimizer-step
+optimizer-instances: --num-experts 8 --disable-bias-linear --expert-model-parallel-size 8 \
+  --num-distributed-optimizer-instances 2
+emerging-optimizer-refused: --optimizer muon --use-torch-fsdp2
+megatron-fsdp-refused: --use-megatron-fsdp --ckpt-format fsdp_dtensor --optimizer muon
+registered-buffers-refused: --fsdp-manual-registration --use-megatron-fsdp --ckpt-format fsdp_dtensor
+weight-shards-refused: --tensor-parallel-num-weight-shards 3
+weight-shards-refused: --tensor-parallel-num-weight-shards 3 --tensor-model-parallel-size 2
+weight-shards-refused: --tensor-parallel-num-weight-shards 2 --fp8-format hybrid --fp8-recipe mxfp8
+hybrid-context-refused: --hybrid-context-parallel --calculate-per-token-loss --pipeline-model-parallel-size 2
+hybrid-context-refused: --hybrid-context-parallel --calculate-per-token-loss --dataloader-type cyclic
+hybrid-pattern-refused: --hybrid-layer-pattern M*M*|M*M* --num-virtual-stages-per-pipeline-rank 2
+filled-middles-refused: --fim-data --fim-rate 0
+sizes-said-twice: --encoder-seq-length 2048
+positions-too-few: --decoder-seq-length 4096
+weight-decay-schedule: --start-weight-decay 0.1
+two-data-sources: --data-path x --data-args-path y
+two-data-sources: --train-data-path x --per-split-data-args-path y
+evaluation-batch-over-replicas: --eval-global-batch-size 20
+not-positive: --make-vocab-size-divisible-by 0
+not-positive: --vocab-size 0
+not-positive: --num-dataset-builder-threads 0
+"""
+
+
+def further() -> list[tuple[str, str]]:
+    """A rule and the options that break it, behind the examples' base."""
+    lines = FURTHER.replace("\\\n", "").strip().splitlines()
+    return [(rule, options) for rule, _, options in (line.partition(": ") for line in lines)]
+
+
+def broken() -> dict[str, MegatronFacts]:
+    """The launches of `further`, by the rule and the options."""
+    return {f"{rule}: {options}": facts(options, environment={}) for rule, options in further()}
+
+
+def shown() -> list[Rule[MegatronFacts]]:
+    """Rules whose example is for the Megatron that is here."""
+    release = "core_v{}.{}.".format(*source().release)
+    return [rule for rule in RULES if examples.version(rule).startswith(release)]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Result]:
+    """What one process that imports Megatron once says of all of them."""
+    jobs = [
+        Job(name, words_of(launch.names.settings), 8, megatron_session.CAPABILITY[examples.ARCHITECTURE])
+        for name, launch in broken().items()
+    ]
+    return megatron_session.run(source(), [*jobs, *map(job, shown())], LIMIT_S)
+
+
+def test_megatron_refuses_what_else_breaks_a_rule(answers: dict[str, Result]) -> None:
+    launches = broken()
+    silent = [
+        name
+        for name, launch in launches.items()
+        if name.partition(":")[0] not in {item.rule for item in findings(launch) if item.severity == "error"}
+    ]
+    assert (silent, [name for name in launches if answers[name].ok]) == ([], [])
+
+
+def words_of(given: Sequence[Setting]) -> tuple[str, ...]:
+    """The options, with the data and the learning rate that they are not about."""
+    named = {setting.name for setting in given}
+    added = [setting for setting in settings(REST, "") if setting.name not in named]
+    if named & {"--data-path", "--train-data-path", "--fim-data"}:
+        added = [setting for setting in added if setting.name != "--mock-data"]
+    return tuple(word for setting in (*given, *added) for word in (setting.name, *(v.text for v in setting.values)))
+
+
+def job(rule: Rule[MegatronFacts]) -> Job:
+    """The example on its GPUs."""
+    launch = examples.megatron_facts(rule)
+    exported = {name: word.text for name, word in (launch.environment or {}).items()}
+    capability = megatron_session.CAPABILITY[rule.architecture or examples.ARCHITECTURE]
+    return Job(rule.name, words_of(launch.names.settings), rule.gpus, capability, env=exported)
+
+
+def test_megatron_refuses_the_errors_but_for_those_that_show_later(answers: dict[str, Result]) -> None:
+    rules = shown()
+    refused = {rule.name for rule in rules if not answers[rule.name].ok} - NO_KERNEL
+    errors = {rule.name for rule in rules if rule.severity == "error"}
+    assert refused == errors - set(LATER) | (SOONER & {rule.name for rule in rules})

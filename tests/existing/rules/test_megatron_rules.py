@@ -1,0 +1,260 @@
+"""Each rule's example breaks this rule alone, what symconfig writes breaks none, and the unknown is not judged."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from symconfig.errors import SymconfigError
+from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules import environment, examples
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.megatron import RULES, findings
+from symconfig.existing.rules.versions import OLD
+from symconfig.render import environment as rendered_environment
+from symconfig.render.flags import flags, versions
+from tests.existing.rules.megatron_support import facts, of_plan, said
+from tests.render.test_megatron_golden import ARGUMENTS
+from tests.sample_plans import _DEGREES, sample_plan
+
+NAMED = {rule.name: rule for rule in RULES}
+MODELS = [name for name in _DEGREES if not name.endswith("-lora")]
+TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
+    found = findings(examples.megatron_facts(NAMED[name]))
+    assert {finding.rule for finding in found if finding.severity != "note" or finding.rule == name} == {name}
+
+
+def test_names_are_unique_and_of_one_form() -> None:
+    assert len(NAMED) == len(RULES)
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in NAMED)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_says_what_and_why(rule: object) -> None:
+    assert isinstance(rule, type(RULES[0]))
+    assert rule.title[-1] != "."
+    assert rule.why[-1] == "."
+    assert rule.since is None or rule.since in versions()
+    assert rule.until is None or rule.until in versions()
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_golden_launch_breaks_no_rule(name: str) -> None:
+    model, cluster, version, overrides = ARGUMENTS[name]
+    found = findings(of_plan(sample_plan(model, cluster, version=version, **overrides)))
+    assert [str(finding.problem) for finding in found if finding.severity != "note"] == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("version", versions())
+def test_a_rendered_launch_of_every_version_breaks_no_rule(model: str, version: str) -> None:
+    plan = sample_plan(model, "h100", version=version)
+    try:
+        launch = of_plan(plan)
+    except SymconfigError as error:
+        pytest.skip(f"cannot be written for it: {error}")
+    found = findings(launch)
+    assert [str(finding.problem) for finding in found if finding.severity != "note"] == []
+
+
+def test_a_finding_stands_where_its_option_does() -> None:
+    text = Text(
+        "run.sh", b"torchrun pretrain_gpt.py \\\n  --num-attention-heads 20 \\\n  --tensor-model-parallel-size 8\n"
+    )
+
+    def setting(words: str) -> Setting:
+        start = text.data.index(words.encode())
+        name, value = words.split()
+        place = text.place(start, start + len(words))
+        return Setting(name, name, (Word((Piece(value, place),), place),), place)
+
+    names = Namespace([setting("--num-attention-heads 20"), setting(f"{TP} 8")], flags("core_v0.19.0"))
+    sentences = said(MegatronFacts(names, world_size=8))
+    assert sentences["heads-over-tp"].startswith("run.sh:2:3: --num-attention-heads: ")
+    assert sentences["no-sequence-parallelism"].startswith("run.sh:3:3: --sequence-parallel: ")
+
+
+def _dark(option: str) -> Setting:
+    place = Place("launch.sh", 0, 0, 1, 1)
+    return Setting(option, option, (Word((), place, "depends on $SIZE"),), place)
+
+
+def test_of_a_value_that_is_not_known_nothing_follows() -> None:
+    given = (*settings(("--num-attention-heads", "20", "--num-layers", "30"), "launch.sh"), _dark(TP), _dark(PP))
+    found = said(MegatronFacts(Namespace(given, flags("core_v0.19.0")), world_size=8))
+    assert not {"heads-over-tp", "layers-over-stages", "gpus-over-degrees", "no-sequence-parallelism"} & set(found)
+
+
+def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
+    found = said(facts(f"{TP} 3 --micro-batch-size 5", world_size=None))
+    assert "heads-over-tp" in found
+    assert not {"gpus-over-degrees", "batch-over-replicas"} & set(found)
+
+
+def test_of_an_option_that_is_misspelt_the_default_is_not_judged() -> None:
+    options = "--num-layers 32 --hidden-size 5120 --num-attention-heads 20 --max-position-embeddings 2048 --bf16"
+    found = said(facts(f"{options} --sequence-parallel --tensor-parallel-size 8 --micro-batchsize 1", base=False))
+    assert "Try: --micro-batch-size" in found["unknown-option"]
+    assert not {"missing-option", "sequence-parallel-without-tp", "optimizer-not-sharded"} & set(found)
+
+
+def test_what_may_hide_in_a_part_that_was_not_read_is_not_called_absent() -> None:
+    options = f"--num-attention-heads 20 --hidden-size 5120 {TP} 8 --seq-length 4096 --use-distributed-optimizer"
+    whole = said(facts(options, base=False))
+    part = said(facts(options, base=False, complete=False))
+    assert {"heads-over-tp", "no-sequence-parallelism", "missing-option", "single-precision"} <= set(whole)
+    assert set(part) == {"heads-over-tp"}
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "rule"),
+    [
+        ("pretrain_gpt.py", True, "unknown-option"),
+        ("/opt/Megatron-LM/pretrain_gpt.py", True, "unknown-option"),
+        ("pretrain_gpt.py", False, "unknown-option"),
+        ("finetune.py", True, "option-of-a-fork"),
+        (None, True, "option-of-a-fork"),
+    ],
+)
+def test_an_unknown_option_is_an_error_where_it_cannot_be_a_forks(program: str, given: bool, rule: str) -> None:
+    found = said(facts("--tensor-parallel-size 4", program=program, version_given=given))
+    assert "Try: --tensor-model-parallel-size" in found[rule]
+    assert {"unknown-option", "option-of-a-fork"} & set(found) == {rule}
+
+
+def test_beside_an_option_of_a_fork_one_that_is_misspelt_may_be_the_forks_too() -> None:
+    found = said(facts("--tensor-parallel-size 4 --use-fused-rmsnorm", program="pretrain_gpt.py", version_given=False))
+    assert {"unknown-option", "option-of-a-fork"} & set(found) == {"option-of-a-fork"}
+
+
+def test_the_opposite_of_an_option_is_not_what_was_meant() -> None:
+    assert "Try" not in said(facts("--no-overlap-grad-reduce"))["unknown-option"]
+    assert "Try: --no-rope-fusion" in said(facts("--no-rope-fussion"))["unknown-option"]
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--tensor_model_parallel_size 4", "--tensor-model-parallel-size"),
+        ("--micro-batchsize 1", "--micro-batch-size"),
+        ("--DDP-impl local", "--use-distributed-optimizer"),
+        ("--layernorm-epsilon 1e-5", "--norm-epsilon"),
+        ("--use-custom-fsdp", "--use-megatron-fsdp"),
+        ("--sequence-paralel", "--sequence-parallel"),
+        ("--checkpoint-activations", "--recompute-granularity full"),
+        ("--seq-len 2048", "--seq-length"),
+    ],
+)
+def test_what_was_meant_is_said(option: str, hint: str) -> None:
+    assert any(f"Try: {hint}" in sentence for sentence in said(facts(option)).values())
+
+
+@pytest.mark.parametrize(
+    "option", ["--my-own-thing", "--size", "--use-fused-swiglu", "--log-batch-size-to-tensorboard"]
+)
+def test_of_an_option_without_a_likeness_nothing_is_guessed(option: str) -> None:
+    assert "Try:" not in said(facts(option))["unknown-option"]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "severity"),
+    [
+        ("", True, "error"),
+        ("", False, "error"),
+        ("--my-own-thing 3", True, "error"),
+        ("--my-own-thing 3", False, "warning"),
+        ("--DDP-impl local", False, "warning"),
+        ("--micro-batchsize 3", False, "error"),
+    ],
+)
+def test_a_fork_may_take_what_is_refused(options: str, given: bool, severity: str) -> None:
+    found = findings(facts(f"{TP} 8 --sequence-parallel --num-attention-heads 20 {options}", version_given=given))
+    assert {finding.severity for finding in found if finding.rule == "heads-over-tp"} == {severity}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_names_are_as_the_tables_know_them(name: str) -> None:
+    taken = [version for version in versions() if flags(version).known(name)]
+    if OLD[name].state == "gone":
+        assert versions()[-1] not in taken
+    else:
+        assert versions()[-1] in taken
+    for option in re.findall(r"--[a-z][a-z0-9-]+", OLD[name].today or ""):
+        assert any(flags(version).known(option) for version in versions())
+
+
+def test_conditions_of_the_environment_are_those_of_its_table() -> None:
+    assert set(environment._WHEN) == set(rendered_environment._WHEN)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "architecture", "rule"),
+    [
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "hopper", "environment-contradicts"),
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "blackwell", None),
+        (f"{TP} 2 --sequence-parallel", {}, "ampere", "environment-missing"),
+        (f"{TP} 2 --sequence-parallel", {}, "blackwell", None),
+        (f"{TP} 2 --sequence-parallel", {}, None, None),
+        (f"{TP} 2 --sequence-parallel", None, "hopper", None),
+        (f"{TP} 2 --sequence-parallel", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", None),
+        (
+            "--use-megatron-fsdp --ckpt-format fsdp_dtensor",
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            "blackwell",
+            "environment-contradicts",
+        ),
+        ("--use-megatron-fsdp --ckpt-format fsdp_dtensor", {}, "hopper", None),
+        ("--attention-backend flash", {"NVTE_FUSED_ATTN": "1"}, "hopper", "attention-environment"),
+        ("--attention-backend flash", {"NVTE_FUSED_ATTN": "0"}, "hopper", None),
+        ("", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "hopper", "overlap-serialised"),
+        ("", {"NCCL_DEBUG": "trace"}, "hopper", "slow-environment"),
+        ("", {"NCCL_DEBUG": "INFO"}, "hopper", None),
+    ],
+)
+def test_the_environment_is_judged_by_gpu_and_options(
+    options: str, variables: dict[str, str] | None, architecture: str | None, rule: str | None
+) -> None:
+    found = findings(facts(options, environment=variables, architecture=architecture))
+    of_variables = {each.name for each in environment.MEGATRON.entered} - {"environment-advised"}
+    assert {finding.rule for finding in found} & of_variables == ({rule} if rule else set())
+
+
+ANY = st.sampled_from(sorted(flags("core_v0.19.0").flags))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            ANY, st.lists(st.sampled_from(["0", "-3", "7", "", "x", "1e9", "full", "Et|", "9" * 30]), max_size=2)
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([None, 0, 1, 7, 4096]),
+)
+def test_no_list_of_options_breaks_the_rules_themselves(
+    options: list[tuple[str, list[str]]], world: int | None
+) -> None:
+    words = [word for name, values in options for word in (name, *values)]
+    for version in ("core_v0.11.0", "core_v0.19.0"):
+        names = Namespace(settings(words, "launch.sh"), flags(version))
+        for finding in findings(
+            MegatronFacts(
+                names,
+                world_size=world,
+                gpus_per_node=8,
+                architecture="hopper",
+                environment={},
+                program="pretrain_gpt.py",
+            )
+        ):
+            assert finding.problem.what[-1] not in ".!"

@@ -1,0 +1,44 @@
+"""The page of rules is what its script writes, and tells every rule with what is said on its example."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from symconfig.existing.audit.catalogue import GROUPS
+from symconfig.existing.rules.catalogue import SEVERITIES, Group, named, rules
+
+SCRIPT = Path(__file__).parents[3] / "docs" / "rules.py"
+
+
+def loaded() -> ModuleType:
+    """The script: docs is no package."""
+    spec = importlib.util.spec_from_file_location("docs_rules", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_its_script_writes() -> None:
+    page = loaded()
+    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "make rules"
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.framework)
+def test_every_example_is_told_what_is_wrong_with_it(group: Group) -> None:
+    page = loaded()
+    for rule in group.rules:
+        assert page.findings(group.framework, rule), rule.name
+
+
+def test_a_name_stands_for_one_rule_of_both_frameworks() -> None:
+    names = [rule.name for rule in rules()]
+    assert len(set(names)) == len(names)
+    assert all(named(rule.name) is rule for rule in rules())
+    assert named("no-such-rule") is None
+    assert {rule.severity for rule in rules()} == set(SEVERITIES)

@@ -1,0 +1,379 @@
+"""Repeats are found from structure alone, whatever the names and the order, and stand for the whole program."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.program.build import elementwise, product
+from symconfig.graph.program.fold import Folding, expand, fold, validate
+from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.net import net
+from symconfig.graph.program.of_model import program
+from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Split, Tensor
+from symconfig.graph.program.use import Use
+
+
+class Writer:
+    """A program written operator by operator; tensors are [b, width]."""
+
+    def __init__(self) -> None:
+        self.sizes = {"b": 8}
+        self.tensors: dict[str, Tensor] = {}
+        self.parameters: list[Parameter] = []
+        self.operators: list[Operator] = []
+        self.inputs: list[str] = []
+
+    def _tensor(self, *dims: tuple[str, int]) -> Use:
+        self.sizes |= dict(dims)
+        tensor = Tensor(f"t{len(self.tensors)}", tuple(name for name, _ in dims))
+        self.tensors[tensor.name] = tensor
+        return Use(tensor)
+
+    def _row(self, width: int) -> Use:
+        return self._tensor(("b", 8), (f"d{width}", width))
+
+    def fed(self, width: int) -> Use:
+        use = self._row(width)
+        self.inputs.append(use.name)
+        return use
+
+    def weight(self, rows: int, columns: int) -> Use:
+        use = self._tensor((f"rows{rows}", rows), (f"columns{columns}", columns))
+        self.parameters.append(Parameter(use.tensor))
+        return use
+
+    def linear(self, x: Use, columns: int, weight: Use | None = None) -> Use:
+        weight = weight or self.weight(self.sizes[x.loops[1]], columns)
+        out, made = self._row(columns), f"columns{columns}"
+        weight = Use(weight.tensor, (x.loops[1], made))
+        self.operators.append(product(f"o{len(self.operators)}", x, weight, Use(out.tensor, ("b", made))))
+        return out
+
+    def point(self, function: str, *inputs: Use) -> Use:
+        out = self._row(self.sizes[inputs[0].loops[1]])
+        self.operators.append(elementwise(f"o{len(self.operators)}", inputs, out, FUNCTIONS[function]))
+        return out
+
+    def done(self, *outputs: Use) -> Program:
+        ends = tuple(use.name for use in outputs)
+        batch = frozenset({"b"})
+        return Program("p", self.sizes, self.tensors, tuple(self.inputs), tuple(self.parameters),
+                       tuple(self.operators), ends, batch)  # fmt: skip
+
+
+def renamed(found: Program, seed: int) -> Program:
+    """Every tensor, dim, operator and path under a name that says nothing."""
+    rng = random.Random(seed)
+    names: dict[str, str] = {}
+
+    def new(name: str) -> str:
+        return names.setdefault(name, f"{rng.getrandbits(64):x}")
+
+    def operand(old: Operand) -> Operand:
+        return Operand(new("t " + old.tensor), tuple(map(new, old.loops)))
+
+    def tensor(old: Tensor) -> Tensor:
+        return replace(old, name=new("t " + old.name), dims=tuple(map(new, old.dims)))
+
+    operators = [
+        replace(
+            op,
+            name=new("o " + op.name),
+            path=new("p " + op.path),
+            loops=tuple(map(new, op.loops)),
+            inputs=tuple(map(operand, op.inputs)),
+            outputs=tuple(map(operand, op.outputs)),
+            residues=tuple(map(operand, op.residues)),
+            splits=tuple(Split(tuple(map(new, split.loops)), split.sums, split.halo) for split in op.splits),
+            contracted=tuple(map(new, op.contracted)),
+            saves=tuple(new("t " + name) for name in op.saves),
+        )
+        for op in found.operators
+    ]
+    return Program(
+        "another",
+        {new(dim): size for dim, size in found.sizes.items()},
+        {new("t " + name): tensor(old) for name, old in found.tensors.items()},
+        tuple(new("t " + name) for name in found.inputs),
+        tuple(Parameter(tensor(p.tensor), p.trainable, new("p " + p.path)) for p in found.parameters),
+        tuple(operators),
+        tuple(new("t " + name) for name in found.outputs),
+        frozenset(map(new, found.batch)),
+    )
+
+
+def shuffled(found: Program, seed: int) -> Program:
+    """Operators in some other order in which each comes after what it reads."""
+    rng = random.Random(seed)
+    there = {*found.inputs, *(parameter.tensor.name for parameter in found.parameters)}
+    waiting, order = list(found.operators), []
+    while waiting:
+        ready = [op for op in waiting if all(operand.tensor in there for operand in op.inputs)]
+        chosen = rng.choice(ready)
+        waiting.remove(chosen)
+        order.append(chosen)
+        there.update(operand.tensor for operand in chosen.outputs)
+    return replace(found, operators=tuple(order))
+
+
+def deep(name: str, layers: int) -> Program:
+    fields = load_model(name).model_dump(by_alias=True) | {"num_hidden_layers": layers}
+    return program(ModelDescriptor.model_validate(fields), 8, 4096)
+
+
+def layer(writer: Writer, x: Use, width: int = 64) -> Use:
+    normed = writer.point("silu", x)
+    up = writer.linear(normed, width)
+    return writer.point("add", x, writer.linear(writer.point("gelu", up), 16))
+
+
+@pytest.mark.parametrize("name", zoo_models())
+def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
+    model = load_model(name)
+    found = program(model, 8, 4096)
+    folding = fold(found)
+    validate(found, folding)
+    assert len(folding.operators) < 100
+    kinds = len(set(model.layer_kinds)) if model.experts is None or model.sliding_window is None else 1
+    assert len(folding.runs) == kinds
+    whole, small = net(found), net(found, folding.of, folding.runs)
+    assert sum(node.times for node in small.nodes) == len(whole.nodes)
+    assert sum(link.times for link in small.links) == len(whole.links)
+
+
+def test_depth_changes_how_often_and_nothing_else() -> None:
+    short, long = (fold(deep("llama3.1-405b", layers)) for layers in (2, 126))
+    assert [run.times for run in short.runs] == [2]
+    assert [run.times for run in long.runs] == [126]
+    assert [run[:2] for run in short.runs] == [run[:2] for run in long.runs]
+    assert len(short.operators) == len(long.operators)
+    kinds = [[f.program.operators[index].name for index in f.operators] for f in (short, long)]
+    assert kinds[0] == kinds[1]
+    assert set(short.parameters) == set(long.parameters)
+
+
+def test_names_and_order_do_not_matter() -> None:
+    for name, layers in (("llama2-7b", 6), ("gpt-oss-120b", 36)):
+        found = program(load_model(name), 8, 4096) if layers == 36 else deep(name, layers)
+        folding = fold(found)
+        other = fold(renamed(found, 1))
+        assert (other.of, other.parameters, other.runs) == (folding.of, folding.parameters, folding.runs)
+        mixed = shuffled(found, 2)
+        again = fold(mixed)
+        validate(mixed, again)
+        assert len(again.operators) == len(folding.operators)
+        assert [run[1:] for run in again.runs] == [run[1:] for run in folding.runs]
+
+
+def test_roles_are_kept_apart() -> None:
+    """Both norms of a layer, the norm before the head, and both residuals are alike and still have classes of their own
+    in a layer."""
+    folding = fold(deep("llama3.1-405b", 126))
+    kind = {op.name: of for op, of in zip(folding.program.operators, folding.of, strict=True)}
+    norms = [kind["layers.5.input_norm"], kind["layers.5.mlp_norm"], kind["final_norm"]]
+    assert len(set(norms)) == 3
+    assert kind["layers.5.attention_residual"] != kind["layers.5.mlp_residual"]
+    assert kind["layers.5.input_norm"] == kind["layers.125.input_norm"]
+
+
+def test_a_window_in_every_other_layer_makes_pairs_of_layers() -> None:
+    model = load_model("gpt-oss-120b")
+    (run,) = fold(program(model, 8, 4096)).runs
+    assert (run.times, run.period) == (18, 2 * 19)
+
+
+def test_dense_layers_before_experts_are_a_run_of_their_own_that_ends_with_its_last_operator() -> None:
+    found = program(load_model("deepseek-v3"), 8, 4096)
+    dense, moe = fold(found).runs
+    assert (dense.times, moe.times) == (3, 58)
+    assert found.operators[dense.start].name == "layers.0.input_norm"
+    assert found.operators[moe.start].name == "layers.3.input_norm"
+    assert str(moe) == "58 x 25 operators"
+
+
+def test_an_encoder_and_a_decoder_that_reads_its_result_in_every_layer() -> None:
+    w = Writer()
+    x = w.fed(16)
+    for _ in range(5):
+        x = layer(w, x)
+    encoded = w.point("tanh", x)
+    y = w.fed(16)
+    for _ in range(7):
+        across = w.point("mul", w.linear(y, 16), w.linear(encoded, 16))
+        y = layer(w, w.point("add", y, across), 48)
+    found = w.done(w.point("exp", y))
+    folding = fold(found)
+    validate(found, folding)
+    assert [(run.times, run.period) for run in folding.runs] == [(4, 5), (6, 9)]  # the first layers read what is fed
+    assert len(folding.operators) == 2 * 5 + 1 + 2 * 9 + 1
+
+
+def test_kinds_that_take_turns_with_a_rest() -> None:
+    w = Writer()
+    x = w.point("tanh", w.fed(16))
+    for index in range(11):
+        x = layer(w, x, 64 if index % 3 < 2 else 48)
+    found = w.done(w.point("exp", x))
+    folding = fold(found)
+    validate(found, folding)
+    assert [(run.times, run.period) for run in folding.runs] == [(3, 15), (2, 5)]
+
+
+def test_a_run_begins_where_the_least_goes_from_one_instance_to_the_next() -> None:
+    """The first layer begins otherwise than all others, so that most of it could be half of an instance, too."""
+    w = Writer()
+    x = w.point("sqrt", w.fed(16))
+    y = w.point("add", x, w.linear(w.point("gelu", w.linear(w.point("tanh", x), 64)), 16))
+    begins = len(w.operators)
+    for _ in range(4):
+        y = layer(w, y)
+    (run,) = fold(w.done(w.point("sqrt", y))).runs
+    assert run == (begins, 5, 4)
+
+
+def test_a_weight_that_all_layers_share_stays_one() -> None:
+    w = Writer()
+    x = w.point("tanh", w.fed(16))
+    shared = w.weight(16, 16)
+    for _ in range(6):
+        x = layer(w, w.linear(x, 16, shared))
+    found = w.done(w.point("exp", x))
+    folding = fold(found)
+    validate(found, folding)
+    assert [run.times for run in folding.runs] == [6]
+    assert len(set(folding.parameters)) == 3
+    assert len(found.parameters) == 13
+
+
+def test_siblings_are_no_repeat() -> None:
+    w = Writer()
+    x = w.point("tanh", w.fed(16))
+    total = w.point("add", *[w.linear(x, 32) for _ in range(4)])
+    assert fold(w.done(total)).runs == ()
+
+
+def test_a_layer_that_reads_from_two_back_is_no_repeat_of_one_that_does_not() -> None:
+    w = Writer()
+    states = [w.point("tanh", w.fed(16))]
+    for index in range(8):
+        x = states[-1] if index < 4 else states[-2]
+        states.append(w.point("add", states[-1], w.linear(w.point("gelu", x), 16)))
+    found = w.done(w.point("exp", states[-1]))
+    folding = fold(found)
+    validate(found, folding)
+    assert [(run.start, run.times) for run in folding.runs] == [(1, 4), (13, 2)]
+    assert folding.runs[1].period == 2 * folding.runs[0].period
+
+
+def test_expanding_gives_every_operator_its_class_choice() -> None:
+    folding = fold(deep("llama2-7b", 4))
+    chosen = expand(folding, [f"choice {kind}" for kind in range(len(folding.operators))])
+    assert len(chosen) == len(folding.program.operators)
+    assert chosen[1] == chosen[1 + folding.runs[0].period] != chosen[2]
+
+
+def test_a_wrong_folding_is_found_out() -> None:
+    found = deep("llama2-7b", 4)
+    folding = fold(found)
+    wrong = list(folding.of)
+    wrong[4] = wrong[5]
+    with pytest.raises(AssertionError, match="not like its class"):
+        validate(found, replace(folding, of=tuple(wrong)))
+    names = [op.name for op in found.operators]
+    wrong = list(folding.of)
+    wrong[names.index("layers.2.input_norm")] = folding.of[names.index("layers.0.mlp_norm")]  # alike in structure
+    with pytest.raises(AssertionError, match="another place"):
+        validate(found, replace(folding, of=tuple(wrong)))
+    skips = list(found.operators)
+    at = names.index("layers.2.attention_residual")
+    back = Operand("layers.0.attention_residual", skips[at].inputs[0].loops)
+    skips[at] = replace(skips[at], inputs=(back, skips[at].inputs[1]))
+    other = replace(found, operators=tuple(skips))
+    validate(other, fold(other))
+    with pytest.raises(AssertionError, match="reads from other classes"):
+        validate(other, replace(folding, program=other, runs=(folding.runs[0],)))
+    with pytest.raises(AssertionError, match="another program"):
+        validate(deep("llama2-7b", 3), folding)
+
+
+@given(widths=st.lists(st.integers(3, 10_000), min_size=1, max_size=30, unique=True))
+@settings(max_examples=50, deadline=None)
+def test_nothing_is_found_where_nothing_repeats(widths: list[int]) -> None:
+    w = Writer()
+    x = w.fed(2)
+    for width in widths:
+        x = w.linear(x, 2 * width + 100)
+    folding = fold(w.done(x))
+    assert folding.runs == ()
+    assert folding.of == tuple(range(len(widths)))
+
+
+KINDS, READS = st.sampled_from(["linear", "point", "join"]), st.integers(0, 5)
+PIECE = st.lists(st.tuples(KINDS, READS, READS), min_size=1, max_size=8)
+
+
+@st.composite
+def planted(draw: st.DrawFn) -> tuple[Program, int, int]:
+    """A program with a random piece, several times, each reading from the one before, between other operators."""
+    piece, times = draw(PIECE), draw(st.integers(2, 6))
+    w = Writer()
+    outside = w.point("exp", w.linear(w.fed(16), 16))
+    x = w.point("sqrt", w.linear(w.fed(16), 16))
+    for _ in range(draw(st.integers(0, 3))):
+        x = w.linear(x, 16)
+        x = w.point(
+            "sqrt",
+            w.linear(x, 1000 + 2 * len(w.operators)),
+        )
+        x = w.linear(x, 16)
+    for _ in range(times):
+        known = [x, outside]
+        for kind, a, b in piece:
+            first, second = known[-1 - a % len(known)], known[b % len(known)]
+            if kind == "linear":
+                known.append(w.linear(first, 16))
+            else:
+                known.append(w.point("gelu", first) if kind == "point" else w.point("add", first, second))
+        x = w.point("mul", known[-1], x)
+    for _ in range(draw(st.integers(0, 3))):
+        x = w.linear(w.point("tanh", w.linear(x, 500 + 2 * len(w.operators))), 16)
+    return w.done(w.point("exp", x)), len(piece) + 1, times
+
+
+@given(planted(), st.integers(0, 2**30))
+@settings(max_examples=150, deadline=None)
+def test_a_planted_repeat_is_found_whatever_its_names(case: tuple[Program, int, int], seed: int) -> None:
+    found, period, times = case
+    folding = fold(found)
+    validate(found, folding)
+    classes = len(found.operators) - period * (times - 1)
+    assert len(folding.operators) <= classes
+    # A piece that repeats in itself may be folded further than as a whole, over fewer operators.
+    assert len(folding.operators) < classes or sum(run.period * run.times for run in folding.runs) >= period * times
+    other = fold(renamed(found, seed))
+    assert (other.of, other.parameters, other.runs) == (folding.of, folding.parameters, folding.runs)
+
+
+@given(planted(), st.integers(0, 2**30))
+@settings(max_examples=50, deadline=None)
+def test_a_mixed_up_program_still_folds(case: tuple[Program, int, int], seed: int) -> None:
+    found = case[0]
+    mixed = shuffled(found, seed)
+    folding: Folding = fold(mixed)
+    validate(mixed, folding)
+    assert {op.name for op in folding.program.operators} == {op.name for op in found.operators}
+
+
+def test_depth_costs_little_time() -> None:
+    found = deep("llama3.1-405b", 126)
+    start = process_time()
+    fold(found)
+    assert process_time() - start < 0.2  # 0.012 when nothing else runs

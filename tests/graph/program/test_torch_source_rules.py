@@ -1,0 +1,347 @@
+"""What becomes of small modules: dims by relation, views that vanish, gradients, weights, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="programs of modules need torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from symconfig.errors import InputError  # noqa: E402
+from symconfig.graph.program.check import problems  # noqa: E402
+from symconfig.graph.program.program import Operator, Program, Work  # noqa: E402
+from symconfig.graph.program.torch_source import load_module, program_of  # noqa: E402
+from symconfig.graph.program.torch_source.export import traced  # noqa: E402
+from symconfig.graph.program.torch_source.lower import lower  # noqa: E402
+from symconfig.graph.program.torch_source.walk import walk  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+class Of(nn.Module):
+    """Of a function of the module and its inputs."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def program(function: Callable[..., Any], *shapes: tuple[int, ...], **parts: Callable[[], nn.Module]) -> Program:
+    with torch.device("meta"):
+        module = Of(function, **{name: part() for name, part in parts.items()})
+        return program_of(module, [torch.zeros(shape) for shape in shapes], {}, "test")
+
+
+def of_size(made: Program, tensor: str) -> list[int]:
+    return [made.sizes[dim] for dim in made.tensors[tensor].dims]
+
+
+def last(made: Program, work: Work = Work.MATMUL) -> Operator:
+    return [op for op in made.operators if op.work is work][-1]
+
+
+def test_dims_of_equal_size_are_not_one_by_their_size() -> None:
+    made = program(lambda m, x: m.b(m.a(x)), (8, 8), a=lambda: nn.Linear(8, 8), b=lambda: nn.Linear(8, 8))
+    assert len(made.sizes) == 4  # rows, and three widths
+    assert made.tensors["a.weight"].dims[0] == made.tensors["b.weight"].dims[1]
+
+
+def test_a_view_of_rows_vanishes_and_both_dims_stay_splittable() -> None:
+    made = program(lambda m, x: m.a(x.view(-1, 8)).view(4, 6, 16), (4, 6, 8), a=lambda: nn.Linear(8, 16, bias=False))
+    (op,) = made.operators
+    assert op.work is Work.MATMUL
+    assert sorted(made.sizes[split.loops[0]] for split in op.splits) == [4, 6, 8, 16]
+
+
+def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
+    made = program(lambda m, x: m.a(x) @ x.transpose(1, 2), (4, 6, 8), a=lambda: nn.Linear(8, 8, bias=False))
+    scores = last(made)
+    queries, keys = scores.inputs
+    assert made.tensors[queries.tensor].dims[:2] == made.tensors[keys.tensor].dims[:2]
+    assert queries.loops[1] != keys.loops[1]
+    assert len(set(made.tensors[scores.outputs[0].tensor].dims)) == 3
+
+
+def test_a_view_across_borders_is_a_copy() -> None:
+    def crossed(m: Any, x: Any) -> Any:
+        y = m.a(x)
+        return y.view(5, 3, 4).relu().sum() + y.view(5, 4, 3).relu().sum()
+
+    made = program(crossed, (5, 8), a=lambda: nn.Linear(8, 12, bias=False))
+    (copy,) = [op for op in made.operators if op.name.endswith(".copy")]
+    assert [made.sizes[split.loops[0]] for split in copy.splits] == [5, 3]
+
+
+def test_halves_of_channels_are_rows_of_an_outer_dim_and_the_inner_one_splits() -> None:
+    def gated(m: Any, x: Any) -> Any:
+        gate, up = m.a(x).chunk(2, dim=-1)
+        return m.b(torch.nn.functional.silu(gate) * up)
+
+    made = program(gated, (4, 8), a=lambda: nn.Linear(8, 32, bias=False), b=lambda: nn.Linear(16, 8, bias=False))
+    product, gate, down = made.operators
+    assert of_size(made, "a.weight") == [2, 16, 8]
+    assert [made.sizes[split.loops[0]] for split in gate.splits] == [4, 16]
+    assert gate.outputs[0].loops == down.inputs[0].loops
+    assert product.splits
+
+
+def test_a_rotation_of_channels_does_not_leave_its_halves_behind() -> None:
+    def rotated(m: Any, x: Any) -> Any:
+        y = m.a(x)
+        one, other = y[..., :8], y[..., 8:]
+        return m.b(y * 2 + torch.cat([-other, one], dim=-1))
+
+    made = program(rotated, (4, 8), a=lambda: nn.Linear(8, 16, bias=False), b=lambda: nn.Linear(16, 8, bias=False))
+    assert of_size(made, "a.weight") == [16, 8]
+    rotation = made.operators[1]
+    assert [made.sizes[split.loops[0]] for split in rotation.splits] == [4]
+
+
+def test_a_norm_in_steps_is_one_operator_that_reduces_inside() -> None:
+    def norm(m: Any, x: Any) -> Any:
+        x = m.a(x)
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return m.b(y)
+
+    made = program(norm, (4, 8), a=lambda: nn.Linear(8, 8, bias=False), b=lambda: nn.Linear(8, 8, bias=False))
+    _, op, _ = made.operators
+    assert [(made.sizes[split.loops[0]], split.sums) for split in op.splits] == [(4, 0), (8, 1)]
+    assert len(op.residues) == 1  # the scale of each row; x is kept as what it is
+
+
+def test_a_residual_addition_stays_alone_since_it_may_run_on_partial_sums() -> None:
+    def block(m: Any, x: Any) -> Any:
+        x = m.a(x)
+        return m.norm(x + m.c(m.b(x))).sum()
+
+    wide, narrow = (lambda: nn.Linear(8, 16)), (lambda: nn.Linear(16, 8))
+    made = program(block, (4, 8), a=lambda: nn.Linear(8, 8), b=wide, c=narrow, norm=lambda: nn.LayerNorm(8))
+    addition, norm = made.operators[-2:]
+    assert addition.linear
+    assert [operand.tensor for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
+    assert not norm.linear
+    assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {4: 0, 8: 3}  # two of the norm, its sum
+
+
+def test_a_square_weight_on_a_residual_keeps_its_two_dims_apart() -> None:
+    made = program(lambda m, x: x + m.a(x), (4, 8), a=lambda: nn.Linear(8, 8, bias=False))
+    addition = made.operators[-1]
+    assert len(set(made.tensors["a.weight"].dims)) == 2
+    assert addition.inputs[0].loops == addition.inputs[1].loops
+
+
+def _untidy(module: Any, inputs: list[Any]) -> Program:
+    walked = walk(traced(module, inputs, {}, "test"), {path: path for path, _ in module.named_parameters()})
+    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", 0, ())
+
+
+def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
+    def steps(m: Any, x: Any) -> Any:
+        y = m.a(x)
+        y = 0.5 * y * (1 + torch.tanh(0.8 * (y + 0.04 * y.pow(3))))
+        return m.b(m.drop(y)).sum()
+
+    with torch.device("meta"):
+        module = Of(steps, a=nn.Linear(8, 16), b=nn.Linear(16, 8), drop=nn.Dropout(0.1))
+        inputs = [torch.zeros(4, 8)]
+        plain, tidy = _untidy(module, inputs), program_of(module, inputs, {}, "test")
+
+    def moved(made: Program, way: int) -> float:
+        total = 0.0
+        for op in made.operators:
+            tensors = {operand.tensor for operand in (*op.inputs, *op.outputs)}
+            once = sum(made.elements(tensor) * made.tensors[tensor].element_bytes for tensor in tensors)
+            total += once * op.traffic[way]
+        return total
+
+    def kept(made: Program) -> float:
+        saved = {tensor for op in made.operators for tensor in op.saves}
+        return sum(made.elements(tensor) * made.tensors[tensor].element_bytes for tensor in saved)
+
+    assert len(tidy.operators) < len(plain.operators)
+    assert [moved(tidy, 0), moved(tidy, 1), kept(tidy)] == pytest.approx(
+        [moved(plain, 0), moved(plain, 1), kept(plain)]
+    )
+
+
+def test_a_tied_weight_is_one_parameter_used_twice() -> None:
+    def tied(m: Any, x: Any) -> Any:
+        return nn.functional.linear(m.a(x), m.b.weight)
+
+    with torch.device("meta"):
+        module = Of(tied, a=nn.Linear(8, 8, bias=False), b=nn.Linear(8, 8, bias=False))
+        module.b.weight = module.a.weight
+        made = program_of(module, [torch.zeros(4, 8)], {}, "test")
+    assert [weight.path for weight in made.parameters] == ["a.weight"]
+    assert all("a.weight" in {operand.tensor for operand in op.inputs} for op in made.operators)
+
+
+def test_a_frozen_weight_has_no_gradient_and_its_product_keeps_no_input_for_it() -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+        module[1].weight.requires_grad_(False)
+        made = program_of(module, [torch.zeros(4, 8)], {}, "test")
+    first, second = made.operators
+    assert [weight.trainable for weight in made.parameters] == [True, False]
+    assert first.saves == ("input",)
+    assert second.saves == ("1.weight",)
+
+
+def test_a_constant_is_an_input_without_a_gradient() -> None:
+    made = program(
+        lambda m, x: (m.a(x) + torch.arange(6)[:, None].float().sin()).relu(), (4, 6, 8), a=lambda: nn.Linear(8, 8)
+    )
+    (table,) = set(made.inputs) - {"inputs_0"}
+    assert of_size(made, table) == [6]
+    assert not made.tensors[table].gradient
+
+
+def test_what_reads_its_input_in_place_repeats_nothing() -> None:
+    made = program(
+        lambda m, x: (m.a(x)[:, None].expand(4, 6, 8) * m.b(x)[:, None]).sum(),
+        (4, 8),
+        a=lambda: nn.Linear(8, 8),
+        b=lambda: nn.Linear(8, 8),
+    )
+    assert max(prod(of_size(made, name)) for name, tensor in made.tensors.items() if tensor.gradient) <= 4 * 6 * 8
+    assert not any(op.name.startswith("expand") for op in made.operators)
+
+
+def linear(given: int = 8, made: int = 8) -> Callable[[], nn.Module]:
+    return lambda: nn.Linear(given, made, bias=False)
+
+
+def convolution(*sizes: int, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: nn.Conv2d(*sizes, bias=False, **options)
+
+
+def written(m: Any, x: Any) -> Any:
+    y = m.a(x).clone()
+    y[:, 0] = 0
+    return y
+
+
+F = nn.functional
+PIXELS = (4, 8, 16, 16)
+FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Module], int]] = {
+    "in place": (lambda m, x: m.a(x).add_(1).mul_(2).relu_(), (4, 8), linear(), 1),
+    "written into": (written, (4, 8), linear(), 1),
+    "rolled": (lambda m, x: torch.roll(m.a(x), 1, 1), (4, 6, 8), linear(), 1),
+    "picked": (lambda m, x: m.a(x)[torch.arange(4), torch.zeros(4, dtype=torch.long)], (4, 6, 8), linear(), 1),
+    "mean squares": (lambda m, x: F.mse_loss(m.a(x), x), (4, 8), linear(), 1),
+    "log-likelihood": (lambda m, x: F.nll_loss(m.a(x).log_softmax(-1), x[:, 0].long()), (4, 8), linear(), 1),
+    "gated": (lambda m, x: F.glu(m.a(x)), (4, 8), linear(), 1),
+    "in groups": (lambda m, x: m.a(x), PIXELS, convolution(8, 16, 3, groups=2), 1),
+    "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
+    "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
+    "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
+    "two operands": (lambda m, x: torch.einsum("bsh,bth->bst", m.a(x), x), (4, 6, 8), linear(), 2),
+    "attention in steps": (
+        lambda m, x: m.a(x, x, x)[0],
+        (4, 6, 8),
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True, bias=False),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_operators_give_sound_programs_with_all_flops(form: str) -> None:
+    function, shape, part, products = FORMS[form]
+    made = program(function, shape, a=part)
+    assert problems(made) == []
+    assert len([op for op in made.operators if op.work is Work.MATMUL]) == products
+    with FlopCounterMode(display=False) as counter:
+        Of(function, a=part())(torch.zeros(shape))
+    mine = sum(2 * prod(made.sizes[at] for at in op.loops) for op in made.operators if op.work is Work.MATMUL)
+    assert mine == counter.get_total_flops()
+
+
+def test_nothing_flows_back_through_what_is_detached() -> None:
+    made = program(lambda m, x: m.a(x).detach() * m.b(x), (4, 8), a=linear(), b=linear())
+    detached = next(op for op in made.operators if op.name == "detach")
+    assert not detached.backward
+    assert not made.tensors["detach"].gradient
+    assert made.tensors[made.outputs[0]].gradient
+
+
+def test_what_a_module_returns_beside_tensors_is_left_out_and_its_forward_left_as_it_was() -> None:
+    with torch.device("meta"):
+        module = Of(lambda m, x: {"logits": m.a(x), "cache": object()}, a=nn.Linear(8, 4))
+        made = program_of(module, [torch.zeros(4, 8)], {}, "test")
+    assert len(made.outputs) == 1
+    assert "forward" not in vars(module)
+
+
+def test_a_module_as_if_trained_in_another_type() -> None:
+    made = load_module("tests.graph.program.modules:wide_resnet", dtype="bfloat16")
+    assert {weight.tensor.element_bytes for weight in made.parameters} == {2.0}
+
+
+def test_all_operators_without_a_rule_are_named_at_once_with_where_to_add_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)
+    with pytest.raises(InputError) as error:
+        load_module("modules:unknown")
+    texts = [str(problem) for problem in error.value.problems]
+    assert len(texts) == 2
+    assert "aten.special_bessel_j0.default" in texts[0]
+    assert "2 times" in texts[0]
+    assert "aten.linalg_matrix_exp.default" in texts[1]
+    assert all("symconfig/graph/program/torch_source/rules/" in text for text in texts)
+    assert error.value.exit_code == 2
+
+
+def test_the_module_of_an_unknown_operator_is_named() -> None:
+    def odd(m: Any, x: Any) -> Any:
+        return torch.linalg.matrix_exp(m.a(x))
+
+    with pytest.raises(InputError, match=r"module odd uses"):
+        program(
+            lambda m, x: m.odd(x),
+            (4, 8, 8),
+            odd=lambda: Of(lambda m, x: torch.linalg.matrix_exp(m.a(x)), a=nn.Linear(8, 8)),
+        )
+
+
+def test_what_cannot_be_traced_is_said_with_the_modules_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)
+    with pytest.raises(InputError) as error:
+        load_module("modules:dynamic")
+    (problem,) = error.value.problems
+    assert Path(str(problem.file)).name == "modules.py"
+    assert "item()" in Path(str(problem.file)).read_text(encoding="utf-8").splitlines()[int(problem.line or 0) - 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("modules", "not the name of a factory"),
+        ("no_such_module:make", "cannot be imported"),
+        ("modules:no_such_factory", "has no no_such_factory"),
+        ("modules:tokens_of_nothing", "has no"),
+        ("modules:LLAMA", "made no module"),
+    ],
+)
+def test_a_factory_that_is_not_there(source: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(HERE)
+    with pytest.raises(InputError, match=what):
+        load_module(source)
+
+
+def test_torch_is_not_imported_before_a_module_is_loaded() -> None:
+    code = "import sys, symconfig.graph.program.torch_source; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

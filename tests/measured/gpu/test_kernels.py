@@ -1,0 +1,338 @@
+"""Kernels on the CPU at hand, end to end; and what happens where one cannot run."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.errors import InputError, SymconfigError
+from symconfig.measured.gpu import kernels as module
+from symconfig.measured.gpu.kernel_fit import fit_kernels
+from symconfig.measured.gpu.kernel_run import Bench, bench, swiglu, swiglu_back, unsupported, ways
+from symconfig.measured.gpu.kernel_shapes import Asked
+from symconfig.measured.gpu.kernel_times import (
+    Attention,
+    HostCopy,
+    Kernel,
+    KernelTimes,
+    Launch,
+    Product,
+    Stream,
+    as_yaml,
+    read,
+)
+from symconfig.measured.gpu.kernels import choose_device, measure_kernels, zoo_kernels, zoo_name
+from symconfig.report.grid import plain
+from symconfig.report.kernels import blocks
+
+torch: Any = pytest.importorskip("torch")
+PUBLISHED = Path(__file__).parents[2] / "published" / "kernel_times"
+
+
+def quiet(phase: str, share: float) -> None:
+    assert 0 <= share < 1
+
+
+def small(kernels: list[Kernel]) -> list[Asked]:
+    return [Asked(kernel) for kernel in kernels]
+
+
+def test_the_whole_way_on_a_cpu(tmp_path: Path) -> None:
+    times = measure_kernels(torch, "cpu", 2.0, quiet)
+    asked = {item.what for item in zoo_kernels(bench(torch, "cpu"))}
+    assert {row.what for row in times.rows} | {item.what for item in times.skipped} == asked
+    assert all(item.reason == "the budget of time was spent" for item in times.skipped)
+    assert {row.what.family for row in times.rows} > {"launch", "product, bf16"}
+    path = tmp_path / "times.yaml"
+    path.write_text(as_yaml(times), encoding="utf-8")
+    assert read(path) == times
+    found = fit_kernels(times, load_cluster("h200"))
+    assert all(each.after >= 0 for each in found.families)
+
+
+def test_products_have_the_layouts_and_sizes_that_they_say() -> None:
+    on = bench(torch, "cpu")
+    for layout in ("forward", "input-gradient", "weight-gradient"):
+        for batch in (1, 3):
+            (make,) = ways(on, Product(dtype="bf16", layout=layout, batch=batch, m=5, n=7, k=11))
+            shape = (5, 7) if batch == 1 else (3, 5, 7)
+            assert tuple(make().call(0).shape) == shape  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_and_streams_run_forward_and_backward(backward: bool) -> None:
+    on = bench(torch, "cpu")
+    attention = Attention(backward=backward, batch=2, heads=4, kv_heads=2, length=8, channels=6, value_channels=4)
+    for kernel in (
+        attention,
+        *(
+            Stream.model_validate({"what": what, "backward": backward, "rows": 3, "columns": 10})
+            for what in ("rmsnorm", "layernorm", "glu", "gelu")
+        ),
+    ):
+        (make,) = ways(on, kernel)
+        result: Any = make().call(0)
+        if not backward:
+            assert result.shape == ((2, 4, 8, 4) if kernel is attention else (3, 10))
+        elif kernel is attention:
+            assert [tuple(each.shape) for each in result] == [(2, 4, 8, 6), (2, 2, 8, 6), (2, 2, 8, 4)]
+        else:
+            assert [tuple(each.shape) for each in result] == [(3, 20 if kernel.what == "glu" else 10)]
+
+
+def test_the_compiled_activation_is_swiglu_and_its_gradient() -> None:
+    x = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
+    gate, up = x.chunk(2, dim=-1)
+    assert torch.allclose(swiglu(x), torch.nn.functional.silu(gate) * up)
+    gradient = torch.randn(4, 5, dtype=torch.float64)
+    (expected,) = torch.autograd.grad(swiglu(x), (x,), gradient)
+    assert torch.allclose(swiglu_back(x.detach(), gradient), expected)
+
+
+def test_a_kernel_that_does_not_fit_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nand more lines")
+
+    monkeypatch.setattr(torch, "mm", refuse)
+    wanted = small([Product(dtype="bf16", layout="forward", m=8, n=8, k=8), Launch(where="device")])
+    times = measure_kernels(torch, "cpu", 1.0, quiet, wanted)
+    assert [item.reason for item in times.skipped] == ["CUDA out of memory. Tried to allocate 3 GiB"]
+    assert [row.what.family for row in times.rows] == ["launch"]
+
+
+def test_the_fastest_implementation_counts_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from symconfig.measured.gpu.kernel_run import Way
+
+    def slow() -> Way:
+        return Way(lambda index: time.sleep(1e-3), "slow")
+
+    def fast() -> Way:
+        return Way(lambda index: time.sleep(1e-5), "fast")
+
+    def broken() -> Way:
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(module, "ways", lambda on, kernel: [slow, broken, fast])
+    times = measure_kernels(torch, "cpu", 1.0, quiet, small([Launch(where="device")]))
+    assert times.rows[0].how == "fast"
+    assert times.rows[0].seconds < 9e-4
+
+
+def test_what_is_left_when_the_time_is_spent_is_said_and_every_family_has_had_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from symconfig.measured.gpu.kernel_run import Way
+
+    monkeypatch.setattr(module, "ways", lambda on, kernel: [lambda: Way(lambda index: time.sleep(0.03))])
+    wanted = small([Product(dtype="bf16", layout="forward", m=size, n=8, k=8) for size in range(1, 9)])
+    times = measure_kernels(torch, "cpu", 0.3, quiet, [*wanted, *small([Launch(where="device")])])
+    assert 2 <= len(times.rows) < 9
+    assert "launch" in {row.what.family for row in times.rows}
+    assert {item.reason for item in times.skipped} == {"the budget of time was spent"}
+    assert len(times.rows) + len(times.skipped) == 9
+
+
+def gpu(capability: tuple[int, int], hip: str | None = None, **more: Any) -> Bench:
+    facts = SimpleNamespace(L2_cache_size=50 * 2**20)
+    cuda = SimpleNamespace(
+        get_device_capability=lambda: capability,
+        current_device=lambda: 0,
+        get_device_properties=lambda index: facts,
+        mem_get_info=lambda: (60 * 2**30, 80 * 2**30),
+    )
+    return bench(
+        SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip), bfloat16="bf16", float16="fp16", **more), "cuda"
+    )
+
+
+def test_types_that_a_gpu_has_not_are_known_by_its_capability() -> None:
+    products = {
+        dtype: Product.model_validate({"dtype": dtype, "layout": "forward", "m": 16, "n": 16, "k": 16})
+        for dtype in ("bf16", "fp16", "fp8")
+    }
+    volta, ampere, hopper = gpu((7, 0)), gpu((8, 0), _scaled_mm=None), gpu((9, 0), _scaled_mm=None)
+    assert "needs compute capability 8.0, this GPU has 7.0" in str(unsupported(volta, products["bf16"]))
+    assert unsupported(volta, products["fp16"]) is None
+    assert (volta.half, ampere.half) == ("fp16", "bf16")
+    assert "8.9" in str(unsupported(ampere, products["fp8"]))
+    assert unsupported(hopper, products["fp8"]) is None
+    assert "_scaled_mm" in str(unsupported(gpu((9, 0)), products["fp8"]))  # an old torch
+    amd = gpu((9, 4), hip="6.4", _scaled_mm=None)
+    assert unsupported(amd, products["bf16"]) is None
+    assert "NVIDIA" in str(unsupported(amd, products["fp8"]))
+
+
+def test_a_gpu_without_bf16_has_its_products_in_fp16() -> None:
+    dtypes = {item.what.dtype for item in zoo_kernels(gpu((7, 0))) if isinstance(item.what, Product)}
+    assert dtypes == {"fp16"}
+    assert {item.what.family for item in zoo_kernels(gpu((9, 0)))} >= {"product, bf16", "product, fp8", "product, fp16"}
+
+
+def test_buffers_rotate_over_twice_the_cache_and_leave_memory() -> None:
+    on = gpu((9, 0))
+    assert on.sets(200e6) == 1
+    assert on.sets(10 * 2**20) == 10
+    assert on.sets(1e3) == 32
+    assert on.sets(30 * 2**30) == 1
+
+
+def test_alternatives_on_a_gpu_are_those_that_frameworks_run() -> None:
+    on = gpu((9, 0))
+    plain_heads, narrow = (
+        Attention(backward=False, batch=1, heads=8, kv_heads=8, length=64, channels=channels, value_channels=128)
+        for channels in (128, 192)
+    )
+    assert len(ways(on, plain_heads)) == 2  # cuDNN, flash
+    assert len(ways(on, narrow)) == 4  # and both with padded values
+    assert len(ways(on, Stream(what="glu", rows=8, columns=8))) == 2
+    assert len(ways(on, HostCopy(to_device=True, bytes=64))) == 1
+
+
+def test_a_gpu_that_stops_working_ends_the_measurement() -> None:
+    def dead() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    on = Bench(SimpleNamespace(cuda=SimpleNamespace(synchronize=dead)), "cuda", 0)
+    with pytest.raises(SymconfigError, match="stopped working in the middle of the measurement: an illegal"):
+        module._check_alive(on, "an illegal memory access")
+
+
+def test_a_gpu_of_the_zoo_is_known_by_the_drivers_name() -> None:
+    assert zoo_name("NVIDIA H200") == "h200"
+    assert zoo_name("NVIDIA H100 80GB HBM3") == "h100"
+    assert zoo_name("NVIDIA H100 PCIe") is None
+    products = [load_cluster(name).gpu.product for name in zoo_clusters()]
+    assert len(set(products)) == len(products)
+
+
+def test_without_torch_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *given: Any, **named: Any) -> Any:
+        if name == "torch":
+            raise ImportError("No module named 'torch'")
+        return real(name, *given, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match="python -m pip install torch"):
+        module.import_torch()
+
+
+def test_an_old_torch_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.4.1+cu124")
+    with pytest.raises(InputError, match=r"too old \(got 2.4.1\+cu124, need 2.5 or newer\)"):
+        module.import_torch()
+
+
+def test_a_device_that_is_not_here_or_not_known_is_bad_input() -> None:
+    none = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False), __version__="2.13.0+cpu")
+    with pytest.raises(InputError, match="--device cpu"):
+        choose_device(none, None)
+    with pytest.raises(InputError, match="need cuda or cpu"):
+        choose_device(none, "tpu")
+    assert choose_device(none, "cpu") == "cpu"
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_published_times_are_explained_better_after_the_fit(path: Path) -> None:
+    times = read(path)
+    cluster = _cluster(times)
+    found = fit_kernels(times, cluster)
+    before, after = (sum(each.n * getattr(each, name) for each in found.families) for name in ("before", "after"))
+    report = plain(blocks(times, found))
+    print(report)
+    assert after < before
+    assert max(len(line) for line in report.splitlines()) <= 120
+
+
+def _cluster(times: KernelTimes) -> ClusterDescriptor:
+    return load_cluster(times.cluster) if times.cluster else load_cluster(str(PUBLISHED / "clusters" / "cpu.yaml"))
+
+
+class TwoSets(Bench):
+    """Without a GPU to ask for its memory."""
+
+    def sets(self, bytes_each: float) -> int:
+        return 2
+
+
+def test_low_precision_products_are_what_the_gpus_library_takes() -> None:
+    """torch's own checks of layout, types and scales, on tensors of a GPU that have no memory."""
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+    product = Product(dtype="fp8", layout="input-gradient", m=48, n=32, k=64)
+    with fake.FakeTensorMode():
+        (make,) = ways(TwoSets(torch, "cuda", 0), product)
+        result: Any = make().call(1)
+    assert (tuple(result.shape), result.dtype, result.device.type) == ((48, 32), torch.bfloat16, "cuda")
+
+
+class Pretended(Bench):
+    """A GPU's way through the code on a CPU's tensors."""
+
+    @property
+    def cuda(self) -> bool:
+        return True
+
+
+class Event:
+    def __init__(self, enable_timing: bool) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stubs = {
+        "Event": Event,
+        "_sleep": lambda cycles: None,
+        "synchronize": lambda: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda: (2**30, 2**31),
+        "get_device_name": lambda: "NVIDIA H200",
+        "get_device_capability": lambda: (8, 0),
+    }
+    for name, stub in stubs.items():
+        monkeypatch.setattr(torch.cuda, name, stub)
+    monkeypatch.setattr(module, "_driver", lambda: "570.1")
+    monkeypatch.setattr(module, "_WARM_UP_SIZE", 8)
+    on = Pretended(torch, "cpu", 2**20)
+    wanted = small(
+        [
+            Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
+            Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
+            Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
+            Stream(what="glu", rows=8, columns=8),
+            Launch(where="device"),
+            Launch(where="host"),
+        ]
+    )
+    times = module._measured(on, 20.0, quiet, wanted)
+    assert (times.cluster, times.rig.product, times.rig.driver) == ("h200", "NVIDIA H200", "570.1")
+    assert {row.what.family for row in times.rows} == {
+        "product, bf16",
+        "attention, backward",
+        "activation, forward",
+        "launch",
+        "host, one operator",
+    }
+    assert {row.how for row in times.rows} == {None, "flash", "glu"}  # a CPU has no cuDNN, nor Triton here
+    assert [item.what.family for item in times.skipped] == ["product, fp8"]
+    assert any("memory is in use" in note for note in times.notes)
+    fit_kernels(times, load_cluster("h200"))

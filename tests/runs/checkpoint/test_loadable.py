@@ -1,0 +1,178 @@
+"""What `loadable` says: of the cases that the real framework was asked, and what follows from the rules for others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symconfig.errors import InputError
+from symconfig.runs.checkpoint import Loadable, Verdict, kinds, loadable
+from tests.runs.checkpoint import cases_deepspeed
+from tests.runs.checkpoint.cases import CASES, WHOLE, dense, experts, plan
+from tests.sample_plans import sample_model, sample_plan
+
+EVERY = {**CASES, **cases_deepspeed.CASES}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_cases(name: str) -> None:
+    case = EVERY[name]
+    said = loadable(*case.plans(), case.kind)
+    assert said.verdict is case.verdict
+    if said.verdict is Verdict.CONVERTED:
+        assert {step.run for step in said.how} & {"old", "between"}
+        assert said.otherwise in (Verdict.WEIGHTS, Verdict.NO)
+
+
+def says(said: Loadable) -> str:
+    return " ".join(reason.text for reason in said.reasons)
+
+
+@pytest.mark.parametrize("kind", kinds(plan()))
+def test_the_same_plan_loads_its_own(kind: str) -> None:
+    expected = Verdict.WEIGHTS if kind == "huggingface" else Verdict.AS_IS
+    assert loadable(plan(dp=2), plan(dp=2), kind).verdict is expected
+
+
+degrees = st.fixed_dictionaries({name: st.sampled_from((1, 2, 4)) for name in ("tp", "pp", "cp", "dp")})
+
+
+@settings(deadline=None, max_examples=40)
+@given(old=degrees, new=degrees)
+def test_whole_tensors_are_never_worse_than_buffers(old: dict[str, int], new: dict[str, int]) -> None:
+    plans = plan(**old), plan(**new)
+    buffers, whole = loadable(*plans), loadable(*plans, WHOLE)
+    assert whole.verdict.rank <= buffers.verdict.rank
+    assert whole.verdict.rank <= Verdict.RESHARDED.rank
+    same = all(old[name] == new[name] for name in ("tp", "pp"))
+    assert (buffers.verdict is Verdict.CONVERTED) != same
+
+
+@settings(deadline=None, max_examples=30)
+@given(old=degrees, new=degrees, writes=st.sampled_from(("core_v0.12.1", "core_v0.15.0", "core_v0.19.0")))
+def test_every_reason_has_a_source_and_no_word_is_left_open(
+    old: dict[str, int], new: dict[str, int], writes: str
+) -> None:
+    said = loadable(plan(writes, **old), plan(**new))
+    for reason in said.reasons:
+        assert "@" in reason.source or "." in reason.source
+        assert "{" not in reason.text
+    for step in (*said.how, *said.otherwise_how):
+        assert "<<" not in step.words + step.does
+
+
+def test_buckets_that_close_elsewhere_can_be_told() -> None:
+    """Beyond 40 replicas the buckets grow; the first stage of 13B has more than one."""
+    plans = (sample_plan("llama2-13b", tp=2, pp=2, dp=32), sample_plan("llama2-13b", tp=2, pp=2, dp=64))
+    said = loadable(*plans)
+    assert said.verdict is Verdict.RESHARDED
+    assert said.options("new")[:2] == ("--ddp-bucket-size", "40000000")
+    assert not loadable(plans[0], plans[0]).how
+
+
+def test_a_run_without_overlap_has_one_bucket() -> None:
+    said = loadable(
+        sample_plan("llama2-13b", tp=2, pp=2, dp=8),
+        sample_plan("llama2-13b", tp=2, pp=2, dp=8, overlap_grad_reduce=False),
+    )
+    assert said.verdict is Verdict.CONVERTED
+
+
+def test_a_kernel_is_no_other_checkpoint() -> None:
+    """As from unfused to flash attention: the same weights and the same layout."""
+    assert loadable(plan(dp=2), plan(dp=2)).reasons == ()
+
+
+def test_longer_sequences() -> None:
+    assert "cut into sequences anew" in says(loadable(plan(dp=2), plan(dp=2, seq_length=32)))
+    learned = dense(position="learned", max_position_embeddings=64)
+    assert loadable(plan(model=learned), plan(model=learned, seq_length=128)).verdict is Verdict.NO
+
+
+def test_a_wider_window_of_rope_only_computes_otherwise() -> None:
+    said = loadable(plan(), plan(model=dense(rope_theta=500000.0)))
+    assert said.verdict is Verdict.AS_IS
+    assert "rope_theta 10000.0 -> 500000.0" in says(said)
+
+
+def test_dense_to_experts_is_upcycled() -> None:
+    said = loadable(plan(model=dense()), plan(model=experts()))
+    assert said.verdict is Verdict.WEIGHTS
+    assert any("--moe-use-upcycling" in step.words for step in said.how)
+    assert loadable(plan(model=experts()), plan(model=dense())).verdict is Verdict.NO
+
+
+@pytest.mark.parametrize(("writes", "reads", "told"), [
+    ("core_v0.16.1", "core_v0.16.1", True), ("core_v0.16.1", "core_v0.19.0", True),
+    ("core_v0.15.0", "core_v0.16.1", True), ("core_v0.19.0", "core_v0.19.0", False)])  # fmt: skip
+def test_generators_of_every_replica(writes: str, reads: str, told: bool) -> None:
+    """With expert parallelism core_v0.16 has states of all replicas, and its neighbours of the first."""
+    model = experts()
+    said = loadable(plan(writes, model, ep=2, dp=2), plan(reads, model, ep=2, dp=4), WHOLE)
+    assert ("--no-load-rng" in said.options("new")) is told
+    assert bool(said.lost) is told
+    assert not loadable(plan(writes, model, ep=2, dp=2), plan(writes, model, ep=2, dp=2)).lost
+
+
+def test_names_are_no_model() -> None:
+    named = dense().model_copy(update={"name": "another", "source": "elsewhere", "notes": ("a note",)})
+    assert loadable(plan(), plan(model=named)) == loadable(plan(), plan())
+
+
+ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
+
+
+def tuned(**fields: Any) -> Any:
+    model = sample_model("qwen2.5-7b", adapter={**ADAPTER, **fields.pop("adapter", {})})
+    return sample_plan(model, "h100", backend="deepspeed", version="0.19.8", **fields)
+
+
+def test_a_larger_batch_for_an_adapter() -> None:
+    """8 to 32 sequences on the same GPUs."""
+    said = loadable(tuned(dp=8, global_batch=8), tuned(dp=8, global_batch=32))
+    assert said.verdict is Verdict.AS_IS
+    assert "in steps of the new size" in says(said)
+
+
+def test_an_adapter_of_another_rank_is_merged() -> None:
+    said = loadable(tuned(), tuned(adapter={"r": 16}))
+    assert said.verdict is Verdict.WEIGHTS
+    assert "merge_and_unload" in said.how[1].words
+
+
+def test_between_the_frameworks_only_weights_go() -> None:
+    megatron = sample_plan("llama2-13b")
+    deepspeed = sample_plan("llama2-13b", backend="deepspeed", version="0.19.8")
+    for pair in ((megatron, deepspeed), (deepspeed, megatron)):
+        said = loadable(*pair)
+        assert said.verdict is Verdict.WEIGHTS
+        assert {step.run for step in said.how} == {"between", "new"}
+
+
+@pytest.mark.parametrize(("kind", "sentence"), [
+    ("deepspeed", "is no checkpoint of this framework"), ("zarr", "is not written by megatron core_v0.19.0"),
+    ("torch_dist:fully_sharded_model_space", "does not hold the optimizer so"), ("torch:whole", "need torch"),
+])  # fmt: skip
+def test_a_kind_that_cannot_be(kind: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        loadable(plan(), plan(), kind)
+
+
+def test_an_old_release_goes_through_the_one_that_reads_and_writes_both_ways() -> None:
+    said = loadable(plan("core_v0.14.0", dp=2), plan("core_v0.19.0", dp=2))
+    assert (said.verdict, said.otherwise) == (Verdict.CONVERTED, Verdict.WEIGHTS)
+    assert "core_v0.15" in said.how[0].does
+    assert loadable(plan("core_v0.14.0", dp=2), plan("core_v0.15.0", dp=2)).verdict is Verdict.AS_IS
+    unsharded = [plan(version, dp=2, zero_stage=0) for version in ("core_v0.14.0", "core_v0.19.0")]
+    assert loadable(*unsharded).verdict is Verdict.AS_IS
+
+
+def test_json() -> None:
+    data = loadable(plan(tp=2), plan(pp=2)).to_dict()
+    assert data["verdict"] == "converted first"
+    assert data["how"][0]["run"] == "old"
+    assert replace(loadable(plan(), plan()), lost=()).to_dict()["lost"] == ()

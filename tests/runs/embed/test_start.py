@@ -1,0 +1,350 @@
+"""What a training script runs on is held against its plan: every mismatch in one sentence each, or made good."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import symconfig.deepspeed
+import symconfig.megatron
+from symconfig.api.planning import PlanResult
+from symconfig.descriptor.load import load_cluster
+from symconfig.errors import InputError
+from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.plans.file import loaded
+from symconfig.plans.history import History, Segment
+from symconfig.plans.plan import Plan
+from symconfig.runs.embed import again, surroundings
+from symconfig.runs.embed.mismatch import MismatchError, mismatches
+from symconfig.runs.embed.start import command, started
+from symconfig.runs.embed.surroundings import RANK, Gpu, Surroundings, look
+from tests.cli.support import replace_search
+from tests.runs.checkpoint.folders import torch_dist
+from tests.sample_plans import sample_plan
+
+ALL_NAMES = (*surroundings.WORLD_SIZE, *surroundings.LOCAL_WORLD_SIZE, *RANK, *surroundings.LOCAL_RANK)
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No launcher, no torch, no framework, a cache of its own."""
+    for name in ALL_NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    monkeypatch.setattr(surroundings, "_versions", dict)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def has_versions(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str]) -> None:
+    monkeypatch.setattr(surroundings, "_versions", lambda: dict(versions))
+
+
+def torch_with(product: str, memory: int, units: int) -> Any:
+    properties = SimpleNamespace(name=product, total_memory=memory, multi_processor_count=units)
+    return SimpleNamespace(
+        cuda=SimpleNamespace(
+            is_available=lambda: True, device_count=lambda: 8, get_device_properties=lambda index: properties
+        )
+    )
+
+
+def fields(error: pytest.ExceptionInfo[MismatchError]) -> list[str | None]:
+    return [problem.field for problem in error.value.problems]
+
+
+def test_a_process_as_planned_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = sample_plan()
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    gpu = plan.cluster.gpu
+    monkeypatch.setitem(sys.modules, "torch", torch_with(gpu.product, int(gpu.memory_bytes.value), gpu.compute_units))
+    has_versions(monkeypatch, {"megatron": "0.19.2"})
+    assert started(plan, "megatron") is plan
+    assert not caplog.records
+
+
+def test_all_mismatches_are_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    monkeypatch.setitem(sys.modules, "torch", torch_with("NVIDIA A100-SXM4-40GB", 42294690447, 108))
+    has_versions(monkeypatch, {"megatron": "0.14.0"})
+    with pytest.raises(MismatchError) as caught:
+        symconfig.megatron.argv(sample_plan(cluster=load_cluster("a100-80gb")))
+    said = str(caught.value)
+    assert fields(caught) == ["WORLD_SIZE", "GPU", "megatron-core"]
+    assert "(got 32, need 64)" in said
+    assert "got NVIDIA A100-SXM4-40GB with 39.4 GiB, need NVIDIA A100-SXM4-80GB with 79.2 GiB" in said
+    assert "--cluster a100-40gb" in said
+    assert "(got core_v0.14.0, need core_v0.19.0)" in said
+    assert isinstance(caught.value, InputError)
+    assert caught.value.exit_code == 1
+
+
+def test_a_plan_for_many_ranks_needs_a_launcher_and_one_for_a_single_rank_none() -> None:
+    with pytest.raises(MismatchError, match="no launcher says how many ranks there are, and the plan is for 16"):
+        symconfig.deepspeed.config(sample_plan(backend="deepspeed"))
+    assert symconfig.deepspeed.config(sample_plan(backend="deepspeed", dp=1))["train_micro_batch_size_per_gpu"] == 1
+
+
+def test_other_nodes_than_planned_are_a_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(MismatchError, match=r"LOCAL_WORLD_SIZE: .* \(got 4, need 8\)"):
+        started(sample_plan(), "megatron")
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-3", "1e9", "²"])
+def test_a_world_size_that_is_no_count_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", text)
+    with pytest.raises(InputError, match="WORLD_SIZE: is no whole number"):
+        look()
+
+
+def test_the_process_group_knows_better_than_the_environment_and_the_caller_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    group = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 64)
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    assert (look().world_size, look().said_by) == (64, "torch.distributed")
+    assert look(8).world_size == 8
+    with pytest.raises(InputError, match="world_size"):
+        look(0)
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (Gpu("NVIDIA H100 80GB HBM3", 84932978278, 132), False),
+        (Gpu("NVIDIA H100", 84932978278, 132), False),  # a driver that spells it otherwise
+        (Gpu("NVIDIA H100", 79 * 10**9, 132), True),
+        (Gpu("NVIDIA H100", 84932978278, 114), True),  # the PCIe card
+        (Gpu("NVIDIA H800", 84932978278, 132), True),  # the zoo knows it as another one
+    ],
+)
+def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bool) -> None:
+    plan = sample_plan(cluster=load_cluster("h100"))
+    here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", None, found)
+    assert [each.problem.field for each in mismatches(plan, here, "megatron")] == ["GPU"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("framework", "versions", "wrong"),
+    [
+        ("megatron", {"megatron": "0.19.9"}, []),
+        ("megatron", {"megatron": "0.18.2", "deepspeed": "1.0"}, ["megatron-core"]),
+        ("deepspeed", {"deepspeed": "0.18.9+cu128"}, []),
+        ("deepspeed", {"deepspeed": "0.19.0", "transformers": "3.0"}, ["deepspeed"]),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.57.1"}, []),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "4.56.9"}, ["transformers"]),
+        ("transformers", {"deepspeed": "0.18.1", "transformers": "6.0.0"}, ["transformers"]),
+    ],
+)
+def test_releases_are_compared_as_far_as_their_options_differ(
+    framework: Any, versions: dict[str, str], wrong: list[str]
+) -> None:
+    plan = sample_plan(backend="megatron" if framework == "megatron" else "deepspeed")
+    here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", versions=versions)
+    assert [each.problem.field for each in mismatches(plan, here, framework)] == wrong
+
+
+def test_what_is_really_installed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    try:
+        installed = metadata.version("deepspeed")
+    except metadata.PackageNotFoundError:
+        pytest.skip("DeepSpeed is not installed")
+    assert look(1).versions["deepspeed"] == installed == DEEPSPEED_RELEASE
+
+
+def test_warn_logs_once_and_on_rank_0_only(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    for rank, count in (("0", 1), ("3", 0)):
+        monkeypatch.setenv("RANK", rank)
+        caplog.clear()
+        started(sample_plan(), "megatron", on_mismatch="warn")
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * count
+
+
+def test_ignore_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "nonsense")
+    assert symconfig.megatron.argv(sample_plan(), on_mismatch="ignore")
+    with pytest.raises(InputError, match="on_mismatch"):
+        started(sample_plan(), "megatron", on_mismatch="later")  # type: ignore[arg-type]
+
+
+def test_a_plan_is_taken_in_any_form(tmp_path: Path) -> None:
+    plan = sample_plan()
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    forms = (plan, PlanResult(plan), tmp_path, str(tmp_path), tmp_path / "plan.json")
+    assert {loaded(form).to_json() for form in forms} == {plan.to_json()}
+
+
+@pytest.fixture
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The search answers with a sample of as many ranks as its job asks for; the jobs that it was given."""
+    jobs: list[Any] = []
+
+    def search(model: Any, cluster: Any, job: Any, *, top: int, progress: object = None) -> Plan:
+        jobs.append(job)
+        found = sample_plan(model, cluster, dp=job.gpus // 8, version=job.megatron_version)
+        return replace(found, job=job)
+
+    replace_search(monkeypatch, search)
+    return jobs
+
+
+def test_replan_solves_for_the_ranks_and_the_release_that_are_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    has_versions(monkeypatch, {"megatron": "0.18.2"})
+    plan = sample_plan()
+    fresh = started(plan, "megatron", on_mismatch="replan")
+    assert (fresh.best.parallel.world_size, fresh.best.target.version) == (32, "core_v0.18")
+    assert (solved[0].gpus, solved[0].megatron_version) == (32, "core_v0.18")
+    assert solved[0].training == plan.job.training
+    assert "solved again" in caplog.text
+    assert "a checkpoint of that plan (torch_dist" in caplog.text
+    assert "for 32 ranks and megatron core_v0.18" in caplog.text
+
+
+def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    plans = [started(sample_plan(), "megatron", on_mismatch="replan").to_json() for _ in range(3)]
+    assert len(solved) == 1
+    assert len(set(plans)) == 1
+    folder = again.cache_dir()
+    assert folder is not None
+    kept = next(folder.glob("*.json"))
+    kept.write_text(kept.read_text()[:-500], encoding="utf-8")  # half-written by another program
+    assert started(sample_plan(), "megatron", on_mismatch="replan").to_json() == plans[0]
+    assert len(solved) == 2
+
+
+def test_an_answer_of_another_planner_is_not_taken(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    for code in ("0.1.0+a", "0.1.0+b"):
+        monkeypatch.setattr(again, "planner", lambda code=code: code)
+        started(sample_plan(), "megatron", on_mismatch="replan")
+    assert len(solved) == 2
+
+
+def test_replan_works_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    assert started(sample_plan(), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+    assert len(solved) == 1
+
+
+def test_replan_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    assert started(sample_plan(), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+
+
+def test_replan_fails_for_what_it_cannot_make_good(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    monkeypatch.setitem(sys.modules, "torch", torch_with("NVIDIA L40S", 47695611822, 142))
+    with pytest.raises(MismatchError) as caught:
+        started(sample_plan(), "megatron", on_mismatch="replan")
+    assert fields(caught) == ["GPU"]
+
+
+WEIGHTS_ONLY = ["--no-load-optim", "--no-load-rng"]
+
+
+def loading(folder: Path) -> Plan:
+    """A plan for 64 ranks whose job loads this folder."""
+    return sample_plan(training={"load": str(folder)})
+
+
+@pytest.mark.parametrize(("optimizer", "says", "argv", "runs"), [
+    ("fully_reshardable", {"global_batch_size": 32}, [], True),
+    ("fully_reshardable", {}, [], False),  # of another batch
+    ("fully_reshardable", {}, ["--override-opt_param-scheduler"], True),
+    ("fully_reshardable", {"num_layers": 32}, WEIGHTS_ONLY, False),  # of another model
+    ("whole", {"use_distributed_optimizer": False}, [], False),
+    ("whole", {"use_distributed_optimizer": False}, WEIGHTS_ONLY, True),
+    ("dp_reshardable", {}, [], False),  # converted first
+])  # fmt: skip
+def test_a_run_whose_checkpoint_cannot_be_loaded_does_not_start_from_nothing(
+    optimizer: str, says: dict[str, Any], argv: list[str], runs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    solved: list[Any],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *argv])
+    saved = torch_dist(tmp_path / "saved", "fully_sharded_model_space" if optimizer == "whole" else optimizer, **says)
+    if runs:
+        assert started(loading(saved), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+        return
+    with pytest.raises(MismatchError) as caught:
+        started(loading(saved), "megatron", on_mismatch="replan")
+    assert fields(caught) == ["training.load"]
+    said = str(caught.value)
+    assert said.startswith(f"{saved}: training.load: the plan that was solved again for what is here cannot go on from")
+    assert f"symconfig replan PLAN.json --gpus 32 --megatron-version core_v0.19.0 --checkpoint {saved}" in said
+
+
+def test_a_checkpoint_that_is_damaged_stops_a_plan_that_was_solved_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    saved = torch_dist(tmp_path / "saved")
+    (saved / "iter_0000200" / "__0_0.distcp").unlink()
+    with pytest.raises(InputError, match="is not whole"):
+        started(loading(saved), "megatron", on_mismatch="replan")
+
+
+@pytest.mark.parametrize("names", [None, (), ("notes.txt",)])
+def test_the_first_start_of_a_run_has_no_checkpoint_yet(
+    names: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    for name in names if names is not None else ():
+        (tmp_path / "saved").mkdir()
+        (tmp_path / "saved" / name).touch()
+    assert started(loading(tmp_path / "saved"), "megatron", on_mismatch="replan").best.parallel.world_size == 32
+
+
+def test_the_command_that_is_named_makes_the_same_plan() -> None:
+    plan, fewer = sample_plan(), sample_plan(dp=1)
+    older = replace(fewer, job=fewer.job.model_copy(update={"megatron_version": "core_v0.16"}))
+    said = f"symconfig replan PLAN.json --gpus {fewer.best.parallel.world_size}"
+    assert (command(plan, fewer), command(plan, older)) == (said, f"{said} --megatron-version core_v0.16")
+
+
+def test_a_history_stays_with_a_plan_that_is_solved_again(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "32")
+    history = History((Segment(10, 640, 4096),))
+    for plan in (sample_plan(), replace(sample_plan(), history=history)):  # the second is kept by the first
+        assert started(plan, "megatron", on_mismatch="replan").history == plan.history
+    assert len(solved) == 1
+
+
+def test_the_environment_is_said_without_starting_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA reads its variables when it starts."""
+    monkeypatch.setenv("WORLD_SIZE", "64")
+
+    def started_cuda() -> bool:
+        raise AssertionError("CUDA was started")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=started_cuda)))
+    assert symconfig.megatron.environment(sample_plan())["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    with pytest.raises(AssertionError, match="CUDA was started"):
+        symconfig.megatron.argv(sample_plan())

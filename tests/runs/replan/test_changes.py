@@ -1,0 +1,94 @@
+"""What a new plan does otherwise, and what the old choice would be: evaluated, and the same as the search's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.runs.replan.carried import carried, judged
+from symconfig.runs.replan.changes import changed
+from symconfig.units import GIB
+from tests.runs.replan.support import plan
+
+CASES: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "interleaved": {"tp": 2, "pp": 2, "vpp": 2},
+    "block recompute": {"batch": 16, "recompute": "full", "mbs": 1},
+    "ZeRO 3": {"backend": "deepspeed", "zero": 3},
+    "experts": {"model": "qwen3-30b-a3b", "cluster": "h100", "pp": 1, "ep": 8},
+    "unfused": {"attention": "unfused", "pp": 1},
+    "fp8": {"cluster": "h100", "precision": "fp8", "pp": 1},
+    "adapter": {"model": "qwen2.5-7b-lora"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plans_own_choice_is_what_the_search_said_of_it(case: str) -> None:
+    of = plan(**CASES[case])
+    for candidate in (of.best, *of.alternatives):
+        found = judged(of, carried(candidate, of))
+        assert not found.refused
+        assert found.fits
+        assert found.step_s == pytest.approx(candidate.predicted.step_s, rel=1e-6)
+        assert found.device_bytes == pytest.approx(candidate.predicted.device_bytes, rel=1e-6)
+
+
+def test_the_same_plan_has_no_changes() -> None:
+    found = changed(plan(), plan())
+    assert not found.decisions
+    assert not found.follows
+    assert str(found.stayed) == "takes as long"
+
+
+def test_what_does_not_fit_any_more_is_said_in_bytes() -> None:
+    found = changed(plan(pp=1), plan(seq_length=32768, pp=1))
+    assert not found.stayed.fits
+    assert found.stayed.over_bytes > 0
+    assert f"{found.stayed.over_bytes / GIB:.2f} GiB more than is usable" in str(found.stayed)
+    assert any("does not fit" in str(each.kept) for each in found.decisions)
+
+
+def test_degrees_that_leave_a_rest_are_named() -> None:
+    new = plan(gpus=24, batch=72, pp=1)
+    assert judged(new, replace(carried(new.best, new), tp=16, dp=1)).refused.endswith("= 16 does not divide 24 GPUs")
+    wrong = judged(new, replace(carried(new.best, new), tp=1, cp=1, dp=24, micro=16))
+    assert wrong.refused == "dp 24 x micro-batch 16 does not divide the batch of 72"
+    heads = judged(new, replace(carried(new.best, new), tp=12, cp=1, dp=2, micro=1, sequence_parallel=True))
+    assert "num_attention_heads must divide over tp" in heads.refused
+
+
+def test_what_the_framework_has_not_is_named() -> None:
+    deepspeed = plan(backend="deepspeed")
+    found = changed(plan(tp=2, pp=2, vpp=2), deepspeed).stayed
+    assert found.refused == "deepspeed 0.19.8 has no pipeline for this model"
+    assert str(found).startswith("cannot run: ")
+
+
+def test_experts_are_divided_only_where_there_are_some() -> None:
+    experts, dense = plan(**CASES["experts"]), plan(cluster="h100", pp=1)
+    assert carried(experts.best, dense).ep == 1
+    assert "experts" in {each.decision for each in changed(dense, experts).decisions}
+
+
+def test_a_decision_that_stays_is_faster_only_in_a_layout_that_was_not_tried() -> None:
+    for old, new in ((plan(), plan(gpus=16)), (plan(tp=2, pp=1), plan()), (plan(), plan(batch=128))):
+        for each in changed(old, new).decisions:
+            assert not each.kept.fits or each.kept.slower >= -new.search.layout_gap - 1e-9, each
+            assert each.decision == "stages" or not each.kept.fits or each.kept.slower >= -1e-9, each
+
+
+def test_dp_and_accumulation_follow() -> None:
+    found = changed(plan(pp=1), plan(gpus=16, batch=64, pp=1, mbs=1)).follows
+    assert [text.split(":")[0] for text in found][:1] == ["dp 8 -> 16"]
+
+
+def test_sequence_parallelism_goes_with_its_tensor_parallelism() -> None:
+    old, new = plan(tp=2, pp=1), plan(tp=1, pp=1)
+    assert old.best.options.sequence_parallel
+    found = {each.decision: each for each in changed(old, new).decisions}
+    assert "sequence parallel" not in found
+    assert found["tp"].said == "tp 2 -> 1, sequence parallelism off" or found["tp"].said == "tp 2 -> 1"
+    stayed = replace(carried(new.best, new), tp=2, dp=4, sequence_parallel=True)
+    assert found["tp"].kept == judged(new, stayed)

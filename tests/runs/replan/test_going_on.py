@@ -1,0 +1,72 @@
+"""How a run goes on, in the words of the target that the plan leaves in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.plans.history import History
+from symconfig.plans.plan import Batch, Plan
+from symconfig.render import target_of
+from symconfig.runs.replan.going_on import going_on
+from symconfig.runs.replan.schedule import OVERRIDE, scheduled
+from tests.runs.replan.test_schedule import OLD, ran, training
+from tests.sample_plans import sample_model, sample_plan
+
+WORDS = ("--load", "CHECKPOINT", OVERRIDE)
+
+
+def leaving_in(target: str | None, **fields: Any) -> Plan:
+    plan = sample_plan("llama2-13b", "h100", **fields)
+    return replace(plan, job=plan.job.model_copy(update={"target": target}))
+
+
+@pytest.mark.parametrize(("target", "said"), [
+    (None, "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
+    ("model-args", "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
+    ("bridge", "bash launch.sh checkpoint.load=CHECKPOINT scheduler.override_opt_param_scheduler=true"),
+    ("ms-swift", "bash launch.sh --mcore_model CHECKPOINT --finetune false"),
+    ("megatron-yaml",
+     "bash launch.sh, with load: CHECKPOINT, override_opt_param_scheduler: true in megatron.yaml"),
+    ("torchtitan", None), ("transformers", None), ("accelerate", None), ("llamafactory", None),
+])  # fmt: skip
+def test_each_target_has_words_of_its_own(target: str | None, said: str | None) -> None:
+    assert going_on(leaving_in(target), WORDS) == said
+
+
+def test_ms_swift_loads_a_checkpoint_of_adapters_as_one() -> None:
+    plan = leaving_in("ms-swift")
+    adapters = replace(plan, model=sample_model("llama2-13b-lora"))
+    assert going_on(adapters, WORDS) == "bash launch.sh --mcore_adapter CHECKPOINT --finetune false"
+
+
+def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
+    assert going_on(leaving_in("bridge"), ("--load", "CHECKPOINT", "--moe-use-upcycling", "--save", "OUT")) is None
+
+
+def test_who_counts_what() -> None:
+    asked = ("transformers", "torchtitan", "ms-swift", "bridge", None)
+    said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
+    assert said == {
+        "transformers": "steps",
+        "torchtitan": "steps",
+        "ms-swift": "sequences",
+        "bridge": "megatron",
+        None: "megatron",
+    }
+
+
+def test_steps_that_count_on_lose_none() -> None:
+    """Trainer goes on at the checkpoint's own step, and torchtitan; their decay ends with the run."""
+    found = scheduled(training(), OLD, 32, 4096, "steps", ran(400))
+    assert (found.training.train_iters, found.training.lr_decay_iters) == (400 + 600 * 8 // 32, None)
+    assert found.training.lr_warmup_iters == 100  # it is done
+    assert found.options == ()
+    assert found.history == ran(400)
+    assert any("turns from" in note for note in found.notes)
+    again = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, "steps", found.history.until(450, 32, 4096))
+    assert again.training.train_iters == 450 + 400
+    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, "steps", History(), past=found.history)
+    assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

@@ -1,0 +1,289 @@
+"""Solving again from what a plan recorded: inputs, what is kept and what that costs, what of a file is another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.api.planning import PlanResult
+from symconfig.api.planning import plan as solved
+from symconfig.api.replan import ReplanResult, replan
+from symconfig.descriptor.job import PIN_NAMES
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plans.file import load_plan, parse_plan
+from symconfig.plans.plan import Recompute
+from symconfig.report.replan import blocks
+from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.replan.asked import revised
+from symconfig.runs.replan.keep import binding, pins
+from tests.runs.checkpoint.folders import torch_dist
+from tests.runs.replan.support import plan
+
+
+def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
+    found = replan(plan(), top=2).found
+    assert found.same
+    assert (found.inputs, found.files, found.drift, found.near, found.kept) == ((), (), None, None, None)
+    assert found.new.to_json() == plan().to_json()
+    assert found.checkpoint.verdict is Verdict.AS_IS
+    assert found.schedule.training == plan().job.training
+
+
+def test_a_new_batch_is_the_plan_that_it_would_have_been() -> None:
+    found = replan(plan(pp=1), global_batch_size=64, top=2).found
+    fresh = solved("llama2-7b", "a100-80gb", 8, 64, pins={"pp": 1}, top=2).plan
+    assert found.new.best == fresh.best
+    assert [(each.field, each.before, each.after) for each in found.inputs] == [("global_batch_size", 32, 64)]
+    assert found.files is not None
+    assert "launch.sh" in found.files
+    assert found.new.job.training.train_iters == 500
+
+
+def test_a_plan_needs_no_zoo_and_is_taken_from_a_file_or_a_folder(tmp_path: Path) -> None:
+    PlanResult(plan()).write(tmp_path / "out")
+    for source in (tmp_path / "out", str(tmp_path / "out" / "plan.json"), PlanResult(plan()), plan()):
+        assert symconfig.replan(source, gpus=4, pins={"pp": 1}, top=1).new.best.parallel.world_size == 4
+
+
+def test_what_was_resolved_from_the_old_model_is_resolved_again() -> None:
+    fields = revised(plan(), {"model": "qwen2.5-7b-lora", "cluster": "v100-16gb"})
+    assert not {"task", "backend", "precision"} & set(fields)
+    assert fields["seq_length"] == 4096
+    asked = revised(plan(), {"model": "qwen2.5-7b", "task": "sft"})
+    assert (asked["task"], asked["precision"]) == ("sft", "bf16")
+    found = replan(plan(), model="qwen2.5-7b-lora", gpus=8, global_batch_size=8, top=1).found
+    assert found.new.job.task == "lora"
+    assert found.new.best.target.backend == "deepspeed"
+    assert found.files is None
+    assert found.checkpoint.verdict is not Verdict.AS_IS
+
+
+def test_recorded_pins_stay_unless_released_or_pinned_anew() -> None:
+    old = plan(tp=2, pp=2)
+    assert revised(old, {"pins": {"pp": "4"}})["pins"] == {"tp": "2", "pp": "4"}
+    assert revised(old, {}, ("tp",))["pins"] == {"pp": "2"}
+    assert replan(old, release=["tp", "pp"], top=1).found.new.best == plan().best
+
+
+def test_a_number_of_gpus_that_was_found_is_found_again() -> None:
+    old = parse_plan(solved("qwen2.5-7b", "h100", "auto", 64, top=1).plan.to_json())
+    assert old.job.gpus == 1
+    assert replan(old, model="llama2-13b", top=1).new.plan.best.parallel.world_size > 1
+    assert revised(old, {"gpus": 8})["gpus"] == 8
+
+
+def test_keeping_costs_what_the_free_plan_is_faster_by() -> None:
+    old = plan(tp=4, pp=1)
+    found = replan(old, release=["tp", "pp"], global_batch_size=64, keep=("pp", "tp"), top=1).found
+    assert found.kept is not None
+    assert found.kept.pins == {"tp": "4", "pp": "1"}
+    assert (found.new.best.parallel.tp, found.new.best.parallel.pp) == (4, 1)
+    free = found.kept.free.best
+    assert free == solved("llama2-7b", "a100-80gb", 8, 64, top=1).best
+    assert found.kept.costs_s == pytest.approx(found.new.best.predicted.step_s - free.predicted.step_s)
+    assert found.kept.costs_s > 0
+    assert not any(each.field.startswith("pins") for each in found.inputs if each.after is not None)
+    assert found.near is None
+
+
+def test_what_cannot_be_kept_is_named_with_the_free_plan() -> None:
+    old = plan(tp=4, pp=2, vpp=1)
+    with pytest.raises(InfeasibleError) as error:
+        replan(old, release=["tp", "pp", "vpp"], gpus=4, pins={"cp": 1}, keep=("tp", "pp", "recompute"))
+    said = str(error.value)
+    assert "no plan keeps tp=4 with pp=2" in said
+    assert "--keep recompute" in said
+    assert "without --keep the best plan is pp 2" in said
+
+
+def test_the_smallest_sets_bind() -> None:
+    model, cluster, job = load_model("llama2-7b"), load_cluster("a100-80gb"), plan().job
+    assert binding(model, cluster, job, {"tp": "3", "pp": "2", "dp": "5"}) == (("tp",), ("dp",))
+    assert binding(model, cluster, job, {"tp": "8", "pp": "2"}) == (("tp", "pp"),)
+    assert binding(model, cluster, job, {"tp": "8"}) == ()
+
+
+def test_every_choice_of_a_plan_is_a_pin_that_gives_it_again() -> None:
+    names = [name for name in PIN_NAMES if name not in ("layout", "cp_comm")]  # which these plans have not
+    for old in (plan(), plan(tp=2, pp=1), plan(recompute="selective:core_attn", pp=1)):
+        kept = pins(old.best, names)
+        job = old.job.model_dump(exclude={"pins", "schema_"}, exclude_none=True)
+        again = solved(**{**job, "model": old.model, "cluster": old.cluster, "gpus": old.job.gpus}, pins=kept, top=1)
+        assert again.best.parallel == old.best.parallel
+        assert again.best.options == old.best.options
+        assert again.best.predicted.step_s == pytest.approx(old.best.predicted.step_s, rel=1e-6)
+
+
+def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
+    some = replace(plan().best.options, recompute=Recompute("full", method="block", num_layers=2))
+    with pytest.raises(InputError) as error:
+        pins(replace(plan().best, options=some), ("tp", "recompute", "cp_comm"))
+    assert [problem.got for problem in error.value.problems] == ["recompute", "cp_comm"]
+
+
+@pytest.mark.parametrize(("near", "offered"), [(0.01, False), (0.02, True)])
+def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
+        near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr("symconfig.runs.replan.near.NEAR", near)
+    found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
+    assert found.checkpoint.verdict is Verdict.CONVERTED
+    assert (found.near is not None) is offered
+    if found.near is not None:
+        assert found.near.pins == {"pp": "2", "vpp": "16"}
+        assert found.near.verdict is Verdict.AS_IS
+        assert 0.01 < found.near.slower < 0.02
+
+
+def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_else() -> None:
+    """On one replica sharding its state changes nothing, and without it the state has other names."""
+    found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, top=1).found
+    assert found.new.best.options.zero_stage == 0
+    assert found.checkpoint.verdict is Verdict.WEIGHTS
+    assert found.near is not None
+    assert (found.near.pins, found.near.free, found.near.verdict) == ({"zero": "1"}, True, Verdict.CONVERTED)
+    assert "--keep zero (zero=1) costs nothing" in str(blocks(found)[1])
+
+
+def test_nothing_near_takes_back_what_is_pinned() -> None:
+    found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, pins={"zero": 0}, top=1).found
+    assert found.near is None or "zero" not in found.near.pins
+
+
+def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
+    plain = plan(pp=1)
+    said = replace(plain.best.predicted, step_s=plain.best.predicted.step_s * 1.1)
+    old = replace(plain, best=replace(plain.best, predicted=said))
+    found = replan(old, top=1).found
+    assert found.drift is not None
+    assert found.drift.said_s == pytest.approx(1.1 * found.drift.now_s)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"keep": ("tp", "speed")}, "keep: is no choice's name (got 'speed'"),
+    ({"release": ("x",)}, "release: is no choice's name (got 'x'"),
+    ({"at_step": -1}, "at_step: out of range"),
+    ({"at_step": 5.5}, "at_step: wrong value (got 5.5"),
+    ({"at_step": True}, "at_step: wrong value (got True"),
+    ({"keep": "tp"}, "keep: wrong value (got 'tp', need list of str"),
+    ({"release": None}, "release: wrong value"),
+    ({"checkpoint": 5}, "checkpoint: wrong value"),
+    ({"top": "x"}, "top: wrong value"),
+    ({"at_step": 1001, "global_batch_size": 64}, "at_step: is behind the end of the run (got 1001, need at most 1000"),
+    ({"schedule": "stretch"}, "need keep or as-is"),
+    ({"keep": ("tp",), "pins": {"tp": 2}}, "keep: is pinned and kept (got tp"),
+    ({"global_batch_size": 0}, "global_batch_size"),
+    ({"model": "no-such-model"}, "no-such-model"),
+    ({"checkpoint": "/no/such"}, "/no/such"),
+    ({"top": 0}, "top: out of range"),
+    ({"gpus": 12}, "does not fill whole nodes"),
+])  # fmt: skip
+def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        replan(plan(), **arguments)
+    assert said in str(error.value)
+
+
+def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
+    first = plan(pp=1, batch=64)
+    PlanResult(replan(first, global_batch_size=96, at_step=333, top=1).found.new).write(tmp_path / "r1")
+    found = replan(tmp_path / "r1", global_batch_size=192, at_step=500, top=1).found
+    seen = 333 * 64 + 167 * 96
+    assert (found.schedule.consumed, found.schedule.run.tokens) == (seen, seen * 4096)
+    assert "the run has had 333 steps of 64 sequences and 167 steps of 96 sequences: 37,344 sequences" in str(
+        found.schedule.notes
+    )
+    assert found.new.job.training.train_iters == 500 + ceil((64_000 - seen) / 192)
+    assert found.new.job.training.lr_decay_iters == ceil(64_000 / 192)
+    # and where nothing is said, where the plan took over
+    assert replan(tmp_path / "r1", global_batch_size=192, top=1).found.schedule.step == 333
+    with pytest.raises(InputError, match=r"before the plan took over its run \(got 300, need at least 333"):
+        replan(tmp_path / "r1", at_step=300)
+
+
+def test_what_a_checkpoint_has_seen_is_held_against_the_history(tmp_path: Path) -> None:
+    old = replan(plan(pp=1, batch=64), global_batch_size=96, at_step=333, top=1).found.new
+    for seen, named in ((37_344, False), (40_000, True)):
+        saved = torch_dist(tmp_path / str(seen), iteration=500, consumed_train_samples=seen, **LLAMA2_7B)
+        found = replan(old, global_batch_size=192, checkpoint=saved, top=1).found
+        assert found.schedule.consumed == seen
+        said = (
+            f"the checkpoint has seen {seen:,} sequences, and 333 steps of 64 sequences and 167 steps of 96 "
+            "sequences are 37,344: its own number counts"
+        )
+        assert (said in found.schedule.notes) is named
+
+
+LLAMA2_7B = {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 11008, "num_attention_heads": 32}
+
+
+@pytest.mark.parametrize("says", [{}, {"consumed_train_samples": 3000}])
+def test_a_checkpoints_folder_says_where_the_run_is(says: dict[str, int], tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B, **says)
+    found = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, top=1).found
+    assert found.schedule.step == 200
+    assert found.schedule.consumed == says.get("consumed_train_samples", 200 * 32)
+    assert found.new.job.training.train_iters == 200 + 800 // 2
+    assert found.checkpoint.kind == "torch_dist:dp_reshardable"
+    named = replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=200, top=1).found
+    assert named.schedule == found.schedule
+
+
+def test_a_step_that_is_not_the_checkpoints_is_refused(tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved", iteration=200, global_batch_size=32, **LLAMA2_7B)
+    with pytest.raises(InputError, match=r"at_step: is not where the checkpoint is.*\(got 100, need 200, as .*iter_"):
+        replan(plan(pp=1), global_batch_size=64, checkpoint=saved, at_step=100, top=1)
+
+
+def test_the_step_of_a_checkpoint_is_no_option(tmp_path: Path) -> None:
+    saved = torch_dist(tmp_path / "saved")
+    with pytest.raises(InputError) as error:
+        replan(plan(pp=1), checkpoint=saved, training={"train_iters": 150}, top=1)
+    assert str(error.value).startswith(f"{saved}: its step is behind the end of the run (got 200, need at most 150")
+    assert error.value.problems[0].field is None
+
+
+def test_a_schedule_goes_on_as_far_as_its_checkpoint_loads() -> None:
+    """Megatron-LM without the optimizer's state takes the iteration and a new scheduler; another model nothing."""
+    old = plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2)
+    found = replan(old, gpus=8, global_batch_size=128, at_step=400, top=1).found
+    assert found.checkpoint.verdict is Verdict.WEIGHTS
+    assert (found.schedule.step, found.schedule.lost) == (400, 0)
+    training = found.new.job.training
+    assert (training.train_iters, training.lr_decay_iters, training.lr_warmup_iters) == (700, 300, 50)
+    assert "--override-opt_param-scheduler" not in found.schedule.options
+    other = replan(old, gpus=8, model="llama3.1-8b", global_batch_size=128, at_step=400, top=1).found
+    assert (other.schedule.step, other.schedule.lost) == (0, 400)
+    assert (other.new.job.training.train_iters, other.new.job.training.lr_decay_iters) == (500, None)
+    assert "Step 400 is lost" in " ".join(str(block) for block in blocks(other))
+
+
+def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
+    """Trainer's steps go on from the checkpoint's: 100 of 8 sequences, then 225 of 32."""
+    old = plan("qwen2.5-7b-lora", batch=8, gpus=1)
+    found = replan(old, global_batch_size=32, target="transformers", at_step=100, top=1).found
+    assert found.new.job.training.train_iters == 100 + 225
+    assert found.going_on is None
+    said = " ".join(str(block) for block in blocks(found))
+    assert "launch.sh --load" not in said
+    assert "The old plan's checkpoint (deepspeed), as DeepSpeed's train.py takes it" in said
+    assert "How transformers goes on at step 100 is not known here" in said
+    assert "All files are other ones: those of transformers, and not of deepspeed." in said
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        replan(tmp_path, keep=("x",), at_step=-3)
+    assert len(error.value.problems) == 3
+
+
+def test_a_new_plan_is_written_as_every_plan_is(tmp_path: Path) -> None:
+    found = replan(plan(pp=1), global_batch_size=64, top=1)
+    assert isinstance(found, ReplanResult)
+    found.new.write(tmp_path / "new")
+    assert load_plan(tmp_path / "new").to_json() == found.found.new.to_json()

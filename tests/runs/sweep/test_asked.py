@@ -1,0 +1,185 @@
+"""What SWEEP.yaml says, and what it is told where it is wrong: file, line, all at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.errors import InputError
+from symconfig.runs.sweep.asked import get, put, settled
+from symconfig.runs.sweep.points import Ids, points
+from tests.runs.sweep.support import SMALL, read
+
+
+def test_every_combination_in_the_written_order_the_last_axis_fastest() -> None:
+    found = points(read(SMALL))
+    assert found.combinations == len(found.points) == 16
+    asked = [(p.job["model"], p.job["gpus"], p.job["global_batch_size"]) for p in found.points]
+    assert asked[:5] == [
+        ("llama2-7b", 8, 64),
+        ("llama2-7b", 8, 128),
+        ("llama2-7b", 16, 64),
+        ("llama2-7b", 16, 128),
+        ("llama2-7b", 32, 64),
+    ]
+    assert asked[8] == ("qwen2.5-7b-lora", 8, 64)
+    assert all(p.job["seq_length"] == 2048 and p.job["cluster"] == "h100" for p in found.points)
+    assert found.points[0].model.name == "llama2-7b"
+
+
+def test_a_combination_that_is_asked_for_twice_is_planned_once() -> None:
+    text = SMALL.replace("gpus: [8,", "gpus: [16, 8, 8,")
+    assert [p.job["gpus"] for p in points(read(text)).points[:8:2]] == [16, 8, 32, 64]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '  pins.tp: [1, "1"]\n',
+        '  pins: [{tp: 1}, {tp: "1"}]\n',
+        "  limits.memory_margin: [null, 0.04]\n",
+        "  backend: [megatron, null]\n",
+    ],
+)
+def test_what_is_written_in_two_ways_is_planned_once(more: str) -> None:
+    found = points(read(SMALL + more))
+    assert (found.combinations, len(found.points)) == (32, 16)
+
+
+def test_a_series_by_steps() -> None:
+    text = SMALL.replace("times: 2}", "step: 24}")
+    assert [p.job["gpus"] for p in points(read(text)).points[:8:2]] == [8, 16, 40, 64]
+
+
+def test_fields_of_sections_and_null_for_none() -> None:
+    text = SMALL + "  pins.tp: [null, 2]\n  limits.memory_margin: [0.1]\n"
+    jobs = [p.job for p in points(read(text)).points[:2]]
+    assert [job.get("pins") for job in jobs] == [None, {"tp": 2}]
+    assert [job["limits"] for job in jobs] == [{"memory_margin": 0.1}] * 2
+
+
+def test_rules_leave_out_what_they_match_in_all_fields() -> None:
+    rules = (
+        "exclude:\n  - {model: llama2-7b, gpus: 32..}\n  - {gpus: [8], global_batch_size: ..64}\n"
+        "  - {model: llama2-7b, cluster: a100-80gb}\n"
+    )
+    found = points(read(SMALL + rules))
+    left = {(p.job["model"], p.job["gpus"], p.job["global_batch_size"]) for p in found.points}
+    assert found.excluded == 16 - len(left) == 6
+    assert ("llama2-7b", 32, 64) not in left
+    assert ("qwen2.5-7b-lora", 32, 64) in left
+    assert ("qwen2.5-7b-lora", 8, 64) not in left
+    assert found.idle == (3,)
+
+
+@pytest.mark.parametrize("rule", ["{pins.tp: 2}", '{pins.tp: "2"}', '{pins: {tp: "2"}}', "{pins.tp: [1, 2]}"])
+def test_a_rule_matches_values_as_they_are_planned(rule: str) -> None:
+    found = points(read(SMALL + f"  pins.tp: [null, 2]\nexclude: [{rule}]\n"))
+    assert (found.excluded, found.idle) == (16, ())
+    assert all("pins" not in point.job for point in found.points)
+
+
+def test_a_rule_for_what_is_left_out_matches_the_default_that_is_written_out() -> None:
+    found = points(read(SMALL + "  limits.memory_margin: [0.04, 0.1]\nexclude: [{limits.memory_margin: null}]\n"))
+    assert found.excluded == 16
+    assert {point.job["limits"]["memory_margin"] for point in found.points} == {0.1}
+
+
+def test_ids_say_what_is_asked_and_nothing_else() -> None:
+    first, second = (points(read(text)).points for text in (SMALL, SMALL.replace("[64, 128]", "[128, 64]")))
+    assert {p.id for p in first} == {p.id for p in second}
+    assert len({p.id for p in first}) == 16
+    point = first[0]
+    edited = point.model.model_copy(update={"num_hidden_layers": 31})
+    assert Ids().of(settled(point.job), point.model, point.cluster) == point.id
+    assert Ids().of(settled(point.job), edited, point.cluster) != point.id
+    faster = {**point.job, "training": {"lr": 1e-3}}  # in plan.json, of which a row has the digest
+    assert Ids().of(settled(faster), point.model, point.cluster) != point.id
+
+
+def test_a_field_put_is_the_field_that_is_got() -> None:
+    job = {"pins": {"tp": 2}}
+    put(job, "pins.pp", 4)
+    assert (get(job, "pins.tp"), get(job, "pins.pp"), get(job, "pins.cp"), get(job, "gpus")) == (2, 4, None, None)
+    put(job, "pins.tp", None)
+    put(job, "pins.pp", None)
+    assert job == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("  gpus:", "  gpu:"), "SWEEP.yaml:4:3: sweep.gpu: cannot be swept. Try: gpus."),
+        (("  gpus:", "  training.lr:"), "sweep.training.lr: cannot be swept"),
+        (
+            ("[64, 128]", "[]"),
+            "SWEEP.yaml:5:22: sweep.global_batch_size: wrong length (got [], need at least one entry).",
+        ),
+        (("[64, 128]", "64"), "sweep.global_batch_size: wrong value (got 64, need a list)"),
+        (("[64, 128]", "[64, many]"), 'SWEEP.yaml:5:27: sweep.global_batch_size[1]: wrong value (got "many"'),
+        (("[64, 128]", "[64, 0]"), "SWEEP.yaml:5:27: sweep.global_batch_size[1]: out of range (got 0, need > 0)"),
+        (("[64, 128]", "[64]\n  pins.tp: [2, x]"), "SWEEP.yaml:6:16: sweep.pins.tp[1]: "),
+        (("[64, 128]", "[64]\n  pins: [{tpp: 2}]"), "cannot be pinned"),
+        (("[64, 128]", "[64]\n  limits.memory_margin: [2.0]"), "SWEEP.yaml:6:26: sweep.limits.memory_margin[0]: "),
+        (
+            ("[64, 128]", "[64]\n  pins.tp: [1]\n  pins: [{tp: 2}]"),
+            "SWEEP.yaml:6:3: sweep.pins.tp: `pins` is swept whole, too. Try: one of them.",
+        ),
+        (
+            ("[64, 128]", "[64]\n  limits: [{}]\n  limits.memory_margin: [0.1]"),
+            "sweep.limits.memory_margin: `limits` is swept whole, too",
+        ),
+        (("[64, 128]", "[8, 7, 8.5, 8.0, 7]"), "SWEEP.yaml:5:29: sweep.global_batch_size[2]: "),
+        (("[64, 128]", "[8, 7, 7, 8.0]"), "SWEEP.yaml:5:32: sweep.global_batch_size[3]: "),
+        (("[llama2-7b, qwen", "[llama2-7b, llama2-7b, xqwen"), "SWEEP.yaml:3:33: sweep.model[2]: unknown model"),
+        (("[64, 128]", "[64]\n  seq_length: [1024]"), "sweep.seq_length: stands in `job`, too"),
+        (("qwen2.5-7b-lora", "qwen2.5-7b-lore"), "SWEEP.yaml:3:22: sweep.model[1]: unknown model"),
+        (("cluster: h100", "cluster: h10"), "SWEEP.yaml:1:16: job.cluster: unknown cluster"),
+        (("cluster: h100", "gpu: 8"), "job.gpu: unknown field. Try: gpus."),
+        (("{cluster: h100, ", "{"), "cluster: this field is missing (need in `job` or, as a list, in `sweep`)"),
+        (("times: 2", "times: 1"), "sweep.gpus[1].times: out of range"),
+        (("times: 2", "tims: 2"), "tims: unknown field. Try: times."),
+        ((", times: 2", ""), "needs either step or times"),
+        (("to: 64", "to: 12"), "ends at 12, before it starts at 16"),
+        (("to: 64, times: 2", "to: 9999999, step: 1"), "has more than 10,000 values"),
+        (("sweep:", "swept:"), "swept: unknown field. Try: sweep."),
+        (("[64, 128]", "[64]\nexclude: [{gpu: 8}]"), "exclude[0].gpu: cannot be swept. Try: gpus."),
+        (("[64, 128]", "[64]\nexclude: [{gpus: 8..x}]"), "exclude[0].gpus: wrong value"),
+        (("[64, 128]", "[64]\nexclude: [{}]"), "exclude[0]: wrong length"),
+        (("[64, 128]", "[64]\nexclude: [{seq_length: 2048}]"), "the rules leave nothing to plan"),
+        (
+            ("[64, 128]", "[64]\nprices: {h200: 2.0}"),
+            "prices.h200: is none of the clusters that are asked for (need one of h100)",
+        ),
+        (("[64, 128]", "[64]\nprices: {h100: -1}"), "prices.h100: out of range"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_where(change: tuple[str, str], said: str) -> None:
+    assert change[0] in SMALL
+    with pytest.raises(InputError) as error:
+        points(read(SMALL.replace(*change)))
+    assert said in str(error.value)
+
+
+def test_all_problems_come_at_once() -> None:
+    text = "job: {cluster: h10}\nsweep: {model: [no, llama2-7b], gpus: [x], global_batch_size: [0]}\nprices: {z: 1.0}\n"
+    with pytest.raises(InputError) as error:
+        read(text)
+    said = [problem.field for problem in error.value.problems]
+    assert sorted(map(str, said)) == [
+        "job.cluster",
+        "prices.z",
+        "sweep.global_batch_size[0]",
+        "sweep.gpus[0]",
+        "sweep.model[0]",
+    ]
+
+
+def test_too_many_combinations_are_counted_and_refused() -> None:
+    text = SMALL.replace("[64, 128]", "[{from: 1, to: 5000, step: 1}]")
+    with pytest.raises(InputError) as error:
+        points(read(text))
+    assert str(error.value) == (
+        "sweep: the sweep has too many combinations (got 2 model x 4 gpus x 5,000 "
+        "global_batch_size = 40,000, need at most 10,000). Try: shorter lists, or --limit "
+        "40000."
+    )

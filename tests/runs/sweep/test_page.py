@@ -1,0 +1,37 @@
+"""docs/sweep.md says what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from symconfig.runs.sweep.file import swept
+from symconfig.runs.sweep.points import points
+from tests.runs.sweep.support import read
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_columns_are_those_of_the_table() -> None:
+    spec = importlib.util.spec_from_file_location("sweep_page", DOCS / "sweep.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    text = (DOCS / "sweep.md").read_text(encoding="utf-8")
+    assert page.refreshed(text) == text
+    assert "| `step_s` | number | s |" in text
+
+
+def test_its_example_is_a_sweep() -> None:
+    text = (DOCS / "sweep.md").read_text(encoding="utf-8")
+    example = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert example is not None
+    found = points(read(example[1]))
+    assert f"{len(found.points)} plans of {found.combinations} combinations" in text
+
+
+def test_every_field_of_a_job_but_its_training_may_be_swept() -> None:
+    assert {"model", "cluster", "gpus", "pins", "pins.tp", "limits.memory_margin", "packing"} <= set(swept())
+    assert not {"training", "schema"} & set(swept())

@@ -1,0 +1,81 @@
+"""Names, order, sizes and kinds of parameters against Transformers' own classes and PEFT, on the meta device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
+from symconfig.render.deepspeed_model import hf_config, target_modules
+from symconfig.verify.states.transformers import registered
+from tests.descriptor.tiny_configs import KINDS, tiny_config
+from tests.sample_plans import sample_model
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+Facts = list[tuple[str, int, bool, bool]]
+SEEDS = 4
+
+
+def _real(model: ModelDescriptor, folder: Path) -> Facts:
+    (folder / "config.json").write_text(json.dumps(hf_config(model)))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(config)
+        if model.adapter is not None:
+            peft = pytest.importorskip("peft")
+            lora = peft.LoraConfig(r=model.adapter.r, target_modules=list(target_modules(model)), task_type="CAUSAL_LM")
+            built = peft.get_peft_model(built, lora)
+    return [(name, p.numel(), p.dim() < 2, p.requires_grad) for name, p in built.named_parameters()]
+
+
+def _ours(model: ModelDescriptor) -> Facts:
+    return [(p.name, p.elements, p.vector, p.trainable) for p in registered(model)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_those_of_the_class_in_its_order(kind: str, tmp_path: Path) -> None:
+    compared = 0
+    for seed in range(SEEDS):
+        try:
+            model = import_config(tiny_config(kind, seed), "config.json", "tiny")
+        except InputError:
+            continue  # not every draw is a valid model
+        assert _ours(model) == _real(model, tmp_path)
+        compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize(
+    ("model_type", "targets"),
+    [
+        ("qwen2", ["q_proj", "v_proj"]),
+        ("qwen2", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+        ("qwen", ["c_attn", "c_proj", "w1", "w2"]),
+        ("qwen", ["c_attn"]),
+    ],
+)
+def test_an_adapter_is_peft_s(model_type: str, targets: list[str], tmp_path: Path) -> None:
+    tiny = {
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "vocab_size": 99,
+        "huggingface_id": None,
+    }
+    adapter = {"r": 3, "lora_alpha": 8.0, "target_modules": targets}
+    model = sample_model("qwen2.5-7b", model_type=model_type, adapter=adapter, **tiny)
+    assert _ours(model) == _real(model, tmp_path)
+
+
+def test_a_zoo_model_of_full_size(tmp_path: Path) -> None:
+    model = sample_model("gpt-oss-120b")
+    assert _ours(model) == _real(model, tmp_path)
