@@ -20,7 +20,7 @@ from typing import Any
 
 from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
-from symconfig.render import environment as variables
+from symconfig.frameworks.megatron import environment as variables
 from symconfig.render import megatron
 from symconfig.runs.embed import megatron_defaults
 from symconfig.runs.embed.start import OnMismatch, started

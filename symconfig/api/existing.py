@@ -20,8 +20,8 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.asked import Asked
+from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
-from symconfig.render.flags import resolve
 
 if TYPE_CHECKING:
     from symconfig.existing.adapt.outcome import Adapted

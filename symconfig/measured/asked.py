@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.releases import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES
 from symconfig.measured.assumptions import Assumption
 from symconfig.measured.row_cluster import cluster_of
 from symconfig.plans.choices import ZeroStage

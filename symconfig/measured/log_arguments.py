@@ -14,8 +14,8 @@ from typing import Any
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.habits import precision
 from symconfig.existing.recover.megatron import recomputed, zero_stage
+from symconfig.frameworks.megatron.flags import Flag, flags, versions
 from symconfig.measured.log_records import TrainingLog, Value
-from symconfig.render.flags import Flag, flags, versions
 
 Namespace = Mapping[str, Value]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
 from symconfig.render.files import File

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.descriptor import bridge_adapters
-from symconfig.frameworks.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE
+from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, megatron, summary
+from symconfig.render import megatron, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,

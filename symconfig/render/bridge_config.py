@@ -10,10 +10,11 @@ from typing import Any
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.releases import BRIDGE_MEGATRON
+from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge_rope, flags, megatron
+from symconfig.render import bridge_rope, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
 
 Sections = dict[str, dict[str, Any]]

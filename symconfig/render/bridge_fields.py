@@ -1,8 +1,8 @@
 """Where Megatron-Bridge's ConfigContainer keeps what Megatron-LM's parser calls by an option.
 
 Its sections subclass or repeat megatron-core's dataclasses, whose fields are named like the parser's: so a name here
-is the option's `dest` (`render.flags`) unless it is renamed. Read in megatron-bridge 0.3.1: training/config.py,
-models/gpt_provider.py, models/mla_provider.py, models/gpt_oss/gpt_oss_provider.py.
+is the option's `dest` (`frameworks.megatron.flags`) unless it is renamed. Read in megatron-bridge 0.3.1:
+training/config.py, models/gpt_provider.py, models/mla_provider.py, models/gpt_oss/gpt_oss_provider.py.
 """
 
 from __future__ import annotations

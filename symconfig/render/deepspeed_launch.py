@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import (
+    ADAPTER_REQUIREMENTS,
+    DEEPSPEED_RELEASE,
+    QLORA_REQUIREMENTS,
+    REQUIREMENTS,
+)
+from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.deepspeed_model import hf_config, target_modules
-from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.resources import data_dir
-
-# Versions that the checks of this repository run with. DeepSpeed's keys change between releases: pinned exactly.
-REQUIREMENTS = {
-    "torch": "torch>=2.6",
-    "deepspeed": f"deepspeed=={DEEPSPEED_RELEASE}",
-    "transformers": "transformers>=4.57,<6",
-    "accelerate": "accelerate>=1.0  # transformers asks for it beside DeepSpeed",
-}
-ADAPTER_REQUIREMENTS = {"peft": "peft>=0.17,<1"}
-QLORA_REQUIREMENTS = {"bitsandbytes": "bitsandbytes>=0.43"}
 
 
 def variables(plan: Plan) -> dict[str, object]:

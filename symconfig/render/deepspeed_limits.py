@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.plans.plan import Plan
 from symconfig.solve.pins import other
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, trainer
 from symconfig.render.deepspeed_model import target_modules

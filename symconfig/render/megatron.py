@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, flags, summary
+from symconfig.render import summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
@@ -27,7 +29,6 @@ DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
 ASSUMES = {"backend": "megatron"}
 COUNTS = "megatron"
 OLDEST = "core_v0.12.1"
-NO_GROUPED_GEMM = ("volta",)  # validate_args wants compute capability 8.0 for --moe-grouped-gemm
 
 
 def version(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from symconfig.errors import InputError, Problem
-from symconfig.render.flags import FlagTable, first_with
+from symconfig.frameworks.megatron.flags import FlagTable, first_with
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = (

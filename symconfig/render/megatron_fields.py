@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from symconfig.render import flags
+from symconfig.frameworks.megatron import flags
 
 DATA = Path(__file__).parent / "data" / "megatron_fields.json"
 SOURCE = "megatron/core/{model_parallel_config,transformer/transformer_config}.py of github.com/NVIDIA/Megatron-LM"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.releases import MEGATRON_VOCAB_MULTIPLE
+from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.render.megatron_args import Arguments, pattern, whole
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from symconfig.render.flags import Flag, FlagTable
+from symconfig.frameworks.megatron.flags import Flag, FlagTable
 from symconfig.render.megatron_args import Group
 
 

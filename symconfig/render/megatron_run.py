@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.job import Training
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
+from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
 

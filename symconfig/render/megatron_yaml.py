@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.megatron import environment, flags
+from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, flags, megatron
-from symconfig.render.environment import Variable
+from symconfig.render import megatron
 from symconfig.render.megatron_fields import Field, fields
 from symconfig.render.megatron_namespace import namespace
 

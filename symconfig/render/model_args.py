@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.megatron import environment, flags
+from symconfig.frameworks.megatron.environment import Variable
+from symconfig.frameworks.megatron.flags import FlagTable
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, flags, megatron
-from symconfig.render.environment import Variable
-from symconfig.render.flags import FlagTable
+from symconfig.render import megatron
 
 NAME = "model-args"
 DOES = "model_config.yaml with ENV_VARS and MODEL_ARGS, as Megatron-LM's functional tests have it, and its launch.sh"

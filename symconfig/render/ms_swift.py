@@ -12,9 +12,10 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, flags, megatron, summary
+from symconfig.render import megatron, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace

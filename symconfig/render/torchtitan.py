@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render.environment import Variable
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
 from symconfig.render.torchtitan_limits import Flavor, refuse

@@ -11,9 +11,9 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.run import Described
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, percent, seconds
+from symconfig.frameworks.megatron.flags import first_with, flags
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
-from symconfig.render.flags import first_with, flags
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 

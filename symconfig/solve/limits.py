@@ -12,7 +12,7 @@ import numpy as np
 from symconfig.cost.stages import Offload, Points
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
-from symconfig.frameworks.releases import (
+from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
     LAYOUT_SINCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.frameworks.megatron.behaviour import beside_another
-from symconfig.frameworks.releases import megatron_release
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.solve.limits import Limits
 from symconfig.solve.refusals import Refusal
 from symconfig.solve.space import Request

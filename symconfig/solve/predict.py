@@ -17,8 +17,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job, Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
 from symconfig.plans.choices import Precision, ZeroStage

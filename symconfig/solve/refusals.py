@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
-from symconfig.frameworks.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 
 Ints = NDArray[np.int64]
 

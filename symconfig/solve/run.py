@@ -12,7 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap

@@ -17,12 +17,12 @@ from typing import Literal, Protocol
 
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans import shape as plan_shape
 from symconfig.plans.file import read_plan
 from symconfig.plans.plan import Plan, Target
 from symconfig.render import manifest, own_target
-from symconfig.render.flags import resolve
 
 Status = Literal["passed", "failed", "skipped"]
 # The file that tells for which framework a folder was written.

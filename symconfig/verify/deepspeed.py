@@ -17,8 +17,8 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InputError, Problem
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.deepspeed_schema import release
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.verify import deepspeed_agreement, deepspeed_rank
 from symconfig.verify.checks import Check, Options, Stopwatch

@@ -1,4 +1,4 @@
-"""Writes rules/deepspeed_keys.json: every key that the installed DeepSpeed release reads, with its type.
+"""Writes frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, with its type.
 
 Usage: DS_ACCELERATOR=cpu python -m symconfig.verify.deepspeed_generate. Sections that are pydantic models are walked;
 for the others, the source is read for the keys that it takes out of its dictionary: none is written down by hand.
@@ -19,7 +19,7 @@ import types
 import typing
 from typing import Any
 
-from symconfig.existing.rules.deepspeed_schema import FILE
+from symconfig.frameworks.deepspeed.keys import FILE
 
 Json = dict[str, Any]
 

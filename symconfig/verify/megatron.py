@@ -10,8 +10,9 @@ from pathlib import Path
 
 from symconfig import install
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import flags, megatron
+from symconfig.render import megatron
 from symconfig.verify import (
     megatron_agreement,
     megatron_rank,

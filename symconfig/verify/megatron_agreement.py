@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.frameworks.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.plans.plan import Plan
 from symconfig.verify.megatron_resolved import Resolved
 from symconfig.verify.megatron_session import Result

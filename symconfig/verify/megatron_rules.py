@@ -14,7 +14,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import environment, megatron, megatron_options
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.render.flags import FlagTable
+from symconfig.frameworks.megatron.flags import FlagTable
 from symconfig.verify.megatron_arguments import FILE
 
 # A launch that somebody wrote may repeat an option or leave the batch to the GPUs; a rendered one says all of it, once.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from symconfig.render.flags import flags
 
 HEAD = """\
 using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, \

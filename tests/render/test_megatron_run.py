@@ -10,10 +10,11 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Recompute, Target
-from symconfig.render import bridge_config, environment, megatron, ms_swift, render, summary
-from symconfig.render.flags import flags, versions
+from symconfig.render import bridge_config, megatron, ms_swift, render, summary
 from symconfig.render.megatron_args import pattern
 from tests.sample_plans import sample_model, sample_plan
 

@@ -15,8 +15,9 @@ from symconfig.errors import InfeasibleError, SymconfigError
 from symconfig.existing.audit.sides import side
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.asked import Asked
+from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import environment, flags, megatron, megatron_fields, render
+from symconfig.render import megatron, megatron_fields, render
 from symconfig.render.files import write
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace

@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symconfig.errors import InfeasibleError
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Recompute
-from symconfig.render import flags, megatron, render
+from symconfig.render import megatron, render
 from symconfig.render.files import Files
 from symconfig.render.model_args import NAME
 from tests.existing.launch.said import options, read_yaml

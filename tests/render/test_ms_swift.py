@@ -11,8 +11,9 @@ import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import flags, megatron, render
+from symconfig.render import megatron, render
 from symconfig.render import ms_swift_options as table
 from symconfig.render.ms_swift import FUSED, NAME, OLDEST
 from tests.render.bash import bash, dry_run, shellcheck

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from symconfig.descriptor.job import Training
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import flags, megatron, render, trainer
+from symconfig.render import megatron, render, trainer
 from symconfig.render.megatron_namespace import namespace
 from tests.sample_plans import sample_plan
 

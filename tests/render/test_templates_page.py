@@ -13,10 +13,11 @@ import yaml
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import SymconfigError
+from symconfig.frameworks.megatron import environment
 from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, megatron_args, render, summary, targets
+from symconfig.render import megatron_args, render, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import environment
 from symconfig.render import megatron as render
 from symconfig.verify import megatron_source
 from symconfig.verify.megatron import Rendered

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from symconfig.existing.rules import deepspeed as rules
-from symconfig.existing.rules import deepspeed_schema
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.frameworks.deepspeed import keys
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
@@ -217,7 +217,7 @@ def test_the_checked_in_keys_are_those_of_the_installed_release(monkeypatch: pyt
     from symconfig.verify import deepspeed_generate
 
     made = deepspeed_generate.generate()
-    written = json.loads(deepspeed_schema.FILE.read_text(encoding="utf-8"))
+    written = json.loads(keys.FILE.read_text(encoding="utf-8"))
     if made["release"] != written["release"]:
         pytest.skip(f"the keys are of DeepSpeed {written['release']}, installed is {made['release']}")
     assert json.loads(json.dumps(made)) == written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.render import flags
+from symconfig.frameworks.megatron import flags
 from symconfig.verify import megatron_rules
 from tests.sample_plans import _DEGREES
 from tests.verify.megatron_support import rendered, replaced

@@ -15,8 +15,9 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import flags, megatron
+from symconfig.render import megatron
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.format import things
+from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, megatron, summary
+from symconfig.render import megatron, summary
 
 
 def numbers(progress: Progress, plan: Plan) -> Progress:

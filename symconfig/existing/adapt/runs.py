@@ -9,7 +9,7 @@ from symconfig.existing.adapt.families import DECIDED
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
-from symconfig.render.flags import FlagTable
+from symconfig.frameworks.megatron.flags import FlagTable
 
 MOST_PLACES = 6  # that a sentence names
 

@@ -20,8 +20,8 @@ from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.rule import Finding
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
-from symconfig.render.flags import first_with, flags, resolve, versions
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.megatron.flags import first_with, flags, resolve, versions
 
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")

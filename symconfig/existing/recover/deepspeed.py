@@ -14,13 +14,14 @@ from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover import megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
-from symconfig.existing.recover.deepspeed_auto import AUTO, filled, uses_trainer
+from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
-from symconfig.existing.recover.deepspeed_zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.keys import AUTO
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Options, Overlap, Recompute, Target

@@ -11,11 +11,9 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.recover.arguments import Arguments
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
 
 Json = dict[str, Any]
-AUTO = "auto"
-MICRO, ACCUMULATION, TRAIN = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
-ZERO = "zero_optimization"
 # Names that programs around the Trainer have for its own: Transformers', Axolotl's, older Transformers'.
 MICRO_ARGUMENTS = ("per_device_train_batch_size", "micro_batch_size", "per_gpu_train_batch_size")
 _LR, _ADAM = 5e-5, (0.9, 0.999)

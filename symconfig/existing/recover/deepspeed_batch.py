@@ -8,8 +8,9 @@ from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import DIGITS, Arguments
-from symconfig.existing.recover.deepspeed_auto import ACCUMULATION, AUTO, MICRO, MICRO_ARGUMENTS, TRAIN, uses_trainer
+from symconfig.existing.recover.deepspeed_auto import MICRO_ARGUMENTS, uses_trainer
 from symconfig.existing.recover.run import Assumed
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN
 
 _SAID_BY = {MICRO: MICRO_ARGUMENTS, ACCUMULATION: (ACCUMULATION,)}
 

@@ -18,7 +18,7 @@ from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace, Value
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.stages import Said, dealt, stages
-from symconfig.frameworks.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.plan import Options, Overlap, Recompute, Target

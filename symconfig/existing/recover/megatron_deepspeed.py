@@ -16,13 +16,13 @@ from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Wor
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.asked import Asked
-from symconfig.existing.recover.deepspeed_auto import MICRO, TRAIN
 from symconfig.existing.recover.deepspeed_batch import of_one_node
-from symconfig.existing.recover.deepspeed_zero import gradient_bytes_of, precision_of, with_zero, zero_of
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.deepspeed.keys import MICRO, TRAIN
+from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, with_zero, zero_of
+from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.graph.scheme import CpComm
-from symconfig.render.flags import flags, versions
 
 _RENAMED: Mapping[str, str] = {
     "--num-key-value-heads": "--num-query-groups",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
-from symconfig.render.flags import Flag, FlagTable, flags, option, versions
+from symconfig.frameworks.megatron.flags import Flag, FlagTable, flags, option, versions
 
 Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
 

@@ -10,7 +10,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.namespace import Namespace, Value, defaults
 from symconfig.existing.recover.run import Assumed
-from symconfig.render.flags import FlagTable, flags, option, versions
+from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from symconfig.existing.launch.reading import Piece, Setting, Word
 from symconfig.existing.launch.text import Place
-from symconfig.render.flags import is_option
+from symconfig.frameworks.megatron.flags import is_option
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:

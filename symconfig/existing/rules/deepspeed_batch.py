@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import ACCUMULATION, MICRO, TRAIN, ZERO, mismatches
+from symconfig.existing.recover.deepspeed_auto import mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO
 
 
 def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:

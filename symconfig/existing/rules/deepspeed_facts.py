@@ -12,8 +12,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_auto import AUTO, ZERO, filled, uses_trainer
-from symconfig.existing.recover.deepspeed_zero import stage_of
+from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
+from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
+from symconfig.frameworks.deepspeed.zero import stage_of
 
 Json = dict[str, Any]
 # Degrees among the arguments of Megatron-DeepSpeed.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import OVERWRITTEN, ZERO, autos, fills
+from symconfig.existing.recover.deepspeed_auto import OVERWRITTEN, autos, fills
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.deepspeed_schema import Kind, Mismatch, known, mismatches
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed.keys import ZERO, Kind, Mismatch, known, mismatches
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
 _BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import ZERO
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed.keys import ZERO
 
 # torch.float16's largest value is 65504: a first loss scale far above it only overflows until it has been halved.
 MAX_SCALE_POWER = 24

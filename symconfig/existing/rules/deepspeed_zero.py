@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import ZERO
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed.keys import ZERO
 
 MAX_BUCKET_BYTES = 2**30  # at two bytes an element; overlap_comm keeps two of them
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size")

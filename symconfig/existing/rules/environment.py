@@ -9,7 +9,7 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_grid import CP, TP
 from symconfig.existing.rules.megatron_switches import REDUCE
 from symconfig.existing.rules.rule import Rules
-from symconfig.render.environment import Row, applying
+from symconfig.frameworks.megatron.environment import Row, applying
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Of --attention-backend: what Megatron-LM sets, and asserts that nobody else has set otherwise.
@@ -34,7 +34,7 @@ SLOW: Mapping[str, tuple[tuple[str, ...], str]] = {
     "NVTE_DEBUG": (("1",), "every attention call is printed"),
 }
 
-# The conditions of the table's rows, of options. The names are those of render.environment.
+# The conditions of the table's rows, of options. The names are those of frameworks.megatron.environment.
 _WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
     "always": lambda facts: True,
     "fsdp": lambda facts: facts.fsdp or facts.on("use_torch_fsdp2"),
@@ -68,7 +68,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
     "environment-contradicts",
     "error",
     "A variable has a value that Megatron-LM refuses",
-    "validate_args looks at it and stops; the table names the line (render/data/environment.json).",
+    "validate_args looks at it and stops; the table names the line (frameworks/megatron/environment.json).",
     "--tensor-model-parallel-size 2 --sequence-parallel",
     environment={CONNECTIONS: "8"},
 )
@@ -84,7 +84,8 @@ def _contradicts(facts: MegatronFacts) -> Iterator[Problem]:
     "environment-missing",
     "warning",
     "A variable is not set that Megatron-LM asks for",
-    "validate_args stops, unless the shell or the cluster sets it beside the script (render/data/environment.json).",
+    "validate_args stops, unless the shell or the cluster sets it beside the script "
+    "(frameworks/megatron/environment.json).",
     "--tensor-model-parallel-size 2 --sequence-parallel",
     environment={},
 )
@@ -105,7 +106,7 @@ def _missing(facts: MegatronFacts) -> Iterator[Problem]:
     "environment-advised",
     "note",
     "A variable that saves memory or time is not set, or otherwise",
-    "symconfig's launchers set it; the table says why (render/data/environment.json).",
+    "symconfig's launchers set it; the table says why (frameworks/megatron/environment.json).",
     "--lr 1e-4",
     environment={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"},
 )

@@ -15,7 +15,7 @@ from symconfig.existing.recover.words import as_word, settings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.rule import Rule
-from symconfig.render.flags import flags, versions
+from symconfig.frameworks.megatron.flags import flags, versions
 
 FILE = "launch.sh"
 PROGRAM = "pretrain_gpt.py"

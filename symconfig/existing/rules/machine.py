@@ -9,7 +9,7 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_experts import EIGHT
 from symconfig.existing.rules.megatron_grid import CP
 from symconfig.existing.rules.rule import Rules
-from symconfig.render.megatron import NO_GROUPED_GEMM
+from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.solve.refusals import NO_FLASH
 
 # Transformer Engine, fp8.py: FP8 from compute capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 has FP8.

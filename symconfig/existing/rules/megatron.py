@@ -26,7 +26,7 @@ from symconfig.existing.rules import (
 )
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import Finding, Rule
-from symconfig.render.flags import versions
+from symconfig.frameworks.megatron.flags import versions
 
 FILES = (
     megatron_options,

@@ -8,7 +8,7 @@ from symconfig.errors import Problem
 from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_grid import PP, divides
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.releases import LAYOUT_MTP_ALONE_SINCE
+from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE
 from symconfig.plans import pipeline_layout
 
 ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")

@@ -11,7 +11,7 @@ from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.rule import Rules
 from symconfig.existing.rules.versions import OLD, Old
-from symconfig.render.flags import flags, versions
+from symconfig.frameworks.megatron.flags import flags, versions
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 

@@ -8,7 +8,7 @@ from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron_grid import TP
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.releases import RECOMPUTE_SINCE
+from symconfig.frameworks.megatron.releases import RECOMPUTE_SINCE
 
 GRANULARITY, METHOD, LAYERS, MODULES = (
     "recompute_granularity",

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from functools import cache
 
-from symconfig.render.flags import flags
+from symconfig.frameworks.megatron.flags import flags
 
 ALIKE = 0.9  # of difflib: "--micro-batchsize" is, "--log-batch-size" is not "--log-world-size"
 MISSING = 2  # words

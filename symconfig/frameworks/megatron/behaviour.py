@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from symconfig.cost.framework import Bytes, Framework, Hide
-from symconfig.frameworks.releases import MEGATRON_VOCAB_MULTIPLE
+from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.graph.blocks.common import Implementation
 
 TransformerImpl = Literal["transformer_engine", "local"]  # --transformer-impl

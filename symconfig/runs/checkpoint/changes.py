@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Plan
-from symconfig.render import flags
 from symconfig.runs.checkpoint import weights
 from symconfig.verify.states.buffers import bucket_size
 from symconfig.verify.states.megatron import rank_states

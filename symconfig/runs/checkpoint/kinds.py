@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import flags
 from symconfig.runs.checkpoint.table import Format, table
 
 # Megatron-LM's distributed optimizer writes its own buffers from here on, unless --dist-ckpt-optim-fully-reshardable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
-from symconfig.frameworks.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.plan import Parallel, Plan, Target
 from symconfig.runs.checkpoint.folder import Checkpoint

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from symconfig.errors import InputError
-from symconfig.frameworks.releases import megatron_release
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.digests import digest
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from symconfig.frameworks.megatron import flags
+from symconfig.frameworks.megatron.flags import Flag
 from symconfig.plans.plan import Plan
-from symconfig.render import flags, megatron
-from symconfig.render.flags import Flag
+from symconfig.render import megatron
 
 # Without a default of their own, but read before that place in one of these releases.
 READ_EARLY = frozenset(

@@ -9,10 +9,10 @@ from typing import Literal
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.releases import megatron_release
+from symconfig.frameworks.deepspeed.releases import REQUIREMENTS
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
-from symconfig.render.deepspeed_launch import REQUIREMENTS
 from symconfig.render.summary import nodes
 from symconfig.runs.embed.surroundings import Gpu, Surroundings
 from symconfig.units import GIB
@@ -20,7 +20,7 @@ from symconfig.units import GIB
 Framework = Literal["megatron", "deepspeed", "transformers"]
 # A GPU whose total torch rounds otherwise, or that keeps a little for itself, is still the same one.
 MEMORY_SHARE = 0.98
-_NEWEST = (99, 0)  # targets.megatron_release of a main branch
+_NEWEST = (99, 0)  # megatron_release of a main branch
 
 
 class MismatchError(InputError):

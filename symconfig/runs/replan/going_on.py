@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import flags, megatron, ms_swift, own_target
+from symconfig.render import megatron, ms_swift, own_target
 
 Options = Mapping[str, str]  # a switch has the value ""
 

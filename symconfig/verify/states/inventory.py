@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
-from symconfig.frameworks.releases import megatron_release
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.model import derived, dim_sizes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from symconfig.cost.stages import layers
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
-from symconfig.frameworks.releases import megatron_release
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.plan import Parallel, Plan
 from symconfig.verify.states.buffers import Bucket, Piece, bucket_size, buckets
 from symconfig.verify.states.grid import Coordinates, coordinates

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, megatron
+from symconfig.render import megatron
 from symconfig.render.files import sh
 
 Options = list[str]  # each an option with its values, quoted for the shell

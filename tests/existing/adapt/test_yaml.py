@@ -12,8 +12,9 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import flags, megatron
+from symconfig.render import megatron
 from tests.sample_plans import sample_plan
 
 FULL = Recompute("full", method="uniform", num_layers=1)

@@ -13,7 +13,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.render.flags import flags
+from symconfig.frameworks.megatron.flags import flags
 from tests.existing.audit import bash_argv
 from tests.existing.audit.corpus_cases import CORPUS, EXPECTED, Case, cases
 

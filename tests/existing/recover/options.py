@@ -9,7 +9,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.launch.reading import Piece, Setting, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.render.flags import flags, resolve
+from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_model import model_args
 from symconfig.render.megatron_moe import moe_args

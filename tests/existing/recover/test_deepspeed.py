@@ -15,9 +15,9 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.deepspeed_zero import zero_of
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.deepspeed.zero import zero_of
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from symconfig.render.deepspeed_launch import arguments, default_model

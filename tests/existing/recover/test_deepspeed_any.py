@@ -15,7 +15,7 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.deepspeed_schema import known
+from symconfig.frameworks.deepspeed.keys import known
 from tests.existing.recover.deepspeed_support import reading
 
 A100 = load_cluster("a100-80gb")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.existing.recover.model import described
-from symconfig.render.flags import resolve
+from symconfig.frameworks.megatron.flags import resolve
 from symconfig.verify import megatron_session
 from symconfig.verify.megatron_sameness import compare
 from symconfig.verify.megatron_session import Job

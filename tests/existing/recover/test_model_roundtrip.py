@@ -13,7 +13,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.model import described
-from symconfig.render.flags import versions
+from symconfig.frameworks.megatron.flags import versions
 from tests.existing.recover.options import NEWEST, names_of, rendered
 
 ZOO = [name for name in zoo_models() if load_model(name).adapter is None]

@@ -10,7 +10,7 @@ import pytest
 
 import symconfig.existing.recover
 from symconfig.existing.recover import uncounted
-from symconfig.render.flags import flags, versions
+from symconfig.frameworks.megatron.flags import flags, versions
 from tests.existing.recover.options import names_of
 
 SOURCES = "\n".join(

@@ -11,10 +11,10 @@ from symconfig.existing.recover.words import as_word, settings
 from symconfig.existing.rules import examples
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import findings
+from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import environment
 from symconfig.render import megatron as render
-from symconfig.render.flags import flags
 
 NEWEST = "core_v0.19.0"
 

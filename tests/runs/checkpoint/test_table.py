@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from symconfig.render import flags
-from symconfig.render.flags import first_with
+from symconfig.frameworks.megatron import flags
+from symconfig.frameworks.megatron.flags import first_with
 from symconfig.runs.checkpoint.changes import FACTS
 from symconfig.runs.checkpoint.kinds import between
 from symconfig.runs.checkpoint.table import Rule, table

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.plan import Plan
-from symconfig.render import environment, flags, megatron
+from symconfig.render import megatron
 from symconfig.runs.embed.megatron_defaults import READ_EARLY, carried
 from symconfig.verify.megatron_session import CAPABILITY
 from symconfig.verify.megatron_source import MegatronSource

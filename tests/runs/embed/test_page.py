@@ -18,8 +18,9 @@ import pytest
 from symconfig.api import planning as api
 from symconfig.api.planning import Wanted
 from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, flags
+from symconfig.render import deepspeed
 from symconfig.runs.embed import surroundings
 from symconfig.runs.embed.surroundings import look
 from tests.sample_plans import sample_plan

@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.existing.launch.dialects.entry import Entry, spoken
 from symconfig.existing.launch.reading import Piece, Setting, Word
-from symconfig.render.flags import FlagTable, flags, option, versions
+from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 
 @cache

@@ -1,8 +1,8 @@
 """Every option of Megatron-LM's pretrain_gpt.py, by version, and a check of an argument list against it.
 
 The data file is made from JSON dumps of Megatron's own argument parser, one per version, by
-`python -m symconfig.render.flags SOURCE_DIR`. From core_v0.16 on most options are generated from dataclasses,
-so the source text alone does not show them.
+`python -m symconfig.frameworks.megatron.flags SOURCE_DIR`. From core_v0.16 on most options are generated from
+dataclasses, so the source text alone does not show them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from symconfig.errors import InputError, Problem
 
-DATA = Path(__file__).parent / "data" / "megatron_flags.json"
+DATA = Path(__file__).with_name("flags.json")
 SOURCE = "argument parser of github.com/NVIDIA/Megatron-LM at each tag; dev-2026-08 is main at d98e8a64"
 _INT = re.compile(r"[+-]?\d+(_\d+)*")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IGNORECASE)
@@ -275,7 +275,6 @@ def main(argv: Iterable[str]) -> int:
     (source,) = argv
     names = sorted((path.stem for path in Path(source).glob("*.json")), key=_order)
     tables = {name: json.loads((Path(source) / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    DATA.parent.mkdir(exist_ok=True)
     DATA.write_text(build(tables), encoding="utf-8")
     print(f"{DATA.name}: {len(tables)} versions, {DATA.stat().st_size} bytes")
     return 0

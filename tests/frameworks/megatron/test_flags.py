@@ -5,7 +5,7 @@ import json
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.render.flags import DATA, build, first_with, flags, resolve, versions
+from symconfig.frameworks.megatron.flags import DATA, build, first_with, flags, resolve, versions
 
 
 def test_the_table_is_small_and_covers_the_versions() -> None:

@@ -1,6 +1,6 @@
 """A DeepSpeed JSON against all keys that DeepSpeed reads: it passes over some that it does not know, this does not.
 
-The known keys are in deepspeed_keys.json, made from the release's source by verify/deepspeed_generate.py.
+The known keys are in keys.json, made from the release's source by verify/deepspeed_generate.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.descriptor.document import KeyPath, nearest, shorten
-from symconfig.existing.recover.deepspeed_auto import AUTO
 
 Json = dict[str, Any]
-FILE = Path(__file__).with_name("deepspeed_keys.json")
+AUTO = "auto"  # Transformers' Trainer fills the value in from its own arguments
+MICRO, ACCUMULATION, TRAIN = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size"
+ZERO = "zero_optimization"
+FILE = Path(__file__).with_name("keys.json")
 # What is passed over may be a program's own: only what is spelled nearly like a known key was meant for it.
 ALIKE = 0.85
 # removed, unknown: DeepSpeed refuses the key; ignored: it passes over it. loose: another type that DeepSpeed takes for
@@ -69,7 +71,7 @@ def release() -> str:
 
 @cache
 def known() -> Json:
-    """All of deepspeed_keys.json."""
+    """All of keys.json."""
     data: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return data
 

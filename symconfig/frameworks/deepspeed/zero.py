@@ -7,7 +7,7 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.stages import Offload
-from symconfig.existing.recover.deepspeed_auto import AUTO, ZERO
+from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
 from symconfig.plans.choices import ZERO_STAGES, Precision, ZeroStage
 
 Json = dict[str, Any]

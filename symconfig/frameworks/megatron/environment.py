@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render import flags
 
-DATA = Path(__file__).parent / "data" / "environment.json"
+DATA = Path(__file__).with_name("environment.json")
 
 
 @dataclass(frozen=True, slots=True)
