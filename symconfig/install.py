@@ -1,6 +1,8 @@
-"""Commands that install what a check needs, as the README has them: the one place from which they are said."""
+"""The version of this package, and the commands that install what a check needs, as the README has them."""
 
 from __future__ import annotations
+
+VERSION = "0.1.0"
 
 # torch by itself first: deepspeed comes as source and asks it how to build.
 EXTRA = (

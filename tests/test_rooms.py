@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "symconfig"
+from benchmarks import house
+
 # From the top down: a room may import those after it, and what all share.
 ROOMS = (
     "__main__",
@@ -33,21 +33,12 @@ ROOMS = (
 )
 SHARED = ("errors", "format", "install", "resources", "units")
 MOST_AT_THE_ROOT = 10
-MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+MODULES = house.sources()
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the modules of this package that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "symconfig":
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                yield whole if whole in MODULES else str(node.module)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "symconfig")
+def imported(path: Path) -> set[str]:
+    """Return the modules of this package that a file imports, also inside functions and for types alone."""
+    return set(house.imports(ast.parse(path.read_text(encoding="utf-8")), MODULES))
 
 
 def room(module: str) -> str:
@@ -59,7 +50,7 @@ def test_every_file_is_in_a_room() -> None:
 
 
 def test_few_files_lie_at_the_root() -> None:
-    assert len(list(PACKAGE.glob("*.py"))) <= MOST_AT_THE_ROOT
+    assert len(list(house.PACKAGE.glob("*.py"))) <= MOST_AT_THE_ROOT
 
 
 @pytest.mark.parametrize("name", [*SHARED, *ROOMS])
@@ -70,3 +61,9 @@ def test_a_room_imports_only_what_lies_below_it(name: str) -> None:
     wrong = {f"{module} imports {other}" for module, path in mine.items() for other in imported(path)
              if room(other) not in below}  # fmt: skip
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {name: imported(path) - {name} for name, path in MODULES.items()}
+    left = {("symconfig.graph.blocks.adapter", "symconfig.graph.blocks.common")}
+    assert {tuple(circle) for circle in house.circles(graph)} <= left

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from symconfig import __version__
 from symconfig.cli.table import COMMANDS
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.install import VERSION
 
 INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
@@ -123,7 +123,7 @@ def print_json(value: Any) -> None:
 
 def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"symconfig {__version__}")
+    parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for each in COMMANDS:
         command = commands.add_parser(each.name, help=each.does, description=each.does, allow_abbrev=False)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from symconfig import __version__
+from symconfig import install
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.job import Job
@@ -130,7 +130,7 @@ def _check_schema(document: Document) -> None:
     what, hint = "is not a plan of symconfig", "symconfig plan ... --out DIR writes one"
     if match := _NUMBER.fullmatch(str(got)):
         newer = int(match[1]) > int(SCHEMA.rpartition("/")[2])
-        what = f"is a plan of {'a newer' if newer else 'an older'} symconfig than this one ({__version__})"
+        what = f"is a plan of {'a newer' if newer else 'an older'} symconfig than this one ({install.VERSION})"
         hint = "the symconfig that wrote it, or plan again with this one"
     raise InputError(Problem(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint))
 
@@ -164,12 +164,12 @@ class _Reader:
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)
         history = self._part((HISTORY,), _history) if HISTORY in data else History()
-        if self.problems and version is not None and version != __version__:
+        if self.problems and version is not None and version != install.VERSION:
             self._add(
                 (VERSION,),
                 "another symconfig wrote this plan",
                 got=version,
-                need=__version__,
+                need=install.VERSION,
                 hint="plan again with this one",
             )
         if (

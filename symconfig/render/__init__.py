@@ -11,10 +11,10 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
-from symconfig.render.files import File, Files
+from symconfig.render.files import ENDING, File, Files
 from symconfig.render.overlay import overlaid
 from symconfig.render.settings import split
-from symconfig.render.target import ENDING, Source, discovered, source
+from symconfig.render.target import Source, discovered, source
 from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from symconfig.errors import InputError, Problem
 
+ENDING = ".j2"  # of a template; the rest of its name is its file's
 # Characters that no shell, shell array or shellcheck reads a meaning into. The comma is left out: SC2054.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:./-]+")
 

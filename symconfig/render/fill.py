@@ -22,8 +22,7 @@ from symconfig.descriptor.document import nearest, shorten
 from symconfig.errors import InputError, Problem
 from symconfig.render import summary
 from symconfig.render.bounded import MOST_SECONDS, TooLongError
-from symconfig.render.files import line, sh, slug
-from symconfig.render.target import ENDING
+from symconfig.render.files import ENDING, line, sh, slug
 
 _PLAIN = (str, int, float, bool, list, tuple, dict)
 MOST_LETTERS = 8 * 2**20  # of one file

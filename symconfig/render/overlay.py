@@ -17,7 +17,8 @@ from symconfig.descriptor.model import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
-from symconfig.render.target import ENDING, Source
+from symconfig.render.files import ENDING
+from symconfig.render.target import Source
 
 ABOUT = "target.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")

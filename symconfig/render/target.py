@@ -20,11 +20,10 @@ from typing import Any, Literal
 
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
-from symconfig.render.files import File, Files
+from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import Setting, choose
 from symconfig.resources import data_dir
 
-ENDING = ".j2"
 # megatron: iterations go on from the checkpoint's, and the scheduler counts sequences (replan.schedule). sequences: the
 # same with the checkpoint's own schedule (ms-swift, megatron/utils/megatron_lm_utils.py@4.6.0). deepspeed: train.py
 # numbers its steps anew by the sequences that were seen. steps: steps go on from the checkpoint's, and the scheduler

@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from symconfig import __version__
 from symconfig.errors import Problem
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.catalogue import rules
@@ -17,6 +16,7 @@ from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.run import Assumed
 from symconfig.existing.rules.rule import Finding
+from symconfig.install import VERSION
 
 SCHEMA = "symconfig.audit/1"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -101,7 +101,7 @@ def sarif(audit: Audit) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "symconfig",
-                        "version": __version__,
+                        "version": VERSION,
                         "rules": [
                             *(
                                 {

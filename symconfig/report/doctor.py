@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from symconfig import __version__, install
+from symconfig import install
 from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
@@ -73,7 +73,7 @@ def examine() -> Health:
     """Look around; imports no heavy package."""
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     return Health(
-        symconfig=__version__,
+        symconfig=install.VERSION,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages=packages,

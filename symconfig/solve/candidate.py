@@ -17,10 +17,11 @@ from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Parallel, Predicted, Recompute, Stage, Target
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
-from symconfig.solve.found import Found, Weighed
+from symconfig.solve.found import Found
 from symconfig.solve.interval import interval
 from symconfig.solve.space import Request, constants
 from symconfig.solve.timeline import refined_time
+from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB, significant
 
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away

@@ -11,7 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.solve import candidate
 from symconfig.solve.detail import detail
-from symconfig.solve.found import Found, Weighed
+from symconfig.solve.found import Found
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
@@ -19,6 +19,7 @@ from symconfig.solve.settle import asked
 from symconfig.solve.space import blockers
 from symconfig.solve.stages.lean import leanest
 from symconfig.solve.weigh import HOST_SHARE
+from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 
 

@@ -21,7 +21,7 @@ from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
 from symconfig.solve.detail import Detail, detail, detailed
 from symconfig.solve.floor import Degree, Floors, degrees
-from symconfig.solve.found import Found, Weighed
+from symconfig.solve.found import Found
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
 from symconfig.solve.split import Split, said, splits
@@ -29,6 +29,7 @@ from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.weigh import HOST_SHARE
+from symconfig.solve.weighed import Weighed
 
 # Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
 # the same.

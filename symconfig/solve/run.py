@@ -16,7 +16,6 @@ from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
-from symconfig.solve.found import Weighed
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.habits import habits
 from symconfig.solve.limits import Limits, limits, pinnable
@@ -25,6 +24,7 @@ from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.weigh import weigh
+from symconfig.solve.weighed import Weighed
 
 Progress = Callable[[str, float], None]
 

@@ -11,6 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate, pinned
 from symconfig.solve.candidate import tidy
@@ -89,7 +90,6 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
 
 
 def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome) -> Plan:
-    from symconfig import __version__
 
     weighed = outcome.weighed
     ranked = weighed.ranked()
@@ -116,7 +116,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         tuple(chosen[1:]),
         search,
         candidate.binding(chosen[0], weighed, cluster, job),
-        __version__,
+        VERSION,
     )
 
 

@@ -24,12 +24,13 @@ from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS
-from symconfig.solve.found import Found, Weighed
+from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
 from symconfig.solve.space import Request, columns, schemes
 from symconfig.solve.split import Split, splits
+from symconfig.solve.weighed import Weighed
 
 BATCH = 2**16  # candidates at once
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig import __version__
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
+from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
@@ -57,7 +57,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
         (),
         Search(1, int(fits), 0.0, False),
         "nothing was searched",
-        __version__,
+        VERSION,
     )
     return Judged(run, plan)
 

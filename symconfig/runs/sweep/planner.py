@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from pathlib import Path
 
-import symconfig
+from symconfig.install import VERSION
+from symconfig.resources import PACKAGE
 
 # What decides what is planned; the constants of a cluster are in its descriptor, and so in a row's id.
 PARTS = (
@@ -29,10 +29,9 @@ LETTERS = 16
 @cache
 def planner() -> str:
     """The version, and a digest of the code and the constants."""
-    root = Path(symconfig.__file__).parent
-    paths = {path for name in PARTS for path in (root / name, *(root / name).rglob("*"))}
+    paths = {path for name in PARTS for path in (PACKAGE / name, *(PACKAGE / name).rglob("*"))}
     found = hashlib.sha256()
     for path in sorted(paths):
         if path.suffix in ENDINGS:
-            found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return f"{symconfig.__version__}+{found.hexdigest()[:LETTERS]}"
+            found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return f"{VERSION}+{found.hexdigest()[:LETTERS]}"

@@ -13,6 +13,7 @@ from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Log
 from symconfig.existing.launch.bash.shell import Budget, State
 from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.text import Text
 
 BASH = shutil.which("bash")
@@ -38,7 +39,7 @@ def claimed(script: str, command: str) -> tuple[list[str], bool]:
     """The words that the reader finds, and whether it claims to know them all."""
     text = Text("x.sh", f"{script}\nprogram {command}\n".encode())
     log = Log([text], None)
-    Interpreter(State(), Budget(), log).program(FileSource(text))
+    Interpreter(State(), Budget(), log, HANDLERS).program(FileSource(text))
     if not log.commands:  # what it could not read at all, it says
         return [], not log.unread
     words = [field.word() for field in log.commands[-1].words]

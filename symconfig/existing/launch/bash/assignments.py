@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
@@ -12,14 +11,12 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.commands import declare
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.expand import Expander
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.nodes import value_end, word_ranges
 from symconfig.existing.launch.bash.shell import bounded
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of
 from symconfig.existing.launch.text import Place
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 
 def run_assignments(shell: Interpreter, source: Source, node: Node) -> Truth:

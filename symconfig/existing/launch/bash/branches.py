@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import shortened
 from symconfig.existing.launch.bash.nodes import clauses_of, word_ranges
 from symconfig.existing.launch.bash.patterns import matches, pattern
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import Value, text_of, unknown_of
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 
 def run_if(shell: Interpreter, source: Source, node: Node) -> Truth:

@@ -6,20 +6,17 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from symconfig.existing.launch.bash import nested
 from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Command, Leave
 from symconfig.existing.launch.bash.shell import bounded, environment
 from symconfig.existing.launch.bash.source import CodeSource
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, plain, text_of, unknown_of
 from symconfig.existing.launch.text import Place
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 Words = Sequence[Field]
 

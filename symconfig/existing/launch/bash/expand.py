@@ -9,7 +9,7 @@ from dataclasses import replace
 from symconfig.existing.launch.bash import lexer
 from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.launch.bash.arithmetic import Arithmetic, Dark
-from symconfig.existing.launch.bash.parameters import operated, split_braced
+from symconfig.existing.launch.bash.parameters import Stream, operated, split_braced
 from symconfig.existing.launch.bash.shell import Budget, State
 from symconfig.existing.launch.bash.source import CodeSource, Source
 from symconfig.existing.launch.bash.values import (
@@ -28,8 +28,6 @@ from symconfig.existing.launch.bash.values import (
 )
 from symconfig.existing.launch.text import Place
 
-# None between parts: the break between two elements of "$@" or "${A[@]}".
-Stream = list[Part | None]
 Capture = Callable[[Source, Place], Parts]
 _NAME = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _SPECIAL = b"@*#?$!-0123456789"

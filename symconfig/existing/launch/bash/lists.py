@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.branches import opened
 from symconfig.existing.launch.bash.conditions import Truth
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave
 from symconfig.existing.launch.bash.shell import Outcome, one_of
 from symconfig.existing.launch.bash.source import Source
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 Link = tuple[bool, Node]  # a command, and the result of the one before it with which it is passed over
 

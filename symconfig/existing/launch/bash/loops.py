@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave
 from symconfig.existing.launch.bash.nodes import statements_of, word_ranges
 from symconfig.existing.launch.bash.shell import merged
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import hole
 from symconfig.existing.launch.text import Place
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 ROUNDS = 2_000  # of one loop
 
@@ -105,7 +102,7 @@ def _loop(shell: Interpreter, source: Source, node: Node, body: Node, condition:
             if not truth.value or not _round(shell, source, body, place):
                 return TRUE
     finally:
-        shell._resume(("break",), place)
+        shell.resume(("break",), place)
         shell.pending += outer
     why = f"is set in a loop of more than {ROUNDS:,} rounds"
     shell.unread(source, node.children[0], f"starts a loop of more than {ROUNDS:,} rounds", matters=False)
@@ -122,7 +119,7 @@ def _round(shell: Interpreter, source: Source, body: Node, place: Place) -> bool
             raise
         return leave.kind == "continue"
     finally:
-        shell._resume(("continue",), place)
+        shell.resume(("continue",), place)
     return True
 
 
@@ -132,5 +129,5 @@ def _open_loop(shell: Interpreter, source: Source, node: Node, body: Node, why: 
     reason = f"is set in a loop whose rounds are not known: {why}"
     for _ in range(2):  # the second round sees what the first one left open
         shell.undecided([lambda: _round(shell, source, body, place), lambda: None], reason, place)
-    shell._resume(("break",), place)
+    shell.resume(("break",), place)
     return Truth(None, reason)

@@ -8,19 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
+from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave
 from symconfig.existing.launch.bash.shell import visible
 from symconfig.existing.launch.bash.source import CodeSource, FileSource
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.text import Place
-
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.interpret import Interpreter
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 # What is sourced to have programs at hand, and sets nothing that a training command is given.

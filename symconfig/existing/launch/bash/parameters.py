@@ -5,17 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 from symconfig.existing.launch.bash import lexer
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.patterns import Item, matches, pattern, prefix, suffix
-from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, through, unknown_of
+from symconfig.existing.launch.bash.shell import Budget, State
+from symconfig.existing.launch.bash.values import (
+    Field,
+    Part,
+    Parts,
+    Value,
+    cut,
+    hole,
+    plain,
+    text_of,
+    through,
+    unknown_of,
+)
 from symconfig.existing.launch.text import Place
 
-if TYPE_CHECKING:
-    from symconfig.existing.launch.bash.expand import Expander
-
+# None between parts: the break between two elements of "$@" or "${A[@]}".
 Stream: TypeAlias = "list[Part | None]"
 _HEAD = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])")
 _OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:@]")
@@ -32,6 +42,32 @@ class Braced:
     subscript: tuple[int, int] | None
     operator: str
     operand: tuple[int, int]
+
+
+class Words(Protocol):
+    """Expands words: what `${...}` needs of the expander (`expand.Expander`) that it stands in."""
+
+    data: bytes
+    state: State
+    budget: Budget
+
+    def value(self, start: int, end: int) -> Parts: ...
+
+    def arithmetic(self, start: int, end: int) -> int: ...
+
+    def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None: ...
+
+    def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts: ...
+
+    def assign(self, name: str, value: Value) -> None: ...
+
+    def elements(
+        self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str
+    ) -> Stream: ...
+
+    def scan(
+        self, start: int, end: int, *, quoted: bool = False, loose: bool = False, literals: bool = False
+    ) -> Stream: ...
 
 
 def split_braced(data: bytes, start: int, end: int) -> Braced | None:
@@ -52,9 +88,7 @@ def split_braced(data: bytes, start: int, end: int) -> Braced | None:
     return Braced(name, sign, subscript, operator.group().decode(), (operator.end(), end))
 
 
-def operated(
-    expander: Expander, braced: Braced, subscript: str | None, place: Place, quoted: bool, loose: bool
-) -> Stream:
+def operated(expander: Words, braced: Braced, subscript: str | None, place: Place, quoted: bool, loose: bool) -> Stream:
     """The parts of the expansion that stands at `place`."""
     tight = quoted or not loose
     if braced.sign == "!" and subscript not in ("@", "*"):
@@ -73,7 +107,7 @@ def operated(
     return [*_transformed(expander, braced, parts, place)]
 
 
-def _indirect(expander: Expander, braced: Braced, place: Place, quoted: bool, loose: bool) -> Stream:
+def _indirect(expander: Words, braced: Braced, place: Place, quoted: bool, loose: bool) -> Stream:
     named = expander.find(braced.name, place, None)
     target = None if named is None or unknown_of(named) else text_of(named)
     match = re.fullmatch(r"([A-Za-z_]\w*|\d+)(?:\[([^\]]*)\])?", target or "")
@@ -82,7 +116,7 @@ def _indirect(expander: Expander, braced: Braced, place: Place, quoted: bool, lo
     return operated(expander, replace(braced, name=match.group(1), sign=""), match.group(2), place, quoted, loose)
 
 
-def _of_all(expander: Expander, braced: Braced, which: str, place: Place, quoted: bool, loose: bool) -> Stream:
+def _of_all(expander: Words, braced: Braced, which: str, place: Place, quoted: bool, loose: bool) -> Stream:
     state, name = expander.state, braced.name
     arguments = name in ("@", "*")
     table: dict[int | str, Field] = {**dict(enumerate(state.arguments, 1))} if arguments else state.items(name, place)
@@ -113,9 +147,7 @@ def _of_all(expander: Expander, braced: Braced, which: str, place: Place, quoted
     return expander.elements(name, items, place, quoted, loose, which)
 
 
-def _sliced_items(
-    expander: Expander, braced: Braced, table: dict[int | str, Field], place: Place
-) -> list[Field] | None:
+def _sliced_items(expander: Words, braced: Braced, table: dict[int | str, Field], place: Place) -> list[Field] | None:
     bounds = _bounds(expander, braced, place)
     if bounds is None:
         return None
@@ -130,12 +162,12 @@ def _sliced_items(
     return chosen if count is None else chosen[: max(count, 0)]
 
 
-def _default(expander: Expander, braced: Braced, quoted: bool, loose: bool) -> Stream:
+def _default(expander: Words, braced: Braced, quoted: bool, loose: bool) -> Stream:
     return expander.scan(*braced.operand, quoted=quoted, loose=loose, literals=loose)
 
 
 def _with_default(
-    expander: Expander,
+    expander: Words,
     braced: Braced,
     found: Parts | None,
     subscript: str | None,
@@ -178,7 +210,7 @@ def _length(parts: Parts, name: str, place: Place, loose: bool) -> Parts:
     return (Part(str(len(text_of(parts))), None, (name,), written=place),)
 
 
-def _transformed(expander: Expander, braced: Braced, parts: Parts, place: Place) -> Parts:
+def _transformed(expander: Words, braced: Braced, parts: Parts, place: Place) -> Parts:
     """`#`, `%`, `/`, `:`, `^` and `,` on one value. A hole in it makes all of it one."""
     operator = braced.operator
     if not operator or not parts:
@@ -208,7 +240,7 @@ def _dark(braced: Braced, place: Place, loose: bool) -> Parts:
     return (hole(f"is an expansion of ${braced.name} that is not followed", place, braced.name, loose=loose),)
 
 
-def _bounds(expander: Expander, braced: Braced, place: Place) -> tuple[int, int | None] | None:
+def _bounds(expander: Words, braced: Braced, place: Place) -> tuple[int, int | None] | None:
     start, end = braced.operand
     at = start
     while at < end and expander.data[at : at + 1] != b":":
@@ -243,12 +275,12 @@ def _cased(parts: Parts, operator: str) -> Parts:
     return tuple(found)
 
 
-def _pattern(expander: Expander, start: int, end: int) -> tuple[Item, ...] | None:
+def _pattern(expander: Words, start: int, end: int) -> tuple[Item, ...] | None:
     parts = expander.value(start, end)
     return None if unknown_of(parts) else pattern(parts)
 
 
-def _trimmed(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
+def _trimmed(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
     text = text_of(parts)
     items = _pattern(expander, *braced.operand)
     expander.budget.spend(len(text))
@@ -264,7 +296,7 @@ def _trimmed(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
     return kept or (Part("", loose=parts[0].loose),)
 
 
-def _replaced(expander: Expander, braced: Braced, parts: Parts) -> Parts | None:
+def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
     """`${X/a/b}`: the first, with `//` every longest match; with `/#` and `/%` one at the start or end."""
     start, end = braced.operand
     at = start

@@ -15,6 +15,7 @@ from symconfig.existing.launch.bash.log import Leave, Log, shortened
 from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, holds_options
 from symconfig.existing.launch.bash.shell import Budget, Exhausted, State
 from symconfig.existing.launch.bash.source import FileSource
+from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.reading import Piece, Reading, Unread, Word
@@ -72,7 +73,7 @@ def read_bash(
             )
         )
     log = Log([text], folder)
-    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:

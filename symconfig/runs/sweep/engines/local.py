@@ -17,11 +17,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import symconfig
 from symconfig.errors import InputError, Problem
+from symconfig.resources import PACKAGE
 from symconfig.runs.sweep.left import Left
 from symconfig.runs.sweep.task import Row, Task
 
@@ -108,7 +107,7 @@ class _Pool:
 
 def _process(errors: IO[bytes]) -> subprocess.Popen[str]:
     """A worker with this very symconfig, wherever it was found."""
-    paths = [str(Path(symconfig.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, *WORKER],
         stdin=subprocess.PIPE,
