@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.plans.columns import Columns
 
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Degrees:
-    """Points of the lattice at one pipeline degree, as the refusals see them: arrays, or a number for all."""
-
-    tp: Ints
-    pp: int
-    cp: Ints
-    ep: Ints
-    etp: Ints
-    dp: Ints
-    micro: Ints
-    num_microbatches: Ints
-    seq_length: int
-    sequence_parallel: bool
-    cp_comm: str
-    precision: str
-
-
-Refusal = tuple[str, str, Callable[[ModelDescriptor, Degrees], Any]]  # the test gives one truth value a point
-OfDegrees = tuple[str, str, Callable[[Any, Degrees], Any]]  # one that asks nothing of the model
+Refusal = tuple[str, str, Callable[[ModelDescriptor, Columns], Any]]  # the test gives one truth value a point
+OfDegrees = tuple[str, str, Callable[[Any, Columns], Any]]  # one that asks nothing of the model
 
 
 def _divides(what: str, size: Callable[[ModelDescriptor], int], axis: str) -> Refusal:
@@ -130,7 +108,7 @@ MEGATRON: tuple[Refusal, ...] = (
 )
 
 
-def _rank_over_tp(model: ModelDescriptor, points: Degrees) -> Any:
+def _rank_over_tp(model: ModelDescriptor, points: Columns) -> Any:
     """Megatron-Bridge splits the rank itself beside column-parallel layers (peft/utils.py, ParallelLinearAdapter)."""
     found = bridge_adapters.targets(model)
     if found is None or model.adapter is None or not found.by_columns:

@@ -18,9 +18,10 @@ from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
+from symconfig.plans.columns import Columns
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
-from symconfig.solve.refusals import Degrees, Refusal
+from symconfig.solve.refusals import Refusal
 
 Grid = NDArray[np.int64]  # [5, points]: tp, cp, ep, etp, micro-batch
 
@@ -176,19 +177,19 @@ def _accepted(
             break
         tp, cp, ep, etp, micro = candidates[:, alive]
         dp = request.gpus // (tp * cp * pp)
-        degrees = Degrees(
-            tp,
-            pp,
-            cp,
-            ep,
-            etp,
-            dp,
-            micro,
-            request.global_batch // (dp * micro),
-            request.seq_length,
-            scheme.sequence_parallel,
-            scheme.cp_comm,
-            request.precision,
+        degrees = Columns(
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
+            micro=micro,
+            num_microbatches=request.global_batch // (dp * micro),
+            seq_length=request.seq_length,
+            sequence_parallel=scheme.sequence_parallel,
+            cp_comm=scheme.cp_comm,
+            precision=request.precision,
         )
         bad = np.broadcast_to(np.asarray(test(request.model, degrees), dtype=bool), alive.shape)
         refused.add(name, reason, int(bad.sum()))

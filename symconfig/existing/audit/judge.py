@@ -12,11 +12,12 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
 from symconfig.install import VERSION
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
-from symconfig.solve.refusals import SHARED, Degrees
+from symconfig.solve.refusals import SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +67,20 @@ def _undivided(found: Found) -> Iterator[Problem]:
     """What no framework can divide like this, so that a figure for it would be one for nothing."""
     tp, pp, cp, ep, etp, dp, micro = (np.array([degree]) for degree in found.degrees)
     request = found.request
-    degrees = Degrees(
-        tp,
-        int(pp[0]),
-        cp,
-        ep,
-        etp,
-        dp,
-        micro,
-        request.global_batch // (dp * micro),
-        request.seq_length,
-        found.scheme.sequence_parallel,
-        found.scheme.cp_comm,
-        request.precision,
+    degrees = Columns(
+        tp=tp,
+        pp=int(pp[0]),
+        vpp=found.split.vpp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        micro=micro,
+        num_microbatches=request.global_batch // (dp * micro),
+        seq_length=request.seq_length,
+        sequence_parallel=found.scheme.sequence_parallel,
+        cp_comm=found.scheme.cp_comm,
+        precision=request.precision,
     )
     for name, reason, refuses in SHARED:
         if np.any(refuses(request.model, degrees)):

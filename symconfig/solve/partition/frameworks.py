@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.plans.columns import Columns
 from symconfig.solve.partition.degrees import Degrees
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def _refusals(
 ) -> list[tuple[str, NDArray[np.bool_]]]:
     """Of degrees with the same scheme: reasons, and which they refuse."""
     from symconfig.solve import limits
-    from symconfig.solve.refusals import Degrees as Points
 
     common = limits.COMMON[framework.value]
     tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
@@ -72,10 +72,20 @@ def _refusals(
     refusals: tuple[Any, ...] = common.refusals
     if step.model is not None:
         refusals = limits.limits(framework.value, step.megatron_version, step.model, step.architecture).refusals
-    points = Points(
-        tp, 1, cp, ep, etp, dp, np.maximum(batch // dp, 1), np.full_like(tp, step.turns), step.seq_length, switched,
-        comm if comm == "a2a" else "p2p", step.precision,
-    )  # fmt: skip
+    points = Columns(
+        tp=tp,
+        pp=1,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        micro=np.maximum(batch // dp, 1),
+        num_microbatches=np.full_like(tp, step.turns),
+        seq_length=step.seq_length,
+        sequence_parallel=switched,
+        cp_comm=comm if comm == "a2a" else "p2p",
+        precision=step.precision,
+    )
     adapted = step.model is not None and step.model.adapter is not None and framework is Framework.MEGATRON
     wrong = [
         ("Megatron-LM has no LoRA or other adapters", np.asarray(adapted)),
