@@ -10,7 +10,7 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.plans import file as plan_file
+from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
     Batch,
     Candidate,
@@ -124,7 +124,7 @@ def sample_plan(
 
 def signed(data: dict[str, Any]) -> str:
     """The JSON of a plan that somebody changed, with the digests that it would have had."""
-    return json.dumps({**data, "digests": plan_file.digests(data)})
+    return json.dumps({**data, "digests": digests(data)})
 
 
 def _options(model: ModelDescriptor, parallel: Parallel, cluster: ClusterDescriptor, given: dict[str, Any]) -> Options:

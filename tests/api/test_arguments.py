@@ -61,9 +61,9 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def search(*_: object, **__: object) -> None:
         raise SearchedError
 
-    for room in ("api", "api_replan", "replan.again", "replan.fallback", "api_check"):
-        monkeypatch.setattr(f"symconfig.{room}.answer", search)
-    for name in ("api_audit.judge", "api_sweep.run", "api_sweep.run_size", "api_partition.solve"):
+    for module in ("api.planning", "api.replan", "runs.replan.again", "runs.replan.fallback", "api.check"):
+        monkeypatch.setattr(f"symconfig.{module}.best_plan", search)
+    for name in ("api.existing.judge", "api.sweep.run", "api.sweep.run_size", "api.partition.solve"):
         monkeypatch.setattr(f"symconfig.{name}", search)
     monkeypatch.setenv("WORLD_SIZE", "1")  # a mismatch, which ends the functions of training scripts
     monkeypatch.chdir(tmp_path)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from symconfig import __version__
 from symconfig.errors import InputError
 from symconfig.plans import file as plan_file
+from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import load_plan, parse_plan
 from symconfig.plans.history import History, Segment
 from symconfig.render import render
@@ -116,12 +117,13 @@ def test_an_edited_history_is_refused(path: tuple[Any, ...], value: Any, said: s
     assert said in str(error.value)
 
 
-def test_a_history_that_is_gone_or_was_written_in_is_refused() -> None:
+def test_a_history_that_is_gone_or_was_written_in_is_refused(tmp_path: Path) -> None:
     data, fresh = TAKEN_OVER.to_dict(), sample_plan().to_dict()
     with pytest.raises(InputError, match="there is no digest of history"):
         parse_plan(json.dumps({**fresh, "history": data["history"]}))
     gone = json.dumps({name: part for name, part in data.items() if name != "history"})
-    assert plan_file.edited(gone) == ("history",)
+    (path := tmp_path / "plan.json").write_text(gone)
+    assert plan_file.edited(path) == ("history",)
     with pytest.raises(InputError, match="history: was edited"):
         parse_plan(gone)
 
@@ -215,9 +217,9 @@ def test_a_field_of_another_version_is_said_to_be_one() -> None:
         parse_plan(json.dumps(data))
 
 
-def test_a_plan_without_digests_is_not_trusted() -> None:
+def test_a_plan_without_digests_is_not_trusted(tmp_path: Path) -> None:
     data = sample_plan().to_dict()
-    for name in plan_file.ANSWER:
+    for name in ANSWER:
         del data["digests"][name]
     with pytest.raises(InputError, match="no digest of best, alternatives, search, binding: an older symconfig"):
         parse_plan(json.dumps(data))
@@ -225,7 +227,8 @@ def test_a_plan_without_digests_is_not_trusted() -> None:
     with pytest.raises(InputError) as caught:
         parse_plan(json.dumps(data))
     assert [problem.field for problem in caught.value.problems] == ["digests"]
-    assert plan_file.edited(json.dumps(data)) == ()
+    (path := tmp_path / "plan.json").write_text(json.dumps(data))
+    assert plan_file.edited(path) == ()
     del data["digests"]
     with pytest.raises(InputError, match="digests: this field is missing"):
         parse_plan(json.dumps(data))

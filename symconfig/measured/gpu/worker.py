@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-VERIFY = HERE.parent / "verify"
+VERIFY = HERE.parents[1] / "verify"
 SEED = 1234
 
 
