@@ -15,7 +15,6 @@ from symconfig.errors import FailedError, InputError, Problem
 if TYPE_CHECKING:
     from symconfig.measured.gpu.measure import Measurement
     from symconfig.measured.gpu.rank import Run
-    from symconfig.plans.file import load_plan
     from symconfig.plans.plan import Plan
 
 OF_KERNELS = ("budget", "raw", "times")
@@ -62,6 +61,7 @@ def _rank(arguments: argparse.Namespace) -> int:
 
 def _folders(folder: Path) -> Plan:
     """The folder's plan, with the framework of its files."""
+    from symconfig.plans.file import load_plan
     from symconfig.verify.checks import as_rendered
 
     return as_rendered(load_plan(folder), folder)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.plans.plan import Plan
+from symconfig.render import megatron
 from symconfig.runs.embed.words import targets, unsafe, words
 from tests.cli.support import Run, run
 from tests.sample_plans import sample_plan
@@ -41,14 +42,14 @@ def test_bash_passes_on_the_plans_words(tmp_path: Path) -> None:
     for name in ("4", "40", "--bf16"):  # names of files that a pattern could find
         (tmp_path / name).touch()
     ended = bash("printf '%s\\0' $(symconfig args plan.json)", tmp_path)
-    assert ended.stdout.split("\0")[:-1] == plan.megatron_args()
+    assert ended.stdout.split("\0")[:-1] == megatron.arguments(plan)
 
 
 def test_mapfile_takes_words_that_bash_would_change(tmp_path: Path) -> None:
     plan = sample_plan("deepseek-v3", "h100", training={"save": "of run 7/*"})
     written(tmp_path, plan)
     ended = bash("mapfile -d '' ARGS < <(symconfig args --null plan.json); printf '%s\\0' \"${ARGS[@]}\"", tmp_path)
-    assert ended.stdout.split("\0")[:-1] == plan.megatron_args()
+    assert ended.stdout.split("\0")[:-1] == megatron.arguments(plan)
 
 
 def test_words_that_bash_would_change_are_refused_by_option(run: Run, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_sizes_and_counts_are_whole_numbers_in_the_text(name: str) -> None:
     ],
 )
 def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any], ranks: int) -> None:
-    config = _plan(zero_stage=2, micro=2, global_batch=2 * 4 * degrees["dp"], **degrees).deepspeed_config()
+    config = deepspeed.config(_plan(zero_stage=2, micro=2, global_batch=2 * 4 * degrees["dp"], **degrees))
     assert config["gradient_accumulation_steps"] == 4
     assert config["train_batch_size"] == 2 * 4 * ranks
 
@@ -125,7 +125,7 @@ def test_every_refusal_of_a_plan_is_told_at_once() -> None:
 
 
 def test_overlap_of_the_plan_is_overlap_comm() -> None:
-    config = _plan(zero_stage=2, overlap_grad_reduce=False).deepspeed_config()
+    config = deepspeed.config(_plan(zero_stage=2, overlap_grad_reduce=False))
     assert config["zero_optimization"]["overlap_comm"] is False
 
 

@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron import environment
 from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron_args, render, summary, targets
+from symconfig.render import megatron, megatron_args, render, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
@@ -107,7 +107,7 @@ def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons(docs: Modul
     files = render(sample_plan(), "ours", (), docs.EXAMPLE)
     data = yaml.safe_load(files["job.yaml"])
     assert data["nodes"] * data["gpus_per_node"] == 64
-    assert [word for option in data["arguments"] for word in option][:2] == sample_plan().megatron_args()[:2]
+    assert [word for option in data["arguments"] for word in option][:2] == megatron.arguments(sample_plan())[:2]
     assert "megatron_args.txt" in files.paths()
     launch = render(sample_plan(), "megatron", (), docs.EXAMPLE)["launch.sh"]
     own = render(sample_plan(), "megatron", ())["launch.sh"]
