@@ -6,16 +6,32 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.audit import variables
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import note
+from symconfig.cli.options import add_script, variables
+from symconfig.cli.shared import note, print_json
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.existing.adapt.outcome import Adapted
 
+NAME = "adapt"
+DOES = "put a plan's values into an existing launch script or config"
 
-def adapt(arguments: argparse.Namespace) -> int:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig adapt`."""
+    add = parser.add_argument
+    add(
+        "source",
+        metavar="FILE|ARGS",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+    )
+    add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
+    add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
+    add("--partial", action="store_true", help="with --in-place: write what could be placed where not all could")
+    add_script(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0: all that the plan decides is in the files, or would be; 1: something has to be put in by hand."""
     from symconfig.api.planning import Problems
     from symconfig.existing.adapt.files import adapted

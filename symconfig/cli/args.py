@@ -8,16 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import whole
+from symconfig.cli.shared import print_json, whole
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
     from symconfig.runs.embed.mismatch import Framework
 
+NAME = "args"
+DOES = "print the words of a plan's program, for $(...) in a script of your own"
 
-def args(arguments: argparse.Namespace) -> int:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig args`."""
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--target", metavar="T", help="whose program (default: the framework that the plan was made for)")
+    add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
+    held = parser.add_argument_group("held against this machine first; exit 1 where it is another one")
+    held.add_argument("--check", action="store_true", help="WORLD_SIZE and the installed release against the plan")
+    held.add_argument("--world-size", metavar="N", help="how many GPUs this start has (default: WORLD_SIZE)")
+    held.add_argument("--replan", action="store_true", help="solve again for what is here, instead of failing")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where the machine is not what the plan is for."""
     from symconfig.plans.file import load_plan
     from symconfig.runs.embed.start import started

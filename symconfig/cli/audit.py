@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import check_output, named_cluster, note, say, whole, write_text
+from symconfig.cli.options import add_script, variables
+from symconfig.cli.shared import check_output, named_cluster, note, print_json, say, whole, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -19,10 +18,36 @@ if TYPE_CHECKING:
     from symconfig.descriptor.job import Limits
     from symconfig.existing.audit.audit import Audit
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+NAME = "audit"
+DOES = "read an existing launch script or config: what it will do, what is wrong, what would be better"
 
 
-def audit(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig audit`."""
+    add = parser.add_argument
+    add(
+        "source",
+        metavar="FILE|ARGS",
+        nargs="?",
+        help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
+    )
+    add("--cluster", metavar="C", help="zoo name, or path of a descriptor; without it nothing is predicted")
+    add("--gpus", metavar="N", help="how many GPUs it runs on (default: what its launcher says)")
+    add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
+    add("--seq-length", metavar="S", help="tokens, where the configuration does not say")
+    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
+    add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, dev (default: the newest that fits)")
+    add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
+    add("--no-plan", action="store_true", help="do not look for a better plan")
+    add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
+    add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
+    add("--force", action="store_true", help="replace files that exist")
+    add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
+    add("--rules", action="store_true", help="list every rule, and do nothing else")
+    add_script(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
     if arguments.rules:
         return _rules(arguments.json)
@@ -63,16 +88,6 @@ def audit(arguments: argparse.Namespace) -> int:
     _print(done, arguments.json)
     bad = not done.runs or (arguments.strict and (done.findings or not done.reading.complete or done.unpredicted))
     return 1 if bad else 0
-
-
-def variables(pairs: list[str]) -> dict[str, str]:
-    """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
-    wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
-    if wrong:
-        raise InputError(
-            [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
-        )
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _limits(margin: str | None) -> Limits:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import say
+from symconfig.cli.shared import print_json, say
+
+NAME = "check"
+DOES = "whether the files of a plan were edited or are stale, for CI: exit 1 when they are"
 
 
-def check(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig check`."""
+    add = parser.add_argument
+    add("place", metavar="DIR", help="what `plan --out` or `render` wrote, or a PLAN.json alone")
+    add("--templates", metavar="DIR", help="your own templates, where they were written with some")
+    add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 1 when anything is edited or stale."""
-    from symconfig.api.check import check as held
+    from symconfig.api.check import check
     from symconfig.report.check import blocks, to_dict
 
-    checked = held(arguments.place, arguments.templates, arguments.solve)
+    checked = check(arguments.place, arguments.templates, arguments.solve)
     if arguments.json:
         print_json(to_dict(checked))
     else:

@@ -6,12 +6,22 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import say
+from symconfig.cli.shared import print_json, say
 from symconfig.errors import InputError, Problem
 
+NAME = "checkpoint"
+DOES = "what kind of checkpoint a folder holds, and whether a plan's run can go on from it"
 
-def checkpoint(arguments: argparse.Namespace) -> int:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig checkpoint`."""
+    add = parser.add_argument
+    add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
+    add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
+    add("--old", metavar="OLD.json", help="the plan of the run that saved it (default: as NEW, but for what DIR says)")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where a plan was named and nothing of the checkpoint loads; bad input, also a folder that is no whole
     checkpoint, is exit 2."""
     from symconfig.api.planning import Problems

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import say
+from symconfig.cli.shared import print_json, say
+
+NAME = "diff"
+DOES = "in what two plans differ"
 
 
-def diff(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig diff`."""
+    parser.add_argument("before", metavar="A.json", help="a plan, or the folder that holds it")
+    parser.add_argument("after", metavar="B.json", help="another one")
+    parser.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0, or 1 where they differ and --exit-code asks for it, as git does; 2: bad input."""
     from symconfig.api import replan as api_replan
     from symconfig.report import diff as report

@@ -9,18 +9,30 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import note, say
+from symconfig.cli.options import add_files, wanted
+from symconfig.cli.shared import note, print_json, say
 from symconfig.errors import InputError, Problem
+
+NAME = "fallback"
+DOES = "plan beforehand for a cluster that loses nodes, with a launch script that takes the plan that fits"
 
 _OPTIONS = {"lose_nodes": "--lose-nodes"}
 
 
-def fallback(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig fallback`."""
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--lose-nodes", metavar="N", default="1..4", help="how many nodes fewer: 2, or 1..4 (default)")
+    add("--out", metavar="DIR", help="write nodes-N/ for every plan there, and the launch.sh above them")
+    add("--force", action="store_true", help="write into a folder that exists")
+    add_files(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where nothing fits on any smaller number of nodes."""
     from symconfig.api import planning as api
     from symconfig.api.fallback import FallbackResult, write
-    from symconfig.cli.files_options import wanted
     from symconfig.plans.file import load_plan
     from symconfig.render.together import LAUNCH
     from symconfig.report.fallback import blocks

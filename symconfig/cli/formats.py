@@ -5,11 +5,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import say
+from symconfig.cli.shared import print_json, say
+
+NAME = "formats"
+DOES = "what a plan can be written as, what can start it, and which of it can carry a certain plan"
 
 
-def formats(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig formats`."""
+    parser.add_argument("plan", nargs="?", metavar="PLAN.json", help="say which formats can carry this plan")
+    parser.add_argument("--templates", metavar="DIR", help="with the templates of your own")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Every target and launcher; with a plan, which can carry it and what the others cannot say."""
     from symconfig.plans.file import load_plan
     from symconfig.report.formats import blocks, to_dict

@@ -8,21 +8,60 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
-from symconfig.cli.table import COMMANDS
+from symconfig.cli import (
+    adapt,
+    args,
+    audit,
+    calibrate,
+    check,
+    checkpoint,
+    diff,
+    doctor,
+    explain,
+    fallback,
+    formats,
+    importing,
+    measure,
+    partition,
+    plan,
+    render,
+    replan,
+    size,
+    sweep,
+    timeline,
+    validate,
+    verify,
+)
+from symconfig.cli.shared import INTERRUPTED, print_json
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.install import VERSION
 
-INTERRUPTED, BROKEN_PIPE, DEFECT = 130, 141, 70
+BROKEN_PIPE, DEFECT = 141, 70
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
+
+
+class Command(Protocol):
+    """A module of this package that is a command: its name, its line in the list of commands, its options, its run."""
+
+    NAME: str
+    DOES: str
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+# In the order of `symconfig --help`.
+COMMANDS: tuple[Command, ...] = (
+    plan, replan, diff, fallback, audit, adapt, partition, render, args, check, formats, checkpoint, verify, measure,
+    explain, timeline, validate, calibrate, sweep, size, importing, doctor,
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -116,25 +155,13 @@ def _silence() -> None:
             continue
 
 
-def print_json(value: Any) -> None:
-    """The one way in which JSON reaches standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
 def _parser() -> _Parser:
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for each in COMMANDS:
-        command = commands.add_parser(each.name, help=each.does, description=each.does, allow_abbrev=False)
-        each.options(command)
+        command = commands.add_parser(each.NAME, help=each.DOES, description=each.DOES, allow_abbrev=False)
+        each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
-        command.set_defaults(command=partial(_called, each.run), command_parser=command)
+        command.set_defaults(command=each.run, command_parser=command)
     return parser
-
-
-def _called(run: str, arguments: argparse.Namespace) -> int:
-    """Import what runs the command, and run it."""
-    module, _, function = run.partition(":")
-    code: int = getattr(importlib.import_module(f"symconfig.cli.{module}"), function)(arguments)
-    return code

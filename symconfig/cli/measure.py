@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import check_yaml, named_cluster, note, say, timeout, write_text
+from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, timeout, write_text
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -17,18 +16,54 @@ if TYPE_CHECKING:
     from symconfig.measured.gpu.rank import Run
     from symconfig.plans.plan import Plan
 
+NAME = "measure"
+DOES = "run one rank of a plan, or a GPU's kernels, on one GPU and time it"
+
 OF_KERNELS = ("budget", "raw", "times")
 
 
-def measure(arguments: argparse.Namespace) -> int:
-    """`symconfig measure`: a folder's rank, or with --kernels the rates of this GPU."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig measure`."""
+    add = parser.add_argument
+    add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
+    add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
+    add("--force", action="store_true", help="replace FILE.yaml if it exists")
+    add("--device", metavar="D", help="cuda or cpu (default: cuda); on cpu nothing is said of memory")
+    add(
+        "--cluster",
+        metavar="C",
+        help="zoo name, or path of a descriptor, with this GPU (default: DIR's; with --kernels by the GPU's name)",
+    )
+    rank = parser.add_argument_group("a rank of DIR's plan: the real module, with a network that only pretends")
+    rank.add_argument("--rank", metavar="R", help="default: 0; heaviest: a rank of the stage that needs most memory")
+    rank.add_argument("--steps", metavar="N", help="optimizer steps, of which the first is a warm-up (default 3)")
+    rank.add_argument(
+        "--transformer-impl",
+        metavar="T",
+        help="transformer_engine or local (default: the former where it is installed)",
+    )
+    rank.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    rank.add_argument("--timeout", metavar="S", help="seconds that a step may take (default 600, on cpu 120)")
+    kernels = parser.add_argument_group("the GPU's kernels")
+    kernels.add_argument(
+        "--kernels",
+        action="store_true",
+        help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR",
+    )
+    kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
+    kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
+    kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure a folder's rank, or with --kernels the rates of this GPU. Exit 1 as `_rank` says."""
     if arguments.kernels:
         return _kernels(arguments)
     return _rank(arguments)
 
 
 def _kernels(arguments: argparse.Namespace) -> int:
-    from symconfig.cli.kernels import kernels
+    from symconfig.cli.measure_kernels import run as kernels
 
     return kernels(arguments)
 

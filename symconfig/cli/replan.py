@@ -8,21 +8,47 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from symconfig.cli.commands import top_of, wrote
-from symconfig.cli.files_options import wanted as files_wanted
-from symconfig.cli.job import as_options, request
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import say
+from symconfig.cli.options import add_answer, add_job, top_of
+from symconfig.cli.options import wanted as files_wanted
+from symconfig.cli.shared import print_json, say, wrote
 from symconfig.errors import InputError, Problem, SymconfigError
+
+NAME = "replan"
+DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
 
 _STEP = re.compile(r"[0-9]{1,9}")
 _OPTIONS = {"keep": "--keep", "release": "--release", "at_step": "--at-step", "schedule": "--schedule"}
 
 
-def replan(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig replan`."""
+    parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
+    parser.set_defaults(job=None)  # the recorded job is what the options lie above
+    parser.add_argument(
+        "--accept-edits", action="store_true", help="solve a plan whose inputs were edited in the file as they are"
+    )
+    near = parser.add_argument_group("the old plan")
+    near.add_argument(
+        "--keep", metavar="NAMES", help="choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ..."
+    )
+    near.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
+    run = parser.add_argument_group("the run")
+    run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
+    run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint or the plan says)")
+    run.add_argument(
+        "--schedule",
+        metavar="S",
+        help="keep (default): the same tokens and learning rate of each; as-is: the same iterations",
+    )
+    add_job(parser)
+    add_answer(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0: there is a plan; 1: none, or none that keeps what was asked; 2: bad input."""
     from symconfig.api import planning as api
     from symconfig.api import replan as api_replan
+    from symconfig.cli.job import as_options, request
     from symconfig.report.progress import Progress
 
     found = api.Problems()

@@ -1,14 +1,15 @@
-"""What several commands share: printing, notes, a cluster by its option, one YAML file as output."""
+"""What several commands share: printing, notes, the values of options, files as output."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.errors import InputError, Problem
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.report.grid import Block
 
-
+INTERRUPTED = 130  # exit code
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1.0, 86400.0
 
 
@@ -104,3 +105,19 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
+
+
+def wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
+    """Name the files that were written."""
+    names = ", ".join(str(path.relative_to(out)) for path in written)
+    text = f"wrote {len(written)} files into {out}: {names}"
+    if as_json:
+        note(text)
+    else:
+        sys.stdout.write("\n")
+        say([text])
+
+
+def print_json(value: Any) -> None:
+    """The one way in which JSON reaches standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

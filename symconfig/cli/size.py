@@ -8,32 +8,56 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import note, say, whole
+from symconfig.cli.options import add_engine, engine
+from symconfig.cli.shared import note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep.size import Question
 
+NAME = "size"
+DOES = "how many GPUs of which cluster meet a deadline, at what cost"
 
-def size(arguments: argparse.Namespace) -> int:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig size`."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="zoo name, or path of a descriptor or a config.json")
+    add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
+    add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
+    add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
+    add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
+    add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
+    add("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
+    add("--gpus-max", metavar="N", help="most GPUs (default 16384, or what the cluster has)")
+    add("--goodput", metavar="X", default="1", help="share of the time in which steps run (default 1)")
+    add("--price", metavar="C=P", action="append", default=[], help="price of a GPU-hour: h100=2.5; may be repeated")
+    add("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
+    add("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
+    add("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
+    add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
+    add("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
+    add_engine(parser)
+    add("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
     from symconfig.api.planning import Problems
-    from symconfig.cli import sweep as cli_sweep
     from symconfig.report import size_plot
     from symconfig.report.progress import Progress
     from symconfig.report.size import blocks, to_dict
-    from symconfig.runs.sweep.size import size as run
+    from symconfig.runs.sweep.size import size
 
     found = Problems()
     picture = Path(arguments.plot) if arguments.plot is not None else None
     if picture is not None:
         found.collect(lambda: size_plot.check(picture))
-    wanted = cli_sweep.engine(arguments, found)
+    wanted = engine(arguments, found)
     question = _question(arguments, found)
     with Progress(sys.stderr) as progress:
-        answer = run(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
+        answer = size(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
     if arguments.json:
         print_json(to_dict(answer))
     else:

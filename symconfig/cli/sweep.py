@@ -9,27 +9,44 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import INTERRUPTED, print_json
-from symconfig.cli.shared import note, say, whole
+from symconfig.cli.options import add_engine, engine
+from symconfig.cli.shared import INTERRUPTED, note, print_json, say, whole
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.runs.sweep.engines import Wanted
     from symconfig.runs.sweep.points import Points
     from symconfig.runs.sweep.run import Told
 
+NAME = "sweep"
+DOES = "plan many combinations of a job's fields, into one table"
 
-def sweep(arguments: argparse.Namespace) -> int:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig sweep`."""
+    add = parser.add_argument
+    add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
+    add(
+        "--out",
+        metavar="FILE",
+        help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
+        "in FILE.journal, and the same command goes on from there",
+    )
+    add_engine(parser)
+    add("--limit", metavar="N", help="most combinations (default 10,000)")
+    add("--force", action="store_true", help="start again, and replace a table that exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
     from symconfig.report.progress import Progress
     from symconfig.report.sweep import blocks, to_dict
-    from symconfig.runs.sweep.run import sweep as run
+    from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
     asked, out, wanted = _asked(arguments)
     with Progress(sys.stderr) as progress:
-        swept = run(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
+        swept = sweep(asked.points, out, asked.prices, wanted, arguments.force, _telling(progress.say))
     if arguments.json:
         print_json(to_dict(swept, asked, out))
     else:
@@ -67,16 +84,6 @@ def _asked(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     if found.all or asked is None:
         raise InputError(found.all)
     return asked, out, wanted
-
-
-def engine(arguments: argparse.Namespace, found: Problems) -> Wanted:
-    """What runs the plans. What is wrong about it is added to `found`."""
-    from symconfig.runs.sweep import engines
-
-    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
-    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
-    found.collect(lambda: engines.check(wanted))
-    return wanted
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Told], None]:

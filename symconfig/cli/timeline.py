@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import check_output, note, say, write_bytes
+from symconfig.cli.shared import check_output, note, print_json, say, write_bytes
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -19,11 +18,27 @@ if TYPE_CHECKING:
     from symconfig.plans.plan import Candidate, Plan
     from symconfig.report.timeline.chart import Chart
 
+NAME = "timeline"
+DOES = "draw the schedule of a plan, stage by stage, with its memory"
+
 PLAIN_WIDTH = 120  # where no terminal says how wide it is
 LEAST_WIDTH, MOST_WIDTH = 60, 2000
 
 
-def timeline(arguments: argparse.Namespace) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig timeline`."""
+    add = parser.add_argument
+    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
+    add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
+    add("--compare", action="store_true", help="also a table of all schedules: step, idle share, memory, where it runs")
+    add("--svg", metavar="FILE.svg", help="draw it as a picture")
+    add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
+    add("--force", action="store_true", help="replace pictures that exist")
+    add("--width", metavar="N", help="letters in a line (default: the terminal's, or 120)")
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from symconfig import __version__
+from symconfig.cli import main
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan
 from tests.cli.support import JOB, Asked, Run, asked, replace_search, run
@@ -330,3 +331,9 @@ def test_doctor_says_what_is_here(run: Run) -> None:
     assert "llama2-13b" in data["models"]
     assert "a100-80gb" in data["clusters"]
     assert run("doctor").code == 0
+
+
+def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:
+    files = Path(main.__file__).parent.glob("*.py")
+    named = {path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8")}
+    assert named == {command.__name__.rpartition(".")[2] for command in main.COMMANDS}

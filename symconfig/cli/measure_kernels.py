@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.main import print_json
-from symconfig.cli.shared import check_yaml, named_cluster, note, say, span_s, write_text
+from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, span_s, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _OF_MEASURING = ("budget", "device")
 _OF_A_RANK = ("rank", "steps", "transformer_impl", "megatron", "timeout")
 
 
-def kernels(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input is exit 2, as for every command."""
     from symconfig.measured.gpu.kernel_fit import fit_kernels
     from symconfig.measured.gpu.kernel_times import as_yaml

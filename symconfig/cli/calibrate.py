@@ -1,0 +1,122 @@
+"""`symconfig calibrate`: the constants of a GPU type, fitted to measured runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, whole, write_text
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.measured.runs import Told
+
+NAME = "calibrate"
+DOES = "fit the constants of a GPU type to measured runs"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig calibrate`."""
+    add = parser.add_argument
+    add(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+    )
+    add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
+    add(
+        "--from-scratch",
+        action="store_true",
+        help="forget what the cluster says of its kernels, and start from what is true of any GPU",
+    )
+    add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
+    add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
+    log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
+    log.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
+    log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
+    log.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
+    log.add_argument("--seq-length", metavar="S", help="tokens")
+    log.add_argument("--recompute", metavar="R", help="none, selective or full")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the fitted constants, and write the profile. Exit 0."""
+    from symconfig.api import planning as api
+    from symconfig.descriptor.write import cluster_yaml
+    from symconfig.measured.read import in_folder
+    from symconfig.measured.runs import calibrations, runs
+    from symconfig.report.calibration import blocks, to_dict
+    from symconfig.report.progress import Progress
+
+    found = api.Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    if out is not None:
+        found.collect(lambda: check_yaml("--out", out, arguments.force))
+    cluster = found.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    paths = [path for name in arguments.files for path in found.collect(partial(in_folder, Path(name))) or ()]
+    for path in paths:
+        if not path.exists():
+            found.add(Problem("there is no such file", file=str(path)))
+    told = _told(arguments, found)
+    if found.all:
+        raise InputError(found.all)
+    with Progress(sys.stderr) as progress:
+        progress.say("predicting the measured runs")
+        measured = found.collect(lambda: runs(paths, cluster, told))
+        if found.all or measured is None:
+            raise InputError(found.all)
+        if out is not None and len(measured.timed) > 1:
+            names = ", ".join(known.name for known, _ in measured.timed)
+            raise InputError(
+                Problem(
+                    "the runs are on several types of GPU, and a profile is of one",
+                    field="--out",
+                    got=names,
+                    hint="--cluster " + measured.timed[0][0].name,
+                )
+            )
+        rows = sum(len(timed) for _, timed in measured.timed)
+        progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
+        command = _as_command(paths, arguments)
+        fitted = calibrations(measured, command, arguments.from_scratch)
+    if out is not None:
+        text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
+        write_text(out, text, arguments.force)
+    if arguments.json:
+        print_json(to_dict(fitted, measured.remarks))
+    else:
+        say(blocks(fitted, measured.remarks))
+    if out is not None:
+        note(f"wrote {out}")
+    return 0
+
+
+def _told(arguments: argparse.Namespace, found: Problems) -> Told:
+    """The options that say what a log does not."""
+    from symconfig.descriptor.load import load_model
+    from symconfig.measured.runs import RECOMPUTE, Told
+
+    gpus, micro, batch, length = (
+        found.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
+    )
+    model = found.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
+    if arguments.recompute not in (None, *RECOMPUTE):
+        need = ", ".join(RECOMPUTE)
+        found.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
+    return Told(model, gpus, micro, batch, length, arguments.recompute)
+
+
+def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
+    """The command as a fitted constant names it: without folders, which are another person's."""
+    words = ["symconfig calibrate", *(path.name for path in paths)]
+    if arguments.cluster is not None:
+        words += ["--cluster", Path(arguments.cluster).name]
+    return " ".join([*words, "--from-scratch"] if arguments.from_scratch else words)

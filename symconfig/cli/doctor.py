@@ -1,0 +1,26 @@
+"""`symconfig doctor`: versions, data folders, and what can be verified here."""
+
+from __future__ import annotations
+
+import argparse
+
+from symconfig.cli.shared import print_json, say
+
+NAME = "doctor"
+DOES = "versions, data folders, and what can be verified on this machine"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add no options: there are none."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 1 when planning does not work here."""
+    from symconfig.report.doctor import blocks, examine
+
+    health = examine()
+    if arguments.json:
+        print_json(health.to_dict())
+    else:
+        say(blocks(health))
+    return 0 if health.healthy else 1

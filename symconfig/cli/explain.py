@@ -1,0 +1,34 @@
+"""`symconfig explain`: the formulas of a plan with its numbers in them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from symconfig.cli.shared import print_json, say
+
+NAME = "explain"
+DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig explain`."""
+    parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the formulas with their numbers. Exit 0."""
+    from symconfig.plans.file import load_plan
+    from symconfig.report.explanation import blocks, to_dict
+    from symconfig.report.timeline.seen import compared
+    from symconfig.solve.explain import explain as formulas
+    from symconfig.solve.restore import retraced
+
+    loaded = load_plan(Path(arguments.plan))
+    with retraced(arguments.plan):
+        found, schedules = formulas(loaded), compared(loaded, loaded.best)
+    if arguments.json:
+        print_json(to_dict(loaded, found, schedules))
+    else:
+        say(blocks(loaded, found, schedules))
+    return 0

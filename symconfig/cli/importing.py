@@ -1,0 +1,42 @@
+"""`symconfig import`: a Hugging Face config.json as a descriptor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from symconfig.cli.shared import note, print_json, write_text
+from symconfig.errors import InputError, Problem
+
+NAME = "import"
+DOES = "turn a Hugging Face config.json into a descriptor"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig import`."""
+    parser.add_argument("config", metavar="CONFIG.json")
+    parser.add_argument("--out", metavar="FILE", help="write the descriptor there instead of to standard output")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the descriptor as YAML, or as JSON with --json. Exit 0."""
+    from symconfig.descriptor.huggingface import descriptor_yaml
+    from symconfig.descriptor.load import load_model
+
+    path = Path(arguments.config)
+    if path.suffix != ".json" and not path.is_dir():
+        raise InputError(Problem("this is no config.json", file=arguments.config, need="a file that ends in .json"))
+    # "./" keeps a file from being taken for a zoo name
+    model = load_model(str(path if path.is_absolute() else Path.cwd() / path))
+    text = descriptor_yaml(model)
+    if arguments.out is not None:
+        out = Path(arguments.out)
+        write_text(out, text, arguments.force)
+        note(f"wrote {out}")
+    if arguments.json:
+        print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    elif arguments.out is None:
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,118 @@
+"""Options that several commands have: their declaration, and what they ask for. Imported with every command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from symconfig.cli.shared import whole
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems, Wanted
+    from symconfig.runs.sweep.engines import Wanted as Engine
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Options that are fields of a job."""
+    what = parser.add_argument_group("the job")
+    what.add_argument("--model", metavar="M", help="zoo name, or path of a descriptor or a config.json")
+    what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
+    what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
+    what.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
+    what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
+    what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
+    what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
+    what.add_argument("--task", metavar="T", help="pretrain, sft or lora (default: lora for an adapter, else pretrain)")
+    what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
+    what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
+    what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
+    what.add_argument(
+        "--pin",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated",
+    )
+    what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
+    what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+
+
+def add_answer(parser: argparse.ArgumentParser) -> None:
+    """How much of the answer is shown, and where its files go."""
+    out = parser.add_argument_group("the answer")
+    out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
+    out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
+    out.add_argument("--force", action="store_true", help="write into a folder that exists")
+    add_files(out)
+
+
+def top_of(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1000):
+        raise InputError(Problem("out of range", field="--top", got=text, need="a whole number from 1 to 1000"))
+    return int(text)
+
+
+def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """--target, --launcher, --templates."""
+    add = parser.add_argument
+    add("--target", metavar="T", help="the format (default: the plan's framework); `symconfig formats` lists them")
+    add(
+        "--launcher",
+        metavar="L",
+        action="append",
+        help="what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated",
+    )
+    add("--templates", metavar="DIR", help="templates of your own, over those of a target or as new ones")
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """The options that say which files. Raises InputError for names that there are none of."""
+    from symconfig.api.planning import Wanted
+
+    found = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
+    found.check()
+    return found
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """What runs the plans."""
+    add = parser.add_argument
+    add("--jobs", metavar="N", help="plans at once (default: one on each core)")
+    add("--engine", metavar="E", default="local", help="local (default), ray or dask")
+    add("--address", metavar="A", help="of a Ray or Dask cluster that runs already (default: one is started here)")
+
+
+def engine(arguments: argparse.Namespace, found: Problems) -> Engine:
+    """What runs the plans. What is wrong about it is added to `found`."""
+    from symconfig.runs.sweep import engines
+
+    jobs = found.collect(lambda: whole("--jobs", arguments.jobs))
+    wanted = engines.Wanted(arguments.engine, jobs, arguments.address)
+    found.collect(lambda: engines.check(wanted))
+    return wanted
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """What a script takes from outside."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a variable of the script's environment; what follows a lone -- are its arguments",
+    )
+    parser.set_defaults(extra=[])
+
+
+def variables(pairs: list[str]) -> dict[str, str]:
+    """NAME=VALUE, as --set has it. Raises InputError with all that are none."""
+    wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
+    if wrong:
+        raise InputError(
+            [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
+        )
+    return dict(pair.split("=", 1) for pair in pairs)

@@ -1,0 +1,61 @@
+"""`symconfig plan`: the fastest configuration that fits, and its files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from symconfig.cli.options import add_answer, add_job, top_of, wanted
+from symconfig.cli.shared import print_json, say, wrote
+from symconfig.errors import InputError, SymconfigError
+
+NAME = "plan"
+DOES = "find the fastest configuration that fits, and write its files"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig plan`."""
+    add = parser.add_argument
+    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
+    add_job(parser)
+    add_answer(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
+    from symconfig.api import planning as api
+    from symconfig.cli.job import as_options, request
+    from symconfig.report.progress import Progress
+
+    found = api.Problems()
+    out = Path(arguments.out) if arguments.out is not None else None
+    if out is not None:
+        found.collect(lambda: api.check_free(out, arguments.force))
+    top = found.collect(lambda: top_of(arguments.top))
+    files = found.collect(lambda: wanted(arguments))
+    asked = found.collect(lambda: request(arguments))
+    if asked is None:
+        raise InputError(found.all)
+    try:
+        with Progress(sys.stderr) as progress:
+            result = api.solve(
+                asked.document,
+                model_base=asked.model_base,
+                cluster_base=asked.cluster_base,
+                top=top or 1,
+                problems=(*found.all, *asked.problems),
+                progress=progress,
+            )
+    except SymconfigError as error:
+        raise type(error)([as_options(problem, asked) for problem in error.problems]) from None
+    written = api.write(result.plan, out, files, force=arguments.force) if out is not None and files is not None else []
+    if arguments.json:
+        print_json(result.to_dict())
+    else:
+        from symconfig.report.table import blocks
+
+        say(blocks(result.plan))
+    if out is not None:
+        wrote(out, written, arguments.json)
+    return 0

@@ -1,0 +1,48 @@
+"""`symconfig render`: the files of a plan for a target."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from symconfig.cli.options import add_files, wanted
+from symconfig.cli.shared import print_json, wrote
+from symconfig.errors import InputError
+
+NAME = "render"
+DOES = "write the files of a plan for a target"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig render`."""
+    parser.add_argument("plan", metavar="PLAN.json", help="what `symconfig plan --out` or `--json` gave, or its folder")
+    add_files(parser)
+    parser.add_argument("--out", metavar="DIR", required=True)
+    parser.add_argument("--force", action="store_true", help="write into a folder that exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files, and name them. Exit 0."""
+    from symconfig.api import planning as api
+    from symconfig.plans.file import load_plan
+
+    out = Path(arguments.out)
+    found = api.Problems()
+    found.collect(lambda: api.check_free(out, arguments.force))
+    loaded = found.collect(lambda: load_plan(Path(arguments.plan)))
+    files = found.collect(lambda: wanted(arguments))
+    if found.all or loaded is None or files is None:
+        raise InputError(found.all)
+    written = api.write(loaded, out, files, force=arguments.force)
+    if arguments.json:
+        print_json(
+            {
+                "schema": "symconfig.render/1",
+                "target": files.of_plan(loaded),
+                "folder": str(out),
+                "files": [str(path.relative_to(out)) for path in written],
+            }
+        )
+    else:
+        wrote(out, written, False)
+    return 0

@@ -1,0 +1,61 @@
+"""`symconfig validate`: predictions against measured runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from symconfig.cli.shared import note, print_json, say
+from symconfig.errors import InputError, Problem
+
+NAME = "validate"
+DOES = "predictions against measured runs"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig validate`."""
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
+    add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
+    add("--explain", metavar="ID", help="one row only: what it states, what was assumed, and where the error may be")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 1 when no row could be predicted."""
+    from symconfig.api.planning import Problems
+    from symconfig.measured.breakdown import breakdown
+    from symconfig.measured.read import read
+    from symconfig.measured.score import source
+    from symconfig.report import validation, validation_plot, validation_row
+    from symconfig.report.progress import Progress
+
+    found = Problems()
+    picture = Path(arguments.plot) if arguments.plot is not None else None
+    if picture is not None and arguments.explain is not None:
+        found.add(Problem("explains one row, of which there is no picture", field="--explain"))
+    elif picture is not None:
+        found.collect(lambda: validation_plot.check(picture))
+    files = found.collect(lambda: read(arguments.files))
+    if found.all or files is None:
+        raise InputError(found.all)
+    if arguments.explain is not None:
+        row = breakdown(files, arguments.explain)
+        if arguments.json:
+            print_json(validation_row.to_dict(row))
+        else:
+            say(validation_row.blocks(row))
+        return 0
+    scores = []
+    with Progress(sys.stderr) as progress:
+        for name, content in files:
+            progress.say(f"predicting {len(content.rows)} runs of {name}")
+            scores.append(source(name, content))
+    if arguments.json:
+        print_json(validation.to_dict(scores))
+    else:
+        say(validation.blocks(scores))
+    if picture is not None:
+        validation_plot.plot(scores, picture)
+        note(f"wrote {picture}")
+    return 0 if any(item.rows for item in scores) else 1

@@ -1,0 +1,66 @@
+"""`symconfig verify`: rendered files held against the real frameworks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from symconfig.cli.shared import print_json, say, timeout
+from symconfig.errors import InputError, Problem
+
+NAME = "verify"
+DOES = "hold rendered files against the real frameworks"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `symconfig verify`."""
+    parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="let the framework build ranks of the plan, and compare what they hold with the plan",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="also run the modules of those ranks without memory, and compare what they keep for the "
+        "backward, tensor by tensor (with --build, which it implies)",
+    )
+    parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    parser.add_argument("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 1 when a check failed."""
+    from symconfig.report.checks import blocks
+    from symconfig.report.progress import Progress
+    from symconfig.verify.checks import TIMEOUT_S, passed, verify
+
+    folder = Path(arguments.folder)
+    if not folder.is_dir():
+        what = "this is no folder" if folder.exists() else "there is no such folder"
+        raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
+    limit_s = timeout(arguments.timeout) or TIMEOUT_S
+    with Progress(sys.stderr) as progress:
+        checks = verify(
+            folder,
+            megatron=Path(arguments.megatron) if arguments.megatron else None,
+            timeout_s=limit_s,
+            progress=progress.say,
+            build=arguments.build,
+            trace=arguments.trace,
+        )
+    if arguments.json:
+        print_json(
+            {
+                "schema": "symconfig.verify/1",
+                "folder": str(folder),
+                "passed": passed(checks),
+                "checks": [asdict(check) for check in checks],
+            }
+        )
+    else:
+        say(blocks(folder, checks))
+    return 0 if passed(checks) else 1
