@@ -336,4 +336,4 @@ def test_doctor_says_what_is_here(run: Run) -> None:
 def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:
     files = Path(main.__file__).parent.glob("*.py")
     named = {path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8")}
-    assert named == {command.__name__.rpartition(".")[2] for command in main.COMMANDS}
+    assert named == {vars(command)["__name__"].rpartition(".")[2] for command in main.COMMANDS}
