@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.audit import variables
-from symconfig.cli.main import print_json
+from symconfig.cli.main import print_json, write_data
 from symconfig.cli.shared import note
 from symconfig.errors import InputError, Problem
 
@@ -35,7 +35,7 @@ def adapt(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(outcome.to_dict(written))
     else:
-        print(outcome.diff, end="")
+        write_data(outcome.diff)
     _say(outcome, arguments, written)
     return 1 if outcome.unplaced else 0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.main import print_json
+from symconfig.cli.main import print_json, write_data
 from symconfig.cli.shared import whole
 from symconfig.errors import InputError, Problem, SymconfigError
 
@@ -42,11 +41,11 @@ def args(arguments: argparse.Namespace) -> int:
             }
         )
     elif arguments.null:
-        sys.stdout.write("".join(f"{word}\0" for word in found))
+        write_data("".join(f"{word}\0" for word in found))
     elif wrong := list(unsafe(found)):
         raise InputError(wrong)
     else:
-        sys.stdout.write("".join(f"{word}\n" for word in found))
+        write_data("".join(f"{word}\n" for word in found))
     return 0
 
 

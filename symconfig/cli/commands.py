@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.files_options import wanted
-from symconfig.cli.main import print_json
+from symconfig.cli.main import print_json, write_data
 from symconfig.cli.shared import check_yaml, named_cluster, note, say, timeout, whole, write_text
 from symconfig.errors import InputError, Problem, SymconfigError
 
@@ -250,7 +250,7 @@ def import_config(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
     elif arguments.out is None:
-        sys.stdout.write(text)
+        write_data(text)
     return 0
 
 
