@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # deepspeed comes as source only and asks torch how to build itself: no compiled operators, no GPU.
 export DS_BUILD_OPS := 0
 export DS_ACCELERATOR := cpu
+# Python before 3.15 reads text in the locale's encoding, and torch reads files of its own so.
+export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
@@ -80,7 +82,6 @@ test: $(VENV)/.megatron
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 

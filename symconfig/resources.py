@@ -1,7 +1,8 @@
-"""Where the package and its data folders are: the data lie beside it in a checkout, inside it in a wheel."""
+"""Where the package, its data (beside it in a checkout, inside it in a wheel) and the user's cache are."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -16,3 +17,16 @@ def data_dir(name: str) -> Path:
         if candidate.is_dir() and (candidate.parent != package.parent or (package.parent / "pyproject.toml").exists()):
             return candidate
     raise FileNotFoundError(f"symconfig's data folder {name!r} is missing; reinstall the package")
+
+
+def cache_dir() -> Path | None:
+    """Return symconfig's folder in this user's cache, by XDG's rule; it may not be there.
+
+    None for a user without a home, as in some containers.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and nobody of this number in the list of users
+        return None
+    return root / "symconfig"

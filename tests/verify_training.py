@@ -23,8 +23,9 @@ from pathlib import Path
 from symconfig.plans.plan import Plan
 from symconfig.render.files import write
 from tests import verify_formats
+from tests.processor import lacking
 from tests.training import material
-from tests.training.cases import CASES, SEQUENCES, Case, learning_rate
+from tests.training.cases import CASES, ON_DEEPSPEED, SEQUENCES, Case, learning_rate
 from tests.training.results import Outcome, Step, apart, read, record
 from tests.training.starts import STARTS, Start, files
 from tests.verify_formats import Format
@@ -111,6 +112,9 @@ def outcomes(case: Case, formats: Sequence[str], root: Path, torch: str) -> list
     for name in formats:
         began = time.perf_counter()
         python = verify_formats.python_of(Format(name, name, ()), torch)
+        if name in ON_DEEPSPEED and (why := lacking(plan.best.options.precision, python)):
+            print(f"{case.name}: {name}: left out: {why}", flush=True)
+            continue
         item = run(case, plan, name, root / name, made, python)
         if found:
             item = judged(item, found[0])

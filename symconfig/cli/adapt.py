@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_script, variables
-from symconfig.cli.shared import note, print_json
+from symconfig.cli.shared import note, print_json, write_data
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(outcome.to_dict(written))
     else:
-        print(outcome.diff, end="")
+        write_data(outcome.diff)
     _say(outcome, arguments, written)
     return 1 if outcome.unplaced else 0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import print_json, whole
+from symconfig.cli.shared import print_json, whole, write_data
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -56,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     elif arguments.null:
-        sys.stdout.write("".join(f"{word}\0" for word in found))
+        write_data("".join(f"{word}\0" for word in found))
     elif wrong := list(unsafe(found)):
         raise InputError(wrong)
     else:
-        sys.stdout.write("".join(f"{word}\n" for word in found))
+        write_data("".join(f"{word}\n" for word in found))
     return 0
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from symconfig.cli.shared import note, print_json, write_text
+from symconfig.cli.shared import note, print_json, write_data, write_text
 from symconfig.errors import InputError, Problem
 
 NAME = "import"
@@ -38,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(model.model_dump(mode="json", by_alias=True, exclude_unset=True))
     elif arguments.out is None:
-        sys.stdout.write(text)
+        write_data(text)
     return 0

@@ -118,6 +118,13 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool) -> None:
         say([text])
 
 
+def write_data(text: str) -> None:
+    """Write what another program reads (JSON, words, a file) to standard output: in UTF-8, whatever the locale is."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    sys.stdout.write(text)
+
+
 def print_json(value: Any) -> None:
     """The one way in which JSON reaches standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    write_data(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

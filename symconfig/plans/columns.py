@@ -16,7 +16,8 @@ class Columns:
 
     tp: tensor, pp: pipeline, vpp: chunks of each stage, cp: context, ep: expert, etp: tensor parallelism inside an
     expert, dp: data parallelism; tp * cp * dp * pp = GPUs. micro: sequences of a microbatch on one data rank.
-    num_microbatches: that each data rank runs in a step; it and dp count whole steps only where everything divides. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather.
+    num_microbatches: that each data rank runs in a step; it and dp count whole steps only where everything divides.
+    cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather.
     """
 
     tp: Values

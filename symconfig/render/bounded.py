@@ -87,5 +87,5 @@ def _limit() -> None:
     signal.signal(signal.SIGXCPU, stop)
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
     with contextlib.suppress(OSError, ValueError):  # where the system has no such limit
-        now = int(_PAGES.read_text().split()[0]) * resource.getpagesize()
+        now = int(_PAGES.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MOST_BYTES, now + MOST_BYTES))

@@ -78,6 +78,7 @@ def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
     """
     out = Path(os.path.abspath(out))  # without following links
     staging: Path | None = None
+    mask = _umask()
     try:
         _check(files, out, force)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ def write(files: Files, out: Path, force: bool = False) -> tuple[Path, ...]:
             path = staging / item.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(item.text, encoding="utf-8", newline="\n")
-            path.chmod(0o755 if item.executable else 0o644)
+            path.chmod((0o777 if item.executable else 0o666) & ~mask)
         _publish(files, staging, out)
     except (OSError, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or error  # without the name of the temporary folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import IO, Any
 from symconfig.errors import SymconfigError
 
 LAST_LINES = 12  # of what a process wrote to its standard error, for the report of a crash
+UTF8 = {"PYTHONUTF8": "1"}  # torch reads files of its own in the locale's encoding, which may be ASCII
 
 Json = dict[str, Any]
 
@@ -48,7 +50,7 @@ def converse(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=dict(env),
+            env={**env, **UTF8},
             text=True,
             encoding="utf-8",
         )
@@ -109,7 +111,9 @@ def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
             [sys.executable, "-m", module],
             input=json.dumps(request),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, **UTF8},
             timeout=timeout_s,
             check=False,
         )

@@ -125,7 +125,10 @@ def join(rank: int, world_size: int) -> None:
         setattr(torch.nn.Module, name, lambda self: self)
     torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     deepspeed.init_distributed()
-    get_accelerator()._name = "cpu:0"  # so that ZeRO-3 tells it from the host, which is "cpu", when it offloads a part
+    accelerator: Any = get_accelerator()
+    accelerator._name = "cpu:0"  # so that ZeRO-3 tells it from the host, which is "cpu", when it offloads a part
+    for name in ("is_fp16_supported", "is_bf16_supported"):  # of the plan's GPUs: nothing is computed on this processor
+        setattr(accelerator, name, lambda: True)
 
 
 def _to(module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -294,7 +294,7 @@ def _warm_up() -> None:
 
 def main() -> None:
     request = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
     start = time.perf_counter()
     shims = load("megatron_shims")

@@ -18,7 +18,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from symconfig import install
+from symconfig import install, resources
 from symconfig.errors import InputError, Problem, SymconfigError
 
 RELEASE = "0.19.2"
@@ -46,11 +46,10 @@ class MegatronSource:
         return int(major), int(minor)
 
 
-def cache_dir() -> Path:
-    """XDG's cache folder of this user; not created here."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "symconfig" / f"megatron-core-{RELEASE}"
+def cache_dir() -> Path | None:
+    """Return the folder that the wheel is unpacked into; None for a user without a home."""
+    root = resources.cache_dir()
+    return root and root / f"megatron-core-{RELEASE}"
 
 
 def find(named: Path | None = None) -> MegatronSource | None:
@@ -76,7 +75,8 @@ def find(named: Path | None = None) -> MegatronSource | None:
     for root in _installed():
         if source := _at(root, "the installed package", chosen=False):
             return source
-    return _at(cache_dir(), "the cached wheel", chosen=False)
+    cached = cache_dir()
+    return cached and _at(cached, "the cached wheel", chosen=False)
 
 
 def _installed() -> list[Path]:
@@ -96,7 +96,7 @@ def installed_core() -> MegatronSource | None:
 
 
 def _at(root: Path, origin: str, chosen: bool) -> MegatronSource | None:
-    if not (root / _ARGUMENTS).is_file() or not (root / _PACKAGE_INFO).is_file():
+    if not all(map(os.path.isfile, (root / _ARGUMENTS, root / _PACKAGE_INFO))):  # nor in a home that is closed to us
         return None
     return MegatronSource(root.resolve(), _version(root), origin, chosen)
 
@@ -110,6 +110,8 @@ def _version(root: Path) -> str:
 def download() -> Path:
     """Fill the cache with pip's own client; checks the wheel's SHA-256. Returns the folder. Raises SymconfigError."""
     target = cache_dir()
+    if target is None:
+        raise SymconfigError(Problem("is needed to keep megatron-core in", field="XDG_CACHE_HOME or HOME"))
     if _at(target, "the cached wheel", chosen=False):
         return target
     with tempfile.TemporaryDirectory() as scratch:
@@ -129,7 +131,9 @@ def download() -> Path:
             scratch,
             f"megatron-core=={RELEASE}",
         ]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=600, check=False
+        )
         wheels = sorted(Path(scratch).glob("*.whl"))
         if ended.returncode or not wheels:
             raise SymconfigError(f"pip could not fetch megatron-core {RELEASE}: {ended.stderr.strip()[-500:]}")
@@ -158,6 +162,9 @@ def main() -> int:
     except SymconfigError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # a home that cannot be written to
+        print(f"{error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        return SymconfigError.exit_code
     return 0
 
 

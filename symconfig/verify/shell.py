@@ -76,7 +76,8 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
             [program, "--shell=bash", "--format=gcc", *names],
             cwd=folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=timeout_s,
             check=False,
         )

@@ -15,10 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify.states.deepspeed import rank_states
+from tests.processor import lacking
 from tests.sample_plans import sample_model, sample_plan
 
 # Odd sizes: groups and parameters of few of them divide by the ranks.
@@ -88,11 +91,16 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 def train(folder: Path, env: dict[str, str], *arguments: str, model: ModelDescriptor | None = None,
           **fields: Any) -> tuple[list[float], str]:  # fmt: skip
-    """Render, launch, hold every rank's bytes against ours, and return each step's loss with all that was said."""
+    """Render, launch, hold every rank's bytes against ours, and return each step's loss with all that was said.
+
+    Skips the test where this processor cannot train in the plan's precision.
+    """
     plan = sample_plan(model or tiny("llama"), backend="deepspeed", **{
         "micro": 2, "global_batch": 4 * fields.get("dp", 1), "seq_length": 32, "sequence_parallel": False,
         "grad_bytes": 4 if fields.get("zero_stage") else 2,
         "training": {"lr": 1e-3, "min_lr": 0.0, "lr_warmup_iters": 0, "train_iters": 3}, **fields})  # fmt: skip
+    if why := lacking(plan.best.options.precision):
+        pytest.skip(why)
     write(render(plan, "deepspeed"), folder, force=True)
     status, said = launch(folder, env, "--repeat-batch", "--report-states=states.json", *arguments)
     assert status == 0, said[-4000:]

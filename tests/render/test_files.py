@@ -23,13 +23,21 @@ from tests.sample_plans import sample_plan
 TWO = Files((File("a.sh", "#!/bin/sh\n", executable=True), File("sub/b.txt", "ü\n")))
 
 
-def test_writes_a_new_folder_with_modes_and_utf8(tmp_path: Path) -> None:
+def test_writes_a_new_folder_in_utf8(tmp_path: Path) -> None:
     written = write(TWO, tmp_path / "deep" / "out")
     assert [path.read_text(encoding="utf-8") for path in written] == ["#!/bin/sh\n", "ü\n"]
-    assert stat.S_IMODE(written[0].stat().st_mode) == 0o755
-    assert stat.S_IMODE(written[1].stat().st_mode) == 0o644
-    assert stat.S_IMODE((tmp_path / "deep" / "out").stat().st_mode) & 0o500 == 0o500
     assert os.listdir(tmp_path / "deep") == ["out"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_the_modes_are_those_that_the_umask_leaves(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        written = write(TWO, tmp_path / "out")
+    finally:
+        os.umask(before)
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (*written, tmp_path / "out")]
+    assert found == [0o777 & ~mask, 0o666 & ~mask, 0o777 & ~mask]
 
 
 def test_an_existing_empty_folder_is_filled(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ TRAINING: dict[str, Any] = {
     "save_interval": 1000,
 }
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
+NODES = ("torchrun", "slurm", "ray")
+ON_DEEPSPEED = (*ZERO, *NODES)  # whose trainer is DeepSpeed
 MEGATRON = ("megatron", "megatron-yaml", "model-args")
 OWN_DATA = (*MEGATRON, "bridge")
 
@@ -130,7 +132,7 @@ def learning_rate(plan: Plan, step: int, ahead: int = 0) -> float:
 CASES = (
     Case("llama, ZeRO-1", "llama", "deepspeed", ZERO, {"zero": 1}),
     Case("llama, ZeRO-2", "llama", "deepspeed", ZERO, {"zero": 2}),
-    Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", ("torchrun", "slurm", "ray"), {"zero": 2}, nodes=2),
+    Case("llama, ZeRO-2, two nodes", "llama", "deepspeed", NODES, {"zero": 2}, nodes=2),
     Case("llama, ZeRO-3", "llama", "deepspeed", ZERO, {"zero": 3}),
     Case(
         "qwen2 with LoRA, ZeRO-2",

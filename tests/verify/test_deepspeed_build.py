@@ -27,6 +27,10 @@ CASES: dict[str, dict[str, Any]] = {
         "model": sample_model("llama3.1-70b", num_hidden_layers=4), "tp": 2, "dp": 64, "zero_stage": 3,
         "optimizer_offload": 0.5},
     "AutoEP, ZeRO 2": {"model": sample_model("mixtral-8x7b", num_hidden_layers=4), "ep": 8, "dp": 32, "zero_stage": 2},
+    "fp16, ZeRO 0": {"model": sample_model("llama2-13b", num_hidden_layers=4), "dp": 8, "precision": "fp16",
+                     "grad_bytes": 2, "zero_stage": 0},
+    "fp16, ZeRO 2": {"model": sample_model("llama2-13b", num_hidden_layers=4), "dp": 8, "precision": "fp16",
+                     "zero_stage": 2},
     "LoRA, ZeRO 3": {"model": sample_model("llama2-13b-lora", num_hidden_layers=6), "dp": 8, "zero_stage": 3},
 }  # fmt: skip
 

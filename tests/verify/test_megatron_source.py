@@ -88,6 +88,34 @@ def test_a_wheel_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Pat
     assert list(target.parent.iterdir()) == [target]
 
 
+def test_a_user_without_a_home_or_with_a_closed_one_has_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    # Root may look into every folder, but not into one whose name is too long.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("x" * 300)))
+    assert megatron_source.find() is None
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert megatron_source.find() is None
+    with pytest.raises(SymconfigError, match="XDG_CACHE_HOME or HOME: is needed"):
+        megatron_source.download()
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed() -> Path:
+        raise PermissionError(13, "Permission denied", "/root/.cache")
+
+    monkeypatch.setattr(megatron_source, "download", closed)
+    assert megatron_source.main() == 2
+    assert capsys.readouterr().err == "/root/.cache: cannot be written: Permission denied\n"
+
+
 def test_a_failed_download_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def no_network(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
         assert command[1:4] == ["-m", "pip", "download"]

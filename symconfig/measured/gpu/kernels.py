@@ -212,7 +212,8 @@ def _driver() -> str | None:
     except OSError:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         try:
-            text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+            ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
+            text = ended.stdout.decode(errors="replace")
         except (OSError, subprocess.TimeoutExpired):
             return None
     found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)

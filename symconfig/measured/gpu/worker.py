@@ -71,7 +71,7 @@ class _Timer:
 
 def main() -> None:
     request = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints is no answer
 
     def say(text: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from symconfig import resources
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.digests import digest
@@ -46,13 +47,9 @@ def solved_again(plan: Plan, found: Surroundings) -> Plan:
 
 
 def cache_dir() -> Path | None:
-    """In XDG's cache folder of this user; not created here. None for a user without a home, as in some containers."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # no HOME, and nobody of this number in the list of users
-        return None
-    return root / "symconfig" / "solved-again"
+    """Return the folder of plans that were solved again; None for a user without a home."""
+    root = resources.cache_dir()
+    return root and root / "solved-again"
 
 
 def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
@@ -95,7 +92,7 @@ def _locked(place: Path) -> Iterator[None]:
     """One process of the node at a time, where the file system has locks."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = place.with_suffix(".lock").open("w")
+        lock = place.with_suffix(".lock").open("wb")
     except OSError:  # a home that cannot be written to: each solves for itself
         yield
         return

@@ -166,7 +166,7 @@ class _Model:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, -np.inf, False)
-            said = log.read_text()
+            said = log.read_text(encoding="utf-8", errors="replace")
         return self._answer(said)
 
     def _answer(self, said: str) -> Answer:

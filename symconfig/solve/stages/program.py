@@ -184,7 +184,7 @@ class _Model:
         """The solver's own bound of the objective, where it stopped early; zero where it says none."""
         if name == "highs":
             return float(self.program.solverModel.getInfo().mip_dual_bound)
-        said = re.search(r"Lower bound:\s+([-+.\de]+)", log.read_text())
+        said = re.search(r"Lower bound:\s+([-+.\de]+)", log.read_text(encoding="utf-8", errors="replace"))
         return float(said[1]) if said else 0.0
 
     def _found(self) -> Assignment:

@@ -29,10 +29,10 @@ def main(names: list[str]) -> int:
     every = {**cases.CASES, **cases_deepspeed.CASES}
     asked = {name: case for name, case in every.items() if not names or name in names}
     kept = json.loads(SEEN.read_text(encoding="utf-8")) if SEEN.exists() else {}
-    failed, start = 0, time.monotonic()
+    count, failed, start = 0, 0, time.monotonic()
     for done in _done(asked):
         said = done.said
-        failed += bool(done.wrong)
+        count, failed = count + 1, failed + bool(done.wrong)
         kept[done.name] = {
             "kind": said.kind,
             "verdict": said.verdict,
@@ -42,7 +42,7 @@ def main(names: list[str]) -> int:
         print(f"{time.monotonic() - start:4.0f} s  {done.name}: {said.verdict}", *done.wrong, sep="\n    ", flush=True)
         ordered = {name: kept[name] for name in every if name in kept}
         SEEN.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{len(asked) - failed} of {len(asked)} cases as said.")
+    print(f"{count - failed} of {count} cases as said.")
     return int(failed > 0)
 
 

@@ -14,6 +14,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.runs.checkpoint import Loadable, Step, Verdict, loadable, read
+from tests.processor import lacking
 from tests.render.deepspeed_support import STEP, Launcher, launch
 from tests.runs.checkpoint.cases import Case
 from tests.runs.checkpoint.real_megatron import Done
@@ -45,7 +46,11 @@ def train(
 
 
 def do(cases: Mapping[str, Case], launcher: Launcher, scratch: Path) -> Iterator[Done]:
+    """Do every case but those in a precision that this processor lacks, which are named with the reason."""
     for index, (name, case) in enumerate(cases.items()):
+        if why := next(filter(None, (lacking(plan.best.options.precision) for plan in case.plans())), ""):
+            print(f"{name}: left out: {why}", flush=True)
+            continue
         yield _done(name, case, launcher, scratch / str(index))
 
 
