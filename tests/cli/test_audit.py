@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Run
+from tests.cli.support import run as run
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "train_13b.sh"
 FITS = ("audit", EXAMPLE, "--cluster", "h200", "--no-plan")

@@ -10,6 +10,7 @@ import pytest
 from symconfig.api.planning import plan as solved
 from symconfig.plans.file import load_plan
 from tests.cli.support import Run
+from tests.cli.support import run as run
 
 
 @pytest.fixture(scope="module")

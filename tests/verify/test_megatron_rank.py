@@ -23,6 +23,7 @@ from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.states.inventory import Parameter
 from symconfig.verify.states.megatron import rank_states
 from tests.cli.support import Run
+from tests.cli.support import run as run
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
