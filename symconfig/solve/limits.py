@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.stages import Offload, Points
-from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
@@ -145,7 +145,7 @@ def _with_adapters(number: tuple[int, int], model: ModelDescriptor, refusals: tu
     own recompute needs an input with a gradient, which Bridge sees to for whole layers alone (peft/recompute.py).
     Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     never = tuple(
-        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in bridge_adapters.refusals(model)
+        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in adapters.refusals(model)
     )
     return Limits(
         pipeline=True,

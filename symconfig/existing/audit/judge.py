@@ -11,6 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan, Search
@@ -90,7 +91,6 @@ def _undivided(found: Found) -> Iterator[Problem]:
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
     """The job that the run is an answer to: the planner may choose everything else."""
     configuration, model = run.configuration, run.described.model
-    version = {"megatron_version": run.target.version} if run.target.backend == "megatron" else {}
     return Job.model_validate(
         {
             "model": run.described.zoo or model.name,
@@ -102,6 +102,6 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
             "precision": configuration.precision,
             "task": "lora" if model.adapter else "pretrain",
             "limits": limits.model_dump(),
-            **version,
+            **BACKENDS[run.target.backend].releases.fields(run.target.version),
         }
     )

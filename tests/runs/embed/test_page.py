@@ -20,7 +20,7 @@ from symconfig.api.planning import Wanted
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, megatron
+from symconfig.render import deepspeed
 from symconfig.runs.embed import surroundings
 from symconfig.runs.embed.surroundings import look
 from tests.sample_plans import sample_plan
