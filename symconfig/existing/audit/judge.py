@@ -13,7 +13,6 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
@@ -66,23 +65,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 def _undivided(found: Found) -> Iterator[Problem]:
     """What no framework can divide like this, so that a figure for it would be one for nothing."""
-    tp, pp, cp, ep, etp, dp, micro = (np.array([degree]) for degree in found.degrees)
-    request = found.request
-    degrees = Columns(
-        tp=tp,
-        pp=int(pp[0]),
-        vpp=found.split.vpp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        dp=dp,
-        micro=micro,
-        num_microbatches=request.global_batch // (dp * micro),
-        seq_length=request.seq_length,
-        sequence_parallel=found.scheme.sequence_parallel,
-        cp_comm=found.scheme.cp_comm,
-        precision=request.precision,
-    )
+    request, degrees = found.request, found.columns()
     for name, reason, refuses in SHARED:
         if np.any(refuses(request.model, degrees)):
             yield Problem(f"is not divided like this: {reason}", field=name)
