@@ -12,7 +12,7 @@ from symconfig.runs.checkpoint.changes import FACTS
 from symconfig.runs.checkpoint.table import Rule, table
 
 PAGE = Path(__file__).with_suffix(".md")
-SEEN = Path(__file__).parents[1] / "tests" / "checkpoint" / "seen.json"
+SEEN = Path(__file__).parents[1] / "tests" / "runs" / "checkpoint" / "seen.json"
 INTRO = """# Does the old checkpoint still load?
 
 A plan is not made once, and the run of a new plan should go on from what the old one saved. Whether it can depends on

@@ -11,8 +11,7 @@ from symconfig.cli.shared import print_json, whole, write_data
 from symconfig.errors import InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
-    from symconfig.plans.plan import Plan
-    from symconfig.runs.embed.mismatch import Framework
+    pass
 
 NAME = "args"
 DOES = "print the words of a plan's program, for $(...) in a script of your own"
@@ -32,6 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where the machine is not what the plan is for."""
+    from symconfig.frameworks.entries import entry_of
     from symconfig.plans.file import load_plan
     from symconfig.runs.embed.start import started
     from symconfig.runs.embed.words import targets, unsafe, words
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
     if arguments.check or arguments.replan or size is not None:
         try:
-            plan = started(plan, _framework(target, plan), size, "replan" if arguments.replan else "fail")
+            plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
         except SymconfigError as error:
             raise type(error)([_as_options(problem) for problem in error.problems]) from None
     found = words(plan, target)
@@ -67,9 +67,3 @@ def _as_options(problem: Problem) -> Problem:
     """In the words of the command line."""
     hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
     return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)
-
-
-def _framework(target: str, plan: Plan) -> Framework:
-    """Whose release is looked at: a target that is no framework's name starts the one that the plan is for."""
-    known: dict[str, Framework] = {"megatron": "megatron", "deepspeed": "deepspeed", "transformers": "transformers"}
-    return known.get(target, known[plan.best.target.backend])

@@ -15,9 +15,10 @@ from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
-from symconfig.cost.stages import Points, Setting, Stages
+from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import Cost, total
 from symconfig.cost.table import Table
+from symconfig.plans.columns import Columns
 
 Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks
 
@@ -46,7 +47,7 @@ class Extremes:
 
 
 def evaluate_block(
-    extremes: Extremes, points: Points, setting: Setting, prefixes: Sequence[Prefix], budget_bytes: float
+    extremes: Extremes, points: Columns, setting: Setting, prefixes: Sequence[Prefix], budget_bytes: float
 ) -> BlockCost:
     """At every one of the points the fewest first layers of every chunk that, run again, fit the budget."""
     plain, passes = extremes.plain, extremes.table.passes
@@ -78,7 +79,7 @@ def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
     return result
 
 
-def _pipeline(sums: Stages, extra: Array, points: Points, setting: Setting) -> dict[str, Array]:
+def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
     """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     between = messages(sums, points, setting)

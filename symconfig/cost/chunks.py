@@ -11,16 +11,17 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.exchange import TAKEN, exchange
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, stages
+from symconfig.cost.stages import ENDS, Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.graph.derived import Phase
+from symconfig.plans.columns import Columns
 from symconfig.schedule.times import Start, Times
 
 Chunk = Sequence[str]  # kinds of its blocks, in model order
 
 
 def chunk_times(
-    table: Table, sums: Stages, points: Points, setting: Setting, chunks: Sequence[Chunk], repeated: int
+    table: Table, sums: Stages, points: Columns, setting: Setting, chunks: Sequence[Chunk], repeated: int
 ) -> Times:
     """Of the first point of the table and of its first policy.
 

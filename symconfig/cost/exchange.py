@@ -10,7 +10,8 @@ from symconfig.cost import compiled
 from symconfig.cost.framework import CONTENTION
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Points, Setting, Stages
+from symconfig.cost.stages import Setting, Stages
+from symconfig.plans.columns import Columns
 
 EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not once a step
 # Share of a collective's time that the work of a pipeline beside it loses: NCCL's kernels hold 24 to 32 of 108 to 132
@@ -32,7 +33,7 @@ class Exchange:
     reduce: Array
 
 
-def exchange(sums: Stages, points: Points, setting: Setting) -> Exchange:
+def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     """As the ZeRO stage and the framework do them; at ZeRO 0 nothing is gathered."""
     framework, sizes, zero = setting.framework, setting.bytes, setting.zero
     counts = np.array([[float(sum(stage.counts))] for stage in setting.stages])
@@ -44,7 +45,7 @@ def exchange(sums: Stages, points: Points, setting: Setting) -> Exchange:
         seconds: Array = messages * ring(dense_bytes / messages, passes, points.shards, over, setting.machine)
         some = expert_bytes.any(axis=(1, 2), keepdims=True)
         if some.any():
-            of_experts = ring(expert_bytes, passes, points.expert_shards, over_experts, setting.machine)
+            of_experts = ring(expert_bytes, passes, points.edp, over_experts, setting.machine)
             seconds = seconds + np.where(some, of_experts, 0.0)
         return seconds
 
@@ -62,7 +63,7 @@ def exchange(sums: Stages, points: Points, setting: Setting) -> Exchange:
     return Exchange(both[1], both[0])
 
 
-def exchanged_s(sums: Stages, points: Points, setting: Setting) -> Array:
+def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[r, n]: gradients reduced and weights gathered, minus what hides, and what copies of them cost."""
     if setting.pp > 1 and setting.zero not in EVERY_MICROBATCH:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
@@ -71,7 +72,7 @@ def exchanged_s(sums: Stages, points: Points, setting: Setting) -> Array:
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
-def between_ends_s(sums: Stages, points: Points, setting: Setting) -> Array:
+def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: a table on the first and on the last stage has a producer of its gradient on both: an all-reduce of two."""
     if setting.pp == 1 or not sums.copied.any():
         return np.zeros_like(sums.copied)
@@ -80,7 +81,7 @@ def between_ends_s(sums: Stages, points: Points, setting: Setting) -> Array:
     return ring(amount, 2.0, np.full_like(stride, 2.0), stride, setting.machine)
 
 
-def copies_s(sums: Stages, points: Points, setting: Setting) -> Array:
+def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: moving weights and gradients between the collectives' buffers and the tensors, each microbatch."""
     elements = (sums.dense + sums.expert).max(axis=0)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
@@ -88,7 +89,7 @@ def copies_s(sums: Stages, points: Points, setting: Setting) -> Array:
     return result
 
 
-def _beside_microbatches(sums: Stages, points: Points, setting: Setting) -> Array:
+def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[s, r, n]: without a pipeline, or where every microbatch exchanges."""
     moved, hide, m = exchange(sums, points, setting), setting.framework.hide, points.num_microbatches
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
@@ -109,7 +110,7 @@ def _beside_microbatches(sums: Stages, points: Points, setting: Setting) -> Arra
     return times * beside(reduce, backward, hide.data) + gathered
 
 
-def _in_pipeline(sums: Stages, points: Points, setting: Setting) -> Array:
+def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[r, n]: what the simulator finds, nearly, where stages are alike (`chunks.overlap` says what runs when)."""
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm

@@ -9,10 +9,11 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Points, Setting, StageShape
+from symconfig.cost.stages import Setting, StageShape
+from symconfig.plans.columns import Columns
 
 
-def at_peak(kept: Array, ends: Array, points: Points, setting: Setting) -> Array:
+def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Array:
     """[s, x, n]: bytes of activations at each stage's peak, `ends` aside.
 
     kept: [s, x, n], for each microbatch in flight. ends: [s, x, n], what the loss keeps, once. On the last stage the
@@ -26,7 +27,7 @@ def at_peak(kept: Array, ends: Array, points: Points, setting: Setting) -> Array
     return result
 
 
-def in_flight(points: Points, setting: Setting) -> Array:
+def in_flight(points: Columns, setting: Setting) -> Array:
     """[s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
@@ -41,7 +42,7 @@ def in_flight(points: Points, setting: Setting) -> Array:
     return result
 
 
-def heads_in_flight(heads: Array, points: Points, setting: Setting) -> Array:
+def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     """[s, x, n]: microbatches in flight of the layers at the head of each chunk that keep less than the others.
 
     heads: [s, x], how many those are on the stage, the first so many of each chunk. The most that is held is convex in
@@ -79,7 +80,7 @@ def _uneven(stage: StageShape) -> bool:
     return len(set(stage.layers)) > 1
 
 
-def _each_size(points: Points, of: Callable[[int], float]) -> Array:
+def _each_size(points: Columns, of: Callable[[int], float]) -> Array:
     """[n]: of each point's number of microbatches, once for each that there is."""
     sizes, which = np.unique(points.num_microbatches, return_inverse=True)
     result: Array = np.array([of(int(size)) for size in sizes])[which]

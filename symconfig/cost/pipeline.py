@@ -12,7 +12,8 @@ import numpy as np
 from symconfig.cost import compiled
 from symconfig.cost.exchange import ring
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Points, Setting, Stages
+from symconfig.cost.stages import Setting, Stages
+from symconfig.plans.columns import Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Messages:
     received_s: Array
 
 
-def messages(sums: Stages, points: Points, setting: Setting) -> Messages:
+def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     """Of plain 1F1B the receiver waits for all of each; interleaved, for what a chunk's forward does not hide.
 
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
@@ -65,7 +66,7 @@ def pipelined(
     communication: Array,
     between: Messages,
     hidden: Array,
-    points: Points,
+    points: Columns,
     setting: Setting,
 ) -> dict[str, Array]:
     """The slowest stage's passes over all microbatches, by part, and the bubble: [..., n].

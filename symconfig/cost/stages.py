@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine, Number
+from symconfig.cost.machine import Machine
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.plans.choices import ZeroStage
 
@@ -32,35 +32,6 @@ class Offload:
 
     optimizer: float = 0.0
     weights: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Degrees of n points under one split, as float arrays [n]."""
-
-    tp: Array
-    cp: Array
-    dp: Array
-    ep: Array
-    etp: Array
-    micro: Array
-    num_microbatches: Array
-
-    def at(self, chosen: NDArray[np.intp]) -> Points:
-        """Some of the points."""
-        return Points(*(getattr(self, name)[chosen] for name in Points.__slots__))
-
-    @property
-    def degrees(self) -> dict[str, Number]:
-        return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
-
-    @property
-    def shards(self) -> Array:
-        return self.dp * self.cp
-
-    @property
-    def expert_shards(self) -> Array:
-        return self.tp * self.cp * self.dp / (self.ep * self.etp)
 
 
 @dataclass(frozen=True, slots=True)

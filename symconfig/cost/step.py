@@ -16,8 +16,9 @@ from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
-from symconfig.cost.stages import Offload, Points, Setting, Stages
+from symconfig.cost.stages import Offload, Setting, Stages
 from symconfig.cost.whole_gradients import whole_gradient_bytes
+from symconfig.plans.columns import Columns
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
@@ -62,7 +63,7 @@ def total(parts: dict[str, Array]) -> Array:
     return result
 
 
-def evaluate(sums: Stages, points: Points, setting: Setting) -> Cost:
+def evaluate(sums: Stages, points: Columns, setting: Setting) -> Cost:
     """Seconds and bytes of every candidate."""
     return Cost(time_s(sums, points, setting), memory_bytes(sums, points, setting))
 
@@ -72,7 +73,7 @@ def _each_offload(array: Array) -> Array:
     return array[..., None, :]
 
 
-def time_s(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Seconds by part, to be broadcast to [r, o, n]."""
     between = messages(sums, points, setting)
     stages = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
@@ -83,33 +84,33 @@ def time_s(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
     return parts
 
 
-def _overhead(points: Points, setting: Setting) -> Array:
+def _overhead(points: Columns, setting: Setting) -> Array:
     """[n]: of the step, and of its microbatches."""
     framework = setting.framework
     result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
     return result
 
 
-def apart_s(sums: Stages, points: Points, setting: Setting) -> Array:
+def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[o, n]: of a step, what is neither a pass through a stage nor an exchange: optimizer and overhead."""
     result: Array = _optimizer(sums, points, setting) + _overhead(points, setting)
     return result
 
 
-def _shards(points: Points, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
+def _shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
     """Ranks that share one state of the dense and of the experts' parameters."""
     instances = setting.framework.optimizer_instances
-    return (points.shards / instances, points.expert_shards / instances) if sharded else (1.0, 1.0)
+    return (points.shards / instances, points.edp / instances) if sharded else (1.0, 1.0)
 
 
-def _dense(sums: Stages, points: Points, setting: Setting) -> Array:
+def _dense(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[s, n]: trained parameters outside the experts as many as the ranks of `_shards` share out."""
     if setting.zero < 3 or not setting.framework.shards_over_tensor:
         return sums.dense
     return sums.dense - sums.whole * (1 - 1 / points.tp)
 
 
-def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
+def _optimizer(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[o, n]: the part on the GPU, then the part in host memory with its transfers."""
     machine, sizes = setting.machine, setting.bytes
     over, over_experts = _shards(points, setting, setting.zero >= 1)
@@ -130,7 +131,7 @@ def _optimizer(sums: Stages, points: Points, setting: Setting) -> Array:
     return np.array(rows)
 
 
-def memory_bytes(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
         "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
@@ -140,7 +141,7 @@ def memory_bytes(sums: Stages, points: Points, setting: Setting) -> dict[str, Ar
     return parts | {name: part[:, None] for name, part in states(sums, points, setting).items()}
 
 
-def states(sums: Stages, points: Points, setting: Setting) -> dict[str, Array]:
+def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Weights, gradients and optimizer state: [s, o, n]."""
     sizes, zero, offloads = setting.bytes, setting.zero, setting.offload
     dense, expert = _each_offload(_dense(sums, points, setting)), _each_offload(sums.expert)
@@ -181,14 +182,14 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     return beside * (1 - offload.optimizer)
 
 
-def bound_s(sums: Stages, points: Points, setting: Setting) -> Array:
+def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: no policy, offload or ZeRO stage is faster. sums: of a table whose one policy none beats (`bound_table`)."""
     between = messages(sums, points, setting)
     parts = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
     return np.asarray(total(parts)[0])
 
 
-def bound_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
+def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: no policy or offload is leaner at this ZeRO stage. sums: as of `bound_s`."""
     # Offloads are in rising order: the last one leaves least on the GPU.
     lean = replace(setting, offload=setting.offload[-1:])
@@ -197,7 +198,7 @@ def bound_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
     return np.asarray((live + state).max(axis=0))
 
 
-def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:
+def _held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that has most."""
     sizes = setting.bytes
     trained = _dense(sums, points, setting) * sizes.weight
@@ -208,7 +209,7 @@ def _held_weights(sums: Stages, points: Points, setting: Setting) -> Array:
     return result
 
 
-def host_bytes(sums: Stages, points: Points, setting: Setting) -> Array:
+def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Pinned host memory of one rank, [o, n]."""
     over, over_experts = _shards(points, setting, setting.zero >= 1)
     mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)

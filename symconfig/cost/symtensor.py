@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.stages import Points, Setting
+from symconfig.cost.stages import Setting
 from symconfig.graph import dims as d
 from symconfig.graph.derive import weight_layout
 from symconfig.graph.layout import Kind, Layout
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import Block
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.columns import Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
 
 
 def costs(
-    blocks: list[Relative], counts: Array, boundary: Array, points: Points, setting: Setting
+    blocks: list[Relative], counts: Array, boundary: Array, points: Columns, setting: Setting
 ) -> tuple[Array, Array]:
     """(memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
     m = points.num_microbatches
@@ -83,13 +84,13 @@ def costs(
 
     sharded = setting.zero >= 3
     over = points.shards if sharded else np.ones_like(m)
-    over_experts = points.expert_shards if sharded else np.ones_like(m)
+    over_experts = points.edp if sharded else np.ones_like(m)
     memory = m * whole("activations") + whole("weights") / over + whole("expert_weights") / over_experts
 
     def exchange(parameters: Array, ranks: Array) -> Array:
         passes = 2.0 if setting.zero < 3 else 3.0  # all-reduce, or reduce-scatter and gather; ZeRO-3 gathers twice
         return passes * (ranks - 1) / ranks * parameters
 
-    data = exchange(whole("parameters"), points.shards) + exchange(whole("expert_parameters"), points.expert_shards)
+    data = exchange(whole("parameters"), points.shards) + exchange(whole("expert_parameters"), points.edp)
     sends = 2.0 * m * setting.vpp * boundary if setting.pp > 1 else 0.0
     return memory, m * whole("communication") + data + sends

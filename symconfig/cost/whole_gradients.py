@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Offload, Points, Setting, Stages
+from symconfig.cost.stages import Offload, Setting, Stages
+from symconfig.plans.columns import Columns
 
 ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of the ranks (nccl_start_alignment_factor)
 
 
-def whole_gradient_bytes(sums: Stages, points: Points, setting: Setting, offload: Offload) -> Array | float:
+def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
     """[s, n]: of the rank that keeps most. Wide gradients are of the share alone; host memory takes all others."""
     sizes, framework = setting.bytes, setting.framework
     if setting.zero not in framework.whole_gradients_at or offload.optimizer or sizes.gradient > sizes.weight:
@@ -28,14 +29,14 @@ def whole_gradient_bytes(sums: Stages, points: Points, setting: Setting, offload
     return result
 
 
-def _beside_share(sums: Stages, points: Points, expert: Array, widest_expert: Array) -> Array:
+def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: Array) -> Array:
     """The tables are first and last: the first and the last share hold them whole unless they are smaller.
 
     Both tables reach out of one share only where all layers are in it: otherwise a layer's parameter is at one end.
     """
     trained = sums.dense + expert
     vectors = sums.vectors / points.shards
-    share = sums.dense / points.shards + expert / points.expert_shards - vectors  # of the matrices
+    share = sums.dense / points.shards + expert / points.edp - vectors  # of the matrices
     layers = np.maximum(sums.widest, widest_expert)
     table = np.where(sums.widest_table > share - ALIGNMENT * points.shards, sums.widest_table, 0.0)
     largest = np.maximum(table, layers)
@@ -44,13 +45,13 @@ def _beside_share(sums: Stages, points: Points, expert: Array, widest_expert: Ar
     return result + np.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
 
 
-def _beside_expert_shares(expert: Array, largest: Array, points: Points, group: int) -> Array:
+def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group: int) -> Array:
     """The experts' matrices are all as large: so many of them fill a group, at least one, but for the last group."""
     size = np.maximum(largest, 1.0)
     count, each = np.ceil(expert / size), np.maximum(group // size, 1.0)
     rest = count % each
-    touched = count // each * _touched(each, size, points.expert_shards) + _touched(rest, size, points.expert_shards)
-    result: Array = largest * touched - expert / points.expert_shards
+    touched = count // each * _touched(each, size, points.edp) + _touched(rest, size, points.edp)
+    result: Array = largest * touched - expert / points.edp
     return result
 
 

@@ -16,7 +16,7 @@ class Columns:
 
     tp: tensor, pp: pipeline, vpp: chunks of each stage, cp: context, ep: expert, etp: tensor parallelism inside an
     expert, dp: data parallelism; tp * cp * dp * pp = GPUs. micro: sequences of a microbatch on one data rank.
-    num_microbatches: that each data rank runs in a step; it and dp count whole steps only where everything divides.
+    num_microbatches: that each data rank runs in a step; like dp rounded down where it does not divide.
     cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather.
     """
 
@@ -34,7 +34,7 @@ class Columns:
     cp_comm: str
     precision: str
 
-    def at(self, chosen: NDArray[Any]) -> Columns:
+    def at(self, chosen: NDArray[Any] | slice) -> Columns:
         """Take some of the configurations, by their places or by a mask."""
         return Columns(
             tp=self.tp[chosen],
@@ -58,12 +58,17 @@ class Columns:
         return int(self.tp.size)
 
     @property
+    def degrees(self) -> dict[str, Values]:
+        """The degrees that divide a stage, by name."""
+        return {"tp": self.tp, "cp": self.cp, "dp": self.dp, "ep": self.ep, "etp": self.etp}
+
+    @property
     def shards(self) -> Values:
-        """Ranks that hold the same dense weights: the parts into which ZeRO cuts them."""
+        """Count the ranks with the same dense weights: the parts into which ZeRO cuts them."""
         return self.dp * self.cp
 
     @property
     def edp(self) -> Values:
-        """Replicas of each expert within a pipeline stage."""
+        """Count the replicas of each expert within a pipeline stage."""
         replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
         return replicas

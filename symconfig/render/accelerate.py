@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
@@ -18,7 +19,7 @@ from symconfig.render.summary import Row, nodes, predicted_for
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
 ASSUMES = {"backend": "deepspeed"}
-COUNTS = "steps"
+COUNTS = counting.STEPS
 RELEASE = "1.15.0"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from symconfig.descriptor import bridge_adapters
-from symconfig.frameworks.megatron import environment
+from symconfig.frameworks import counting
+from symconfig.frameworks.megatron import adapters, environment
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
+from symconfig.render import going_on, megatron, summary
 from symconfig.render.bridge_config import (
     PRETRAINED,
     RECIPES,
@@ -24,7 +24,17 @@ from symconfig.render.files import File, sh
 NAME = "bridge"
 DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
 ASSUMES = {"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]}
-COUNTS = "megatron"
+COUNTS = counting.MEGATRON
+# Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
+goes_on = going_on.translated(
+    {
+        "--load": "checkpoint.load={}",
+        "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
+        "--no-load-optim": "checkpoint.load_optim=false",
+        "--no-load-rng": "checkpoint.load_rng=false",
+        "--ddp-bucket-size": "ddp.bucket_size={}",
+    }
+)
 
 # The activation of Megatron-Core's MLP, as (module, name); gates are told apart from it.
 _ACTIVATIONS = {
@@ -38,7 +48,7 @@ def variables(plan: Plan) -> dict[str, object]:
     """What its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
-    targets = bridge_adapters.targets(model)
+    targets = adapters.targets(model)
     return {
         "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
         "version": target,

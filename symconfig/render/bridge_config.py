@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.megatron import flags
+from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
 from symconfig.plans.plan import Plan
@@ -156,7 +155,7 @@ def fine_tuned(plan: Plan) -> bool:
 def peft(plan: Plan) -> dict[str, Any]:
     """Arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for none
     (training/utils/omegaconf_utils.py, _is_omegaconf_problematic)."""
-    adapter, targets = plan.model.adapter, bridge_adapters.targets(plan.model)
+    adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
         return {}
     alpha = int(adapter.lora_alpha) if adapter.lora_alpha.is_integer() else adapter.lora_alpha
@@ -166,7 +165,7 @@ def peft(plan: Plan) -> dict[str, Any]:
 def _refused(plan: Plan) -> Iterator[Problem]:
     """What Bridge cannot be told beside what no Megatron can."""
     model, best = plan.model, plan.best
-    for _, reason in bridge_adapters.refusals(model):
+    for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
     if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
         yield Problem(

@@ -9,15 +9,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch
+from symconfig.render import deepspeed_launch, going_on
 from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
 
 NAME = "deepspeed"
 DOES = 'DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh'
 ASSUMES = {"backend": "deepspeed"}
-COUNTS = "deepspeed"
+COUNTS = counting.RENUMBERED
+goes_on = going_on.launched
 
 Json = dict[str, Any]
 

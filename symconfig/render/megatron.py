@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.plans.plan import Plan
-from symconfig.render import summary
+from symconfig.render import going_on, summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
@@ -27,7 +28,8 @@ from symconfig.render.megatron_run import (
 NAME = "megatron"
 DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
 ASSUMES = {"backend": "megatron"}
-COUNTS = "megatron"
+COUNTS = counting.MEGATRON
+goes_on = going_on.launched
 OLDEST = "core_v0.12.1"
 
 

@@ -7,21 +7,22 @@ so that the file says what is left after that. Read in core_v0.12.1 to core_v0.1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
+from symconfig.render import going_on, megatron
 from symconfig.render.megatron_fields import Field, fields
 from symconfig.render.megatron_namespace import namespace
 
 NAME = "megatron-yaml"
 DOES = "the YAML file of Megatron-LM's --yaml-cfg, with what starts pretrain_gpt.py on it"
 ASSUMES = {"backend": "megatron"}
-COUNTS = "megatron"
+COUNTS = counting.MEGATRON
 SECTIONS = ("language_model", "model_parallel")
 # Attributes that validate_args makes, and the loader does not, with the version that first reads them.
 MADE = (
@@ -39,6 +40,13 @@ PLAIN_SINCE = "core_v0.14.0"  # before, ${NAME} is the environment's
 ALLREDUCE = "async_tensor_model_parallel_allreduce"  # a destination until core_v0.16
 
 Values = dict[str, Any]
+
+
+def goes_on(plan: Plan, words: Sequence[str]) -> str:
+    """Say which keys a person adds: --yaml-cfg goes without other options."""
+    table = flags.flags(megatron.version(plan)).flags
+    said = (f"{table[name].dest}: {value or 'true'}" for name, value in going_on.options(words).items())
+    return f"bash launch.sh, with {', '.join(said)} in megatron.yaml"
 
 
 def variables(plan: Plan) -> dict[str, object]:

@@ -12,16 +12,18 @@ import re
 from collections.abc import Mapping
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.frameworks.megatron.flags import FlagTable
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
+from symconfig.render import going_on, megatron
 
 NAME = "model-args"
 DOES = "model_config.yaml with ENV_VARS and MODEL_ARGS, as Megatron-LM's functional tests have it, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
-COUNTS = "megatron"
+COUNTS = counting.MEGATRON
+goes_on = going_on.launched
 QUOTES_SINCE = "core_v0.13.0"
 LAYOUTS_SINCE = "core_v0.17.1"
 

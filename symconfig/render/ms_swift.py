@@ -12,10 +12,11 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, summary
+from symconfig.render import going_on, megatron, summary
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
@@ -23,7 +24,16 @@ from symconfig.render.megatron_namespace import namespace
 NAME = "ms-swift"
 DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
-COUNTS = "sequences"
+COUNTS = counting.CHECKPOINTS_OWN
+# Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
+_GOES_ON = going_on.translated(
+    {
+        "--override-opt_param-scheduler": "",
+        "--load": "--mcore_model {} --finetune false",
+        "--no-load-optim": "--no_load_optim true",
+        "--no-load-rng": "--no_load_rng true",
+    }
+)
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
@@ -114,6 +124,12 @@ def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
     if name in table.RENAMED:
         return {table.RENAMED[name]: values[name]}
     return {spelled: values[name]} if name in table.SAME else {}
+
+
+def goes_on(plan: Plan, words: Sequence[str]) -> str | None:
+    """Say how a run goes on; a checkpoint of adapters is loaded as such."""
+    said = _GOES_ON(plan, words)
+    return said and said.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
 def loaded_as(plan: Plan) -> str:

@@ -3,7 +3,8 @@
 A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
 `SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
 A target's `ASSUMES` are fields of a job that are so where the job does not say otherwise: whose framework it runs on.
-Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`Counting`).
+Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
+`goes_on(plan, words)` what starts such a run (`render.going_on`).
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -16,20 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
+from symconfig.frameworks import counting
+from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import ENDING, File, Files
+from symconfig.render.going_on import GoesOn
 from symconfig.render.settings import Setting, choose
 from symconfig.resources import data_dir
-
-# megatron: iterations go on from the checkpoint's, and the scheduler counts sequences (replan.schedule). sequences: the
-# same with the checkpoint's own schedule (ms-swift, megatron/utils/megatron_lm_utils.py@4.6.0). deepspeed: train.py
-# numbers its steps anew by the sequences that were seen. steps: steps go on from the checkpoint's, and the scheduler
-# counts them, too: Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, and
-# max_steps in all), Accelerate's scripts, LLaMA-Factory, which is a Trainer, torchtitan (train.py, Trainer.state_dict).
-Counting = Literal["megatron", "sequences", "deepspeed", "steps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,8 @@ class Source:
     wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
     `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
-    with them what it can be told; `counts`: how its program counts a run that goes on."""
+    with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
+    a person then does."""
 
     name: str
     does: str
@@ -51,7 +49,8 @@ class Source:
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
-    counts: Counting = "megatron"
+    goes_on: GoesOn | None = None
+    counts: Counting = counting.MEGATRON
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """A launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -137,6 +136,7 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
         getattr(module, "SETTINGS", ()),
         start=getattr(module, "START", ""),
         assumes=getattr(module, "ASSUMES", {}),
+        goes_on=getattr(module, "goes_on", None),
         base=module.NAME,
-        counts=getattr(module, "COUNTS", "megatron"),
+        counts=getattr(module, "COUNTS", counting.MEGATRON),
     )

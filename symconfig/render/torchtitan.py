@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.frameworks import counting
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render.files import File
@@ -20,7 +21,7 @@ from symconfig.resources import data_dir
 NAME = "torchtitan"
 DOES = "torchtitan's configuration function with the plan's values, and launch.sh, for the models that it has"
 ASSUMES = {"backend": "megatron"}
-COUNTS = "steps"
+COUNTS = counting.STEPS
 RELEASE = "0.3.0"
 CONFIG, FUNCTION = "torchtitan.json", "plan_config.py"
 

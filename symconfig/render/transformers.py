@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, trainer
@@ -19,7 +20,7 @@ from symconfig.render.summary import Row, predicted_for
 NAME = "transformers"
 DOES = 'TrainingArguments for a script with Transformers\' Trainer, the DeepSpeed JSON with "auto", launch.sh'
 ASSUMES = {"backend": "deepspeed"}
-COUNTS = "steps"
+COUNTS = counting.STEPS
 RELEASE = "5.23.0"
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 

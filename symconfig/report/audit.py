@@ -11,6 +11,7 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.run import Described
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import count, gib, percent, seconds
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.flags import first_with, flags
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
@@ -24,7 +25,6 @@ FORMATS = {
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
 }
-_FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 _SEVERITIES = ("error", "warning", "note")
 _OF_A_RULE = 3  # findings of one rule that are written out
 _SHOWN = 40  # places that were not understood: of a longer list the rest is counted
@@ -65,14 +65,14 @@ def read(audit: Audit) -> str:
     beside = f" (with {', '.join(others)})" if others else ""
     return (
         f"{reading.file}{beside}: {FORMATS[reading.format]}, {options}{program}\n"
-        f"read as {_FRAMEWORKS[side.backend]} {_version(audit)}"
+        f"read as {BACKENDS[side.backend].label} {_version(audit)}"
     )
 
 
 def _version(audit: Audit) -> str:
     """The framework's version, and why this one."""
     side = audit.side
-    if side.version_given or side.backend != "megatron":
+    if not side.version_guessed:
         return side.version
     lacking = {name for name in (setting.name for setting in side.reading.settings) if first_with(name)} - set(
         flags(side.version).flags

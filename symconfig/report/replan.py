@@ -7,6 +7,7 @@ from typing import Any
 
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, seconds, words
+from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid
@@ -17,7 +18,6 @@ from symconfig.runs.replan.replan import Kept, Replan
 from symconfig.runs.replan.schedule import Schedule
 
 QUICKER = 5e-5  # share of a step from which on it is said
-_OWN = {"megatron": "Megatron-LM's pretrain_gpt.py", "deepspeed": "DeepSpeed's train.py"}
 SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
@@ -153,7 +153,7 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 def _checkpoint(found: Replan) -> str:
     """The rules know what the framework's own programs do."""
     backend = found.new.best.target.backend
-    whose = f", as {_OWN[backend]} takes it" if found.targets[1] != backend else ""
+    whose = f", as {BACKENDS[backend].program} takes it" if found.targets[1] != backend else ""
     return f"The old plan's checkpoint ({found.checkpoint.kind}){whose}"
 
 
@@ -170,10 +170,10 @@ def _command(found: Replan) -> Iterator[str]:
     elif found.schedule.step:
         yield (
             f"How {target} goes on at step {count(found.schedule.step)} is not known here: what is said above of "
-            f"the checkpoint is of {_OWN[backend]}, whose options {target} does not have."
+            f"the checkpoint is of {BACKENDS[backend].program}, whose options {target} does not have."
         )
     elif target != backend and any(step.run == "new" for step in found.checkpoint.how):
-        yield f"What the new run is told above are options of {_OWN[backend]}, and not of {target}."
+        yield f"What the new run is told above are options of {BACKENDS[backend].program}, and not of {target}."
 
 
 def _files(found: Replan) -> str:

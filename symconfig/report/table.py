@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.format import count, gib, percent, seconds, words
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid
 from symconfig.units import GIB
 
-_FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 _SAME = ("precision",)  # columns that say nothing where every row has the same value
 
@@ -26,7 +26,7 @@ def blocks(plan: Plan) -> list[Block]:
 def headline(plan: Plan) -> str:
     """Model, cluster, framework and batch in two lines."""
     best, batch = plan.best, plan.best.batch
-    framework = f"{_FRAMEWORKS[best.target.backend]} {best.target.version}"
+    framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
     return (
         f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "

@@ -88,7 +88,6 @@ def describe(recompute: Recompute) -> str:
 def _options(found: Found, recompute: Recompute) -> Options:
     request, split = found.request, found.split
     tp, pp, cp, _, _, dp, _ = found.degrees
-    megatron = request.framework.name == "megatron"
     replicated = dp * cp > 1
     return Options(
         sequence_parallel=found.scheme.sequence_parallel,
@@ -101,7 +100,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
             param_gather=replicated and found.zero >= 1 and (pp == 1 or split.vpp > 1),
             tp_comm=request.framework.hide.tp_pieces > 1 and tp > 1,
-            pp_p2p=megatron and pp > 1 and split.vpp > 1,
+            pp_p2p=pp > 1 and split.vpp > 1,
             moe_a2a=found.beside_another,
         ),
         optimizer_offload=found.offload.optimizer,

@@ -12,15 +12,16 @@ from symconfig.cost.block_recompute import Extremes, evaluate_block
 from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import ENDS, Points, Setting, Stages, StageShape, layers, stages
+from symconfig.cost.stages import ENDS, Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import derived, structure
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.space import Grid, columns, lattice
+from symconfig.solve.space import lattice, priced
 from symconfig.solve.weigh import first
 
 
@@ -32,7 +33,7 @@ class Detail:
     """
 
     sums: Stages
-    points: Points
+    points: Columns
     setting: Setting
     table: Table
     by_block: Cost | None = None
@@ -58,12 +59,7 @@ class Detail:
 
 def sizes(found: Found, copies: int) -> Lattice:
     """The candidate's point, `copies` times."""
-    return lattice(found.request, _point(found, copies))
-
-
-def _point(found: Found, copies: int) -> Grid:
-    tp, _, cp, ep, etp, _, micro = found.degrees
-    return np.repeat(np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64), copies, axis=1)
+    return lattice(found.request, found.columns(copies))
 
 
 def _shape(found: Found, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
@@ -131,7 +127,7 @@ def detailed(found: Found, small: Table) -> Detail:
     """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it."""
     request, pp = found.request, found.degrees[1]
     every = np.arange(small.boundary.size)
-    point = _point(found, every.size)
+    point = found.columns(every.size)
     counts = found.split.counts(small.kinds)
     shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
     setting = Setting(
@@ -145,7 +141,7 @@ def detailed(found: Found, small: Table) -> Detail:
         element_bytes(request.framework, request.precision),
         request.model.tie_word_embeddings,
     )
-    where = columns(request, point, pp)
+    where = priced(request, point, pp)
     sums = stages(small, shapes, every, setting.tied)
     if not found.block_layers:
         return Detail(sums, where, setting, small)

@@ -87,8 +87,7 @@ def explain(plan: Plan) -> Explanation:
     kinds = plan.model.layer_kinds
     kind = max(dict.fromkeys(kinds), key=kinds.count)
     block = next(block for block in parts.table.blocks if block.derived.name == kind)
-    tp, _, cp, ep, etp, _, micro = found.degrees
-    numbers = lattice(found.request, np.array([[tp], [cp], [ep], [etp], [micro]]))
+    numbers = lattice(found.request, found.columns())
     policy = apply(block.derived, found.choice.modules, found.choice.offload)
     return Explanation(
         kind,
@@ -129,7 +128,7 @@ def _formulas(found: Found, parts: Detail) -> Iterator[FormulaLine]:
             "gradient_bytes": setting.bytes.gradient,
             "optimizer_bytes": setting.bytes.optimizer,
             "dense_shards": points.shards[0],
-            "expert_shards": points.expert_shards[0],
+            "expert_shards": points.edp[0],
             "zero1": setting.zero >= 1,
             "zero2": setting.zero >= 2,
             "zero3": setting.zero >= 3,

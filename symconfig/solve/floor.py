@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import LAST, Points, Setting, Stages, StageShape, stages
+from symconfig.cost.stages import LAST, Setting, Stages, StageShape, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
+from symconfig.plans.columns import Columns
 from symconfig.schedule.bounds import even_bound_s
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
 from symconfig.solve.slowest import least_slowest_s
-from symconfig.solve.space import Refused, columns
+from symconfig.solve.space import Refused, priced
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Floors:
     piece: Piece
     setting: Setting
     places: NDArray[np.intp]
-    points: Points
+    points: Columns
     kinds: Kinds
     message_s: Array
     rest_s: Array
@@ -74,7 +75,7 @@ class Degree:
     def floors(self, below_s: float) -> Iterator[Floors]:
         """Those below a step time, in several stages."""
         piece, every = self.piece, _all(self.several)
-        where = columns(piece.request, piece.candidates[:, every], self.pp)
+        where = priced(piece.request, piece.candidates.at(every), self.pp)
         whole = (StageShape(0, tuple(_totals(piece)), self.pp),)
         for setting in settings(piece, self.pp, 1, whole, where):
             runs = every[~piece.request.limits.zero_refused(setting.zero, self.pp, where)]
@@ -108,7 +109,7 @@ def _all(several: dict[int, NDArray[np.intp]]) -> NDArray[np.intp]:
 
 def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
     """[n]: no policy, ZeRO stage or layout is faster."""
-    m = columns(piece.request, piece.candidates[:, chosen], pp).num_microbatches
+    m = priced(piece.request, piece.candidates.at(chosen), pp).num_microbatches
     return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, chosen])
 
 
@@ -120,7 +121,7 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
     every = _all(several)
     if not every.size:
         return
-    where = columns(piece.request, piece.candidates[:, every], pp)
+    where = priced(piece.request, piece.candidates.at(every), pp)
     # Neither weights nor a forward depend on what runs again.
     even = stages(table.only(0), setting.stages, every, setting.tied).shared(pp)
     rest = apart_s(even, where, setting)
@@ -162,7 +163,7 @@ def _floors(
     piece: Piece,
     setting: Setting,
     places: NDArray[np.intp],
-    points: Points,
+    points: Columns,
     kinds: Kinds,
     even: Stages,
     rest: Array,
@@ -253,7 +254,7 @@ def _ends_on(stage: int, names: tuple[str, ...], pp: int) -> list[int]:
     return [k for k, name in enumerate(names) if name in first + last]
 
 
-def _fewest_held(where: Points, setting: Setting) -> tuple[Array, Array]:
+def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
     """[pp, n] each: of the chunk that a stage holds fewest microbatches of, how many; of its other chunks with one
     layer each, how many more in all."""
     group = int(setting.microbatch_group)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import ZeroStage
+from symconfig.plans.columns import Columns
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split
 
@@ -35,6 +38,25 @@ class Found:
     def beside_another(self) -> bool:
         """Whether the experts' all-to-all runs beside another microbatch."""
         return self.request.framework.hide.experts > 0
+
+    def columns(self, copies: int = 1) -> Columns:
+        """The candidate as columns, so many times."""
+        tp, _, cp, ep, etp, dp, micro = (np.full(copies, degree, dtype=np.int64) for degree in self.degrees)
+        return Columns(
+            tp=tp,
+            pp=self.degrees[1],
+            vpp=self.split.vpp,
+            cp=cp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
+            micro=micro,
+            num_microbatches=self.request.global_batch // (dp * micro),
+            seq_length=self.request.seq_length,
+            sequence_parallel=self.scheme.sequence_parallel,
+            cp_comm=self.scheme.cp_comm,
+            precision=self.request.precision,
+        )
 
     @property
     def order(self) -> tuple[object, ...]:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import ENDS, GRADIENT_BUFFER_BYTES, Points, Setting, StageShape, stages
+from symconfig.cost.stages import ENDS, GRADIENT_BUFFER_BYTES, Setting, StageShape, stages
 from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS, Table
+from symconfig.plans.columns import Columns
 
 Bools = NDArray[np.bool_]
 ROUNDING = 1e-9  # sums of the same seconds or bytes in another order
@@ -52,7 +53,7 @@ class Kinds:
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
 
 
-def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Points, setting: Setting) -> Kinds:
+def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
     """At the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
     sums = stages(table, alone, chosen, setting.tied)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost.stages import Offload, Points
-from symconfig.descriptor import bridge_adapters
+from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
     LAYOUT_MTP_SINCE,
@@ -22,6 +22,7 @@ from symconfig.frameworks.megatron.releases import (
 from symconfig.graph.operator import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZeroStage
+from symconfig.plans.columns import Columns
 from symconfig.solve.refusals import (
     DEEPSPEED,
     DEEPSPEED_DEGREES,
@@ -71,7 +72,7 @@ class Limits:
     least_stages: int = 1
     least_chunks: int = 1  # of each stage, where there are several
 
-    def zero_refused(self, zero: int, pp: int, points: Points) -> Any:
+    def zero_refused(self, zero: int, pp: int, points: Columns) -> Any:
         """Per point: the target cannot run this ZeRO stage there."""
         if zero < 2 or not self.fsdp_alone:
             return np.zeros(points.dp.shape, dtype=bool)
@@ -145,7 +146,7 @@ def _with_adapters(number: tuple[int, int], model: ModelDescriptor, refusals: tu
     own recompute needs an input with a gradient, which Bridge sees to for whole layers alone (peft/recompute.py).
     Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     never = tuple(
-        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in bridge_adapters.refusals(model)
+        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in adapters.refusals(model)
     )
     return Limits(
         pipeline=True,

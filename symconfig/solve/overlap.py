@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import beside_another
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.solve.limits import Limits
 from symconfig.solve.refusals import Refusal
 from symconfig.solve.space import Request
 
-SINCE = "core_v0.14"
 # Before this version a multi-token-prediction layer needs pipeline stages; 0.14 and 0.15 do not say so yet.
 _MTP_WITHOUT_STAGES = (0, 18)
 PIN = "moe_overlap"
@@ -26,10 +26,12 @@ _EXPERT_PARALLEL: Refusal = (
 def lacking(request: Request) -> str | None:
     """What it would take for the target to have the overlap; None where it has it."""
     model = request.model
-    if request.job.backend != "megatron":
-        return "Megatron-LM"
-    if megatron_release(request.version) < megatron_release(SINCE):
-        return f"Megatron-LM {SINCE} or later"
+    backend = BACKENDS[request.job.backend]
+    since, releases = backend.expert_overlap_since, backend.releases
+    if since is None:
+        return " or ".join(each.label for each in BACKENDS.values() if each.expert_overlap_since)
+    if releases.minor(request.version) < releases.minor(since):
+        return f"{backend.label} {since} or later"
     if model.experts is None:
         return "a model with experts"
     if model.num_nextn_predict_layers > 1:

@@ -15,16 +15,16 @@ from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Offload, Points, Setting, StageShape
+from symconfig.cost.stages import Offload, Setting, StageShape
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, Policies, Table, block_costs, bound_table, resolve, table
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import blocks, derived, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.columns import Columns
 from symconfig.solve.limits import offloaded, offloads, policies
 from symconfig.solve.space import (
-    Grid,
     Refused,
     Request,
     admitted,
@@ -48,7 +48,7 @@ class Piece:
     request: Request
     machine: Machine
     scheme: Scheme
-    candidates: Grid
+    candidates: Columns
     blocks: Callable[[], tuple[BlockCost, ...]]
     low: Table
     balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
@@ -89,7 +89,7 @@ def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refuse
     """
     plain = requests[0]
     grid = points(plain, scheme, refused)
-    if not grid.shape[1]:
+    if not grid.size:
         return
     of_kind = derived(plain.model, plain.framework.implementation, scheme)
     left = [(asked, choices) for asked in requests if (choices := recompute_choices(asked))]
@@ -106,9 +106,9 @@ def pieces(requests: Sequence[Request], machine: Machine, scheme: Scheme, refuse
         )
         for asked, choices in left
     ]
-    alive = [among(some.request, scheme, grid, refused) for some in shared]
-    for start in range(0, grid.shape[1] if shared else 0, 8 * PIECE):
-        part = grid[:, start : start + 8 * PIECE]
+    alive = [among(some.request, grid, refused) for some in shared]
+    for start in range(0, grid.size if shared else 0, 8 * PIECE):
+        part = grid.at(slice(start, start + 8 * PIECE))
         costs = block_costs(of_kind, lattice(plain, part), machine, plain.framework)
         for some, whole in zip(shared, alive, strict=True):
             mine = whole[(whole >= start) & (whole < start + 8 * PIECE)] - start
@@ -129,16 +129,15 @@ class _Shared:
     choices: list[Choice]
     policies: Policies
 
-    def pieces(self, grid: Grid, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
+    def pieces(self, grid: Columns, costs: Sequence[BlockCost], where: NDArray[np.intp]) -> Iterator[Piece]:
         """Those `where` of the grid's points; `costs` are of all."""
         request = self.request
         low = bound_table(costs, self.policies)
         kinds = sequence(request.model)
         counts = np.array([kinds.count(kind) for kind in self.of_kind], dtype=np.float64)
-        tp, cp, _, _, micro = grid
         # All blocks of all microbatches, spread over the stages without a bubble.
         whole = np.tensordot(counts, low.seconds[0], axes=1)
-        least = whole * request.global_batch * tp * cp / (micro * request.gpus)
+        least = whole * request.global_batch * grid.tp * grid.cp / (grid.micro * request.gpus)
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
         balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
@@ -149,7 +148,7 @@ class _Shared:
                 request,
                 self.machine,
                 self.scheme,
-                grid[:, mine],
+                grid.at(mine),
                 partial(_at, costs, mine),
                 low.at(mine),
                 balance,
@@ -194,12 +193,12 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
         if pp < request.limits.least_stages:
             continue
         if pp > layers:
-            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.shape[1])
+            refused.add("layers", "every pipeline stage needs a layer", piece.candidates.size)
             continue
-        plain = admitted(request, piece.scheme, piece.candidates, pp, refused)
+        plain = admitted(request, piece.candidates, pp, refused)
         if not plain.size:
             continue
-        several = interleaved(request, piece.scheme, piece.candidates, plain, pp, refused)
+        several = interleaved(request, piece.candidates, plain, pp, refused)
         fewest = request.limits.least_chunks if pp > 1 else 1
         for vpp in range(fewest, most_chunks(layers, pp, request.limits.layouts) + 1):
             chosen = plain if vpp == 1 else several
@@ -207,7 +206,7 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
                 yield pp, vpp, chosen
 
 
-def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Points) -> list[Setting]:
+def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Columns) -> list[Setting]:
     """One for every ZeRO stage that some of the points can run."""
     request = piece.request
     return [

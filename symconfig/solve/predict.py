@@ -17,7 +17,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job, Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
@@ -185,7 +185,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         packing=c.packing,
         backend=c.backend,
     )
-    version = c.version or (DEEPSPEED_RELEASE if c.backend == "deepspeed" else job.megatron_version)
+    version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, cluster.gpu.architecture)
     request = Request(
         model, job, c.framework, version, space, parse({}), c.gpus, c.global_batch, c.seq_length, c.precision

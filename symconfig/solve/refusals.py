@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.frameworks.megatron import adapters
 from symconfig.plans.columns import Columns
 
 Refusal = tuple[str, str, Callable[[ModelDescriptor, Columns], Any]]  # the test gives one truth value a point
@@ -110,7 +110,7 @@ MEGATRON: tuple[Refusal, ...] = (
 
 def _rank_over_tp(model: ModelDescriptor, points: Columns) -> Any:
     """Megatron-Bridge splits the rank itself beside column-parallel layers (peft/utils.py, ParallelLinearAdapter)."""
-    found = bridge_adapters.targets(model)
+    found = adapters.targets(model)
     if found is None or model.adapter is None or not found.by_columns:
         return np.zeros_like(points.tp, dtype=bool)
     return model.adapter.r % points.tp != 0

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from symconfig.cost.framework import Framework
-from symconfig.cost.machine import LOW_PRECISION, machine
+from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
@@ -44,7 +44,7 @@ def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precisi
         return [name for name in PRECISIONS if name == wanted]
     peaks = cluster.gpu.peak_flops
     usual: Precision = "bf16" if peaks.bf16 is not None else "fp16"
-    names = [usual, *(LOW_PRECISION if job.backend == "megatron" else ())]
+    names = [usual, *BACKENDS[job.backend].low_precisions]
     return [name for name in names if getattr(peaks, name) is not None]
 
 
@@ -126,7 +126,7 @@ def request(
     framework: Framework | None = None,
 ) -> Request:
     """What the lattice is made from, for a job whose defaults are resolved."""
-    version = _version(job)
+    version = BACKENDS[job.backend].releases.of(job)
     return Request(
         model,
         job,
@@ -143,17 +143,11 @@ def request(
 
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's framework can run, with the stages that a person may pin."""
-    version = _version(job)
+    version = BACKENDS[job.backend].releases.of(job)
     found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention != "unfused")
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)
-
-
-def _version(job: Job) -> str:
-    if job.backend == "deepspeed":
-        return DEEPSPEED_RELEASE
-    return job.megatron_version
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
@@ -161,6 +155,6 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     least = 2.0 if model.adapter is None or model.adapter.method == "lora" else 0.5
     if least * parameters(model).total > int(job.gpus) * cluster.gpu.memory_bytes.value:
         host = int(job.gpus) * cluster.host.memory_bytes.value / cluster.gpus_per_node
-        if job.backend == "megatron" or least * parameters(model).total > host:
+        if not BACKENDS[job.backend].hosts_weights or least * parameters(model).total > host:
             return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.best)

@@ -6,11 +6,11 @@ import time
 from dataclasses import replace
 
 from symconfig.cost.framework import Framework
-from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate, pinned
@@ -77,7 +77,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         problems.append(
             Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
         )
-    if job.backend == "megatron" and (reasons := [reason for _, reason in bridge_adapters.refusals(model)]):
+    if reasons := BACKENDS[job.backend].refused_adapters(model):
         raise InfeasibleError([Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons])
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
-from symconfig.cost.stages import Points
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.attended import attended
@@ -22,8 +21,6 @@ from symconfig.plans.columns import Columns
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
 from symconfig.solve.refusals import Refusal
-
-Grid = NDArray[np.int64]  # [5, points]: tp, cp, ep, etp, micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +68,28 @@ def schemes(request: Request) -> Iterator[Scheme]:
                 yield Scheme(sequence_parallel, cp_comm)
 
 
-def points(request: Request, scheme: Scheme, refused: Refused) -> Grid:
-    """Points of a scheme that some pipeline degree may take. Each plan belongs to one scheme only."""
+def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
+    """List the points of a scheme that some pipeline degree may take, without a pipeline. Each plan belongs to one
+    scheme only."""
     grid = _grid(request, scheme)
-    grid = grid[:, _divides(request, grid)]
+    grid = grid.at(_divides(request, grid))
     # What one stage of all GPUs refuses, every pipeline refuses.
-    return grid[:, _accepted(request, scheme, grid, np.arange(grid.shape[1]), 1, request.limits.refusals, refused)]
+    return grid.at(among(request, grid, refused))
 
 
-def among(request: Request, scheme: Scheme, grid: Grid, refused: Refused) -> NDArray[np.intp]:
+def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
     """Indices of those of another request's points that this one may take, too."""
-    return _accepted(request, scheme, grid, np.arange(grid.shape[1]), 1, request.limits.refusals, refused)
+    return _accepted(request, candidates, np.arange(candidates.size), 1, request.limits.refusals, refused)
 
 
-def _divides(request: Request, grid: Grid) -> NDArray[np.bool_]:
+def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
     """Points for which some pipeline degree leaves a dp that divides the batch."""
-    tp, cp, _, _, micro = grid
-    result = np.zeros(grid.shape[1], dtype=bool)
+    inner = grid.tp * grid.cp
+    result = np.zeros(grid.size, dtype=bool)
     for pp in divisors(request.gpus):
         if pp == 1 or (request.limits.pipeline and pp <= request.model.num_hidden_layers):
-            dp = np.maximum(request.gpus // (tp * cp * pp), 1)
-            result |= (request.gpus % (tp * cp * pp) == 0) & (request.global_batch % (dp * micro) == 0)
+            dp = np.maximum(request.gpus // (inner * pp), 1)
+            result |= (request.gpus % (inner * pp) == 0) & (request.global_batch % (dp * grid.micro) == 0)
     return result
 
 
@@ -100,18 +98,18 @@ def blockers(request: Request) -> list[str]:
     reasons: dict[str, str] = {}
     for scheme in schemes(request):
         grid = _grid(request, scheme)
-        if not grid.shape[1]:
+        if not grid.size:
             continue
-        everything = np.arange(grid.shape[1])
+        everything = np.arange(grid.size)
         for rule in request.limits.refusals:
-            if not _accepted(request, scheme, grid, everything, 1, [rule], Refused()).size:
+            if not _accepted(request, grid, everything, 1, [rule], Refused()).size:
                 reasons[rule[0]] = rule[1]
             else:
                 reasons.pop(rule[0], None)
     return list(reasons.values())
 
 
-def _grid(request: Request, scheme: Scheme) -> Grid:
+def _grid(request: Request, scheme: Scheme) -> Columns:
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1
     width = model.experts.moe_intermediate_size if model.experts else 1
@@ -136,65 +134,70 @@ def _grid(request: Request, scheme: Scheme) -> Grid:
         allowed("etp", [etp for etp in divisors(width) if gpus % etp == 0]),
         allowed("mbs", divisors(request.global_batch)),
     ]
-    grid = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(5, -1)
-    tp, cp, ep, etp, _ = grid
+    tp, cp, ep, etp, micro = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(5, -1)
     # An expert is never cut finer than a dense layer: its matrices are smaller.
-    kept: Grid = grid[:, (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)]
-    return kept
+    kept = (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)
+    dp = gpus // (tp * cp)
+    grid = Columns(
+        tp=tp,
+        pp=1,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        micro=micro,
+        num_microbatches=request.global_batch // np.maximum(dp * micro, 1),
+        seq_length=request.seq_length,
+        sequence_parallel=scheme.sequence_parallel,
+        cp_comm=scheme.cp_comm,
+        precision=request.precision,
+    )
+    return grid.at(kept)
 
 
-def admitted(request: Request, scheme: Scheme, candidates: Grid, pp: int, refused: Refused) -> NDArray[np.intp]:
+def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
     """Indices of the points that the target can run at this pipeline degree, with one chunk a stage."""
-    tp, cp, _, _, micro = candidates
-    alive = np.flatnonzero(request.gpus % (tp * cp * pp) == 0)
-    dp = request.gpus // (tp * cp * pp)[alive]
+    inner = candidates.tp * candidates.cp * pp
+    alive = np.flatnonzero(request.gpus % inner == 0)
+    dp = request.gpus // inner[alive]
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     wanted = (dp >= low) & (dp <= high)
-    whole = request.global_batch % (dp * micro[alive]) == 0
+    whole = request.global_batch % (dp * candidates.micro[alive]) == 0
     refused.add("batch", "the global batch must divide by dp x micro-batch", int((wanted & ~whole).sum()))
-    return _accepted(request, scheme, candidates, alive[wanted & whole], pp, request.limits.refusals, refused)
+    return _accepted(request, candidates, alive[wanted & whole], pp, request.limits.refusals, refused)
 
 
 def interleaved(
-    request: Request, scheme: Scheme, candidates: Grid, alive: NDArray[np.intp], pp: int, refused: Refused
+    request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
     """Those of the admitted points that go with several chunks a stage."""
-    return _accepted(request, scheme, candidates, alive, pp, request.limits.interleaved, refused)
+    return _accepted(request, candidates, alive, pp, request.limits.interleaved, refused)
 
 
 def _accepted(
     request: Request,
-    scheme: Scheme,
-    candidates: Grid,
+    candidates: Columns,
     alive: NDArray[np.intp],
     pp: int,
     rules: Sequence[Refusal],
     refused: Refused,
 ) -> NDArray[np.intp]:
     """Those of the `alive` points that no named refusal removes."""
+    left = _in_stages(request, candidates.at(alive), pp)
     for name, reason, test in rules:
         if not alive.size:
             break
-        tp, cp, ep, etp, micro = candidates[:, alive]
-        dp = request.gpus // (tp * cp * pp)
-        degrees = Columns(
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            ep=ep,
-            etp=etp,
-            dp=dp,
-            micro=micro,
-            num_microbatches=request.global_batch // (dp * micro),
-            seq_length=request.seq_length,
-            sequence_parallel=scheme.sequence_parallel,
-            cp_comm=scheme.cp_comm,
-            precision=request.precision,
-        )
-        bad = np.broadcast_to(np.asarray(test(request.model, degrees), dtype=bool), alive.shape)
-        refused.add(name, reason, int(bad.sum()))
-        alive = alive[~bad]
+        bad = np.broadcast_to(np.asarray(test(request.model, left), dtype=bool), alive.shape)
+        if bad.any():
+            refused.add(name, reason, int(bad.sum()))
+            alive, left = alive[~bad], left.at(~bad)
     return alive
+
+
+def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
+    """Give points a pipeline: data parallelism has the GPUs that are left."""
+    dp = request.gpus // (candidates.tp * candidates.cp * pp)
+    return replace(candidates, pp=pp, dp=dp, num_microbatches=request.global_batch // (dp * candidates.micro))
 
 
 def constants(request: Request) -> dict[str, float]:
@@ -208,25 +211,38 @@ def constants(request: Request) -> dict[str, float]:
     }
 
 
-def lattice(request: Request, candidates: Grid) -> Lattice:
+def lattice(request: Request, candidates: Columns) -> Lattice:
     """Numbers of every symbol at every point."""
-    tp, cp, ep, etp, micro = candidates.astype(np.float64)
+    tp = candidates.tp.astype(np.float64)
     numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
     numbers |= {
         "tp": tp,
-        "cp": cp,
-        "ep": ep,
-        "etp": etp,
-        "micro_batch": micro,
+        "cp": candidates.cp.astype(np.float64),
+        "ep": candidates.ep.astype(np.float64),
+        "etp": candidates.etp.astype(np.float64),
+        "micro_batch": candidates.micro.astype(np.float64),
         "dp": np.ones_like(tp),
         "expert_imbalance": request.job.limits.expert_imbalance,
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, tp),
     }
-    return Lattice(numbers, candidates.shape[1])
+    return Lattice(numbers, candidates.size)
 
 
-def columns(request: Request, candidates: Grid, pp: int) -> Points:
-    """Arrays of the points at a pipeline degree."""
-    tp, cp, ep, etp, micro = candidates.astype(np.float64)
+def priced(request: Request, candidates: Columns, pp: int) -> Columns:
+    """Points at a pipeline degree as the costs take them: float64."""
+    tp, cp, micro = (array.astype(np.float64) for array in (candidates.tp, candidates.cp, candidates.micro))
     dp = request.gpus / (tp * cp * pp)
-    return Points(tp, cp, dp, ep, etp, micro, request.global_batch / (dp * micro))
+    return Columns(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=candidates.ep.astype(np.float64),
+        etp=candidates.etp.astype(np.float64),
+        dp=dp,
+        micro=micro,
+        num_microbatches=request.global_batch / (dp * micro),
+        seq_length=candidates.seq_length,
+        sequence_parallel=candidates.sequence_parallel,
+        cp_comm=candidates.cp_comm,
+        precision=candidates.precision,
+    )

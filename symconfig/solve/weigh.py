@@ -18,17 +18,18 @@ from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import Points, Setting, Stages, distinct, stages
+from symconfig.cost.stages import Setting, Stages, distinct, stages
 from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
+from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE, Piece, pieces, settings, ways
-from symconfig.solve.space import Request, columns, schemes
+from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
 
@@ -45,7 +46,7 @@ class _Batch:
     setting: Setting
     table: Table
     chosen: NDArray[np.intp]
-    points: Points
+    points: Columns
     sums: Stages
 
 
@@ -85,7 +86,7 @@ def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
 
 def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
     """[n]: no split is faster by the formula. Its slowest stage takes an even share or more, without any message."""
-    where = columns(piece.request, piece.candidates[:, chosen], pp)
+    where = priced(piece.request, piece.candidates.at(chosen), pp)
     whole = piece.whole_s[chosen]
     result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, float(vpp)) * (1 - ROUNDING)
     return np.maximum(result, piece.least_s[chosen])
@@ -95,7 +96,7 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
     """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
     request, kinds = space.request, space.low.kinds
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
-    where = columns(request, space.candidates[:, chosen], split.pp)
+    where = priced(request, space.candidates.at(chosen), split.pp)
     runnable = settings(space, split.pp, split.vpp, shapes, where)
     if not runnable:
         return

@@ -13,9 +13,9 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
-from symconfig.descriptor import bridge_adapters
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
+from symconfig.frameworks.megatron import adapters
 from symconfig.plans.plan import Recompute
 from symconfig.render import bridge, bridge_config, own_target, render
 from symconfig.render.files import write
@@ -108,9 +108,9 @@ def test_yarn_is_gpt_oss_own() -> None:
     ],
 )
 def test_adapters_get_bridges_names(targets: list[str], kind: str, modules: tuple[str, ...]) -> None:
-    found = bridge_adapters.targets(with_adapter(*targets))
-    assert found == bridge_adapters.Targets(kind, modules)  # type: ignore[arg-type]
-    assert not list(bridge_adapters.refusals(with_adapter(*targets)))
+    found = adapters.targets(with_adapter(*targets))
+    assert found == adapters.Targets(kind, modules)  # type: ignore[arg-type]
+    assert not list(adapters.refusals(with_adapter(*targets)))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_adapters_get_bridges_names(targets: list[str], kind: str, modules: tupl
     ],
 )
 def test_adapters_that_bridge_cannot_train_are_refused_by_all_reasons(model: Any, names: list[str]) -> None:
-    assert [name.replace("adapters", "adapter") for name, _ in bridge_adapters.refusals(model)] == names
+    assert [name.replace("adapters", "adapter") for name, _ in adapters.refusals(model)] == names
 
 
 def test_train_py_holds_the_adapters_and_overrides_do_not(tmp_path: Path) -> None:

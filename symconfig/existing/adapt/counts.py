@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from posixpath import basename
 
@@ -13,7 +13,7 @@ from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Piece, Reading, Word
 from symconfig.existing.launch.text import Edit
-from symconfig.existing.launch.world import LAUNCHERS, SLURM
+from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 from symconfig.render.summary import Nodes
 
 _TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
@@ -64,7 +64,7 @@ def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
             continue
         key = glued[1] if glued is not None else match[1].replace("-", "_") if match is not None else ""
         beside = _starters(launcher[index:])
-        number = _number(LAUNCHERS[name], key, nodes, name in _OUTER and bool(beside))
+        number = _number(LAUNCHERS[name].counts, key, nodes, name in _OUTER and bool(beside))
         if number is None:
             continue
         if glued is not None:
@@ -75,7 +75,7 @@ def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
             yield from _count(index + 1, word.text, launcher[index + 1], len(launcher[index + 1].text), number)
 
 
-def _number(table: dict[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
+def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
     """outer: another launcher starts the processes of each node, and this one starts that: a task a node."""
     kind = table.get(key)
     if outer and key in _TASKS:

@@ -12,6 +12,8 @@ from symconfig.existing.adapt.runs import noted
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
+from symconfig.frameworks.backend import Told
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 
 
@@ -29,7 +31,7 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
             return read(source, variables=variables, extra=extra)
 
     draft = Draft(again, reading, {})
-    if plan.best.target.backend == "deepspeed":
+    if BACKENDS[plan.best.target.backend].told_by is Told.JSON:
         progress = deepspeed.adapt(draft, plan)
     else:
         _check_megatron(reading)
@@ -40,7 +42,7 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
 def _check_megatron(reading: Reading) -> None:
     """Raises InputError where not Megatron-LM's options alone say how it runs."""
-    if reading.deepspeed is None and reading.format != "deepspeed":
+    if reading.deepspeed is None and not reading.json_alone:
         return
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file
     what = "the plan is for Megatron-LM, and this is a configuration of DeepSpeed, which decides ZeRO and the batch too"

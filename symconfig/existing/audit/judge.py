@@ -11,8 +11,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
@@ -65,23 +65,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 def _undivided(found: Found) -> Iterator[Problem]:
     """What no framework can divide like this, so that a figure for it would be one for nothing."""
-    tp, pp, cp, ep, etp, dp, micro = (np.array([degree]) for degree in found.degrees)
-    request = found.request
-    degrees = Columns(
-        tp=tp,
-        pp=int(pp[0]),
-        vpp=found.split.vpp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        dp=dp,
-        micro=micro,
-        num_microbatches=request.global_batch // (dp * micro),
-        seq_length=request.seq_length,
-        sequence_parallel=found.scheme.sequence_parallel,
-        cp_comm=found.scheme.cp_comm,
-        precision=request.precision,
-    )
+    request, degrees = found.request, found.columns()
     for name, reason, refuses in SHARED:
         if np.any(refuses(request.model, degrees)):
             yield Problem(f"is not divided like this: {reason}", field=name)
@@ -90,7 +74,6 @@ def _undivided(found: Found) -> Iterator[Problem]:
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
     """The job that the run is an answer to: the planner may choose everything else."""
     configuration, model = run.configuration, run.described.model
-    version = {"megatron_version": run.target.version} if run.target.backend == "megatron" else {}
     return Job.model_validate(
         {
             "model": run.described.zoo or model.name,
@@ -102,6 +85,6 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
             "precision": configuration.precision,
             "task": "lora" if model.adapter else "pretrain",
             "limits": limits.model_dump(),
-            **version,
+            **BACKENDS[run.target.backend].releases.fields(run.target.version),
         }
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
@@ -41,16 +42,19 @@ _OF_A_RECIPE = (
 
 
 class Side(Protocol):
-    """version: of the framework that it is read as; version_given: because a person said so. gpus: None: not known."""
+    """version: of the framework that it is read as; version_given: because a person said so;
+    version_guessed: by the options that it has. gpus: None: not known."""
 
     @property
     def reading(self) -> Reading: ...
     @property
-    def backend(self) -> str: ...
+    def backend(self) -> Backend: ...
     @property
     def version(self) -> str: ...
     @property
     def version_given(self) -> bool: ...
+    @property
+    def version_guessed(self) -> bool: ...
     @property
     def gpus(self) -> int | None: ...
 
@@ -77,7 +81,7 @@ def side(reading: Reading, asked: Asked) -> Side:
 class MegatronSide:
     """Options of Megatron-LM."""
 
-    backend = "megatron"
+    backend: Backend = "megatron"
 
     def __init__(self, reading: Reading, asked: Asked) -> None:
         self.reading, self.asked = reading, asked
@@ -87,6 +91,10 @@ class MegatronSide:
         self.version = resolve(asked.megatron_version or version_of([item.name for item in settings]))
         self.settings: Sequence[Setting] = settings
         self.gpus = asked.gpus or reading.world.gpus
+
+    @property
+    def version_guessed(self) -> bool:
+        return not self.version_given
 
     @property
     def parsed(self) -> bool:
@@ -176,8 +184,8 @@ class ForkSide(MegatronSide):
 class DeepSpeedSide:
     """A DeepSpeed JSON with the arguments of the program that loads it."""
 
-    backend = "deepspeed"
-    version, version_given = DEEPSPEED_RELEASE, False
+    backend: Backend = "deepspeed"
+    version, version_given, version_guessed = DEEPSPEED_RELEASE, False, False
 
     def __init__(self, reading: Reading, asked: Asked) -> None:
         self.reading, self.asked = reading, asked

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isclose
 
-import numpy as np
-
 from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework
 from symconfig.errors import InputError
@@ -109,11 +107,10 @@ def _same(one: State, other: State) -> bool:
 
 def _runs(found: Found) -> bool:
     """Whether the target's refusals let it pass."""
-    tp, pp, cp, ep, etp, _, micro = found.degrees
-    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
-    alive = admitted(found.request, found.scheme, point, pp, Refused())
-    if alive.size and found.split.vpp > 1:
-        alive = interleaved(found.request, found.scheme, point, alive, pp, Refused())
+    point = found.columns()
+    alive = admitted(found.request, point, point.pp, Refused())
+    if alive.size and point.vpp > 1:
+        alive = interleaved(found.request, point, alive, point.pp, Refused())
     return bool(alive.size)
 
 

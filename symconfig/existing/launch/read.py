@@ -13,7 +13,7 @@ from symconfig.existing.launch.detect import folder_refused, is_arguments, is_de
 from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import Around, followed
-from symconfig.existing.launch.reading import Reading, Unread
+from symconfig.existing.launch.reading import JSON_ALONE, Reading, Unread
 from symconfig.existing.launch.text import Text
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
@@ -43,7 +43,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
         raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
     tree = parse(text, syntax)
     if is_deepspeed(tree.data):
-        reading: Reading | None = Reading("deepspeed", (text,), (), deepspeed=tree)
+        reading: Reading | None = Reading(JSON_ALONE, (text,), (), deepspeed=tree)
     elif (reading := read_document(tree, variables)) is not None:
         reading = followed(reading, Around(path.parent, variables))
     if reading is None:

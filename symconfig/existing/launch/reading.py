@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import Problem
@@ -14,6 +14,7 @@ from symconfig.existing.launch.text import Place, Text
 # Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
 # by itself.
 Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed"]
+JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,11 @@ class Reading:
     @property
     def file(self) -> str:
         return self.texts[0].file
+
+    @property
+    def json_alone(self) -> bool:
+        """Whether it is a DeepSpeed JSON without the program that loads it."""
+        return self.format == JSON_ALONE
 
     @property
     def complete(self) -> bool:

@@ -8,64 +8,19 @@ from posixpath import basename
 
 from symconfig.existing.launch.reading import Piece, Word, World
 from symconfig.existing.launch.text import Place
+from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 
-# Options of launchers by what they count, spelled with underscores. torchrun: torch/distributed/run.py; deepspeed:
-# deepspeed/launcher/runner.py; accelerate: accelerate/commands/launch.py; mpirun, horovodrun, srun: their manuals.
-_TORCH = {"nnodes": "nodes", "nproc_per_node": "per_node"}
-_DEEPSPEED = {"num_nodes": "nodes", "num_gpus": "per_node"}
-_ACCELERATE = {"num_processes": "gpus", "num_machines": "nodes"}
-_MINDSPORE = {"worker_num": "gpus", "local_worker_num": "per_node"}
-_MPI = {"np": "gpus", "n": "gpus", "c": "gpus", "N": "per_node", "npernode": "per_node", "num_proc": "gpus"}
-SLURM = {
-    "N": "nodes",
-    "nodes": "nodes",
-    "n": "gpus",
-    "ntasks": "gpus",
-    "ntasks_per_node": "per_node",
-    "gpus_per_node": "per_node",
-    "gres": "per_node",
-    "G": "gpus",
-    "gpus": "gpus",
-}
-LAUNCHERS = {
-    "torchrun": _TORCH,
-    "torch.distributed.run": _TORCH,
-    "torch.distributed.launch": _TORCH,
-    "deepspeed": _DEEPSPEED,
-    "accelerate": _ACCELERATE,
-    "mpirun": _MPI,
-    "mpiexec": _MPI,
-    "horovodrun": _MPI,
-    "srun": SLURM,
-    "sbatch": SLURM,
-    "msrun": _MINDSPORE,
-}
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
-_INCLUDED = ("include", "i")
-# The nearest to the program decides: srun starts one torchrun a node, which starts the processes.
-_ORDER = (
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "deepspeed",
-    "accelerate",
-    "msrun",
-    "mpirun",
-    "mpiexec",
-    "horovodrun",
-    "srun",
-    "sbatch",
-)
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
     """The numbers that are said. directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node"."""
     spoken = _spoken(launcher)
     counts: dict[str, tuple[int, Word]] = {}
-    for name in _ORDER:
+    for name, known in LAUNCHERS.items():
         for key, word in spoken.get(name, ()):
-            _take(counts, LAUNCHERS[name], key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
-            if name == "deepspeed" and key in _INCLUDED and not word.unknown:
+            _take(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            if key in known.includes and not word.unknown:
                 for what, number in _included(word.text).items():
                     counts.setdefault(what, (number, word))
     for option, word in directives.items():
@@ -73,7 +28,7 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if "per_node" not in counts and "gpus" not in counts and visible is not None and not visible.unknown:
         devices = [item for item in visible.text.split(",") if item.strip()]
-        if devices and "-1" not in devices and ("deepspeed" in spoken or "accelerate" in spoken):
+        if devices and "-1" not in devices and any(LAUNCHERS[name].visible for name in spoken):
             counts["per_node"] = len(devices), visible
     return _world(counts, spoken)
 
@@ -93,8 +48,8 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 
 def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
     """Say whether the launcher's default, one node, holds: it is given neither a number of nodes nor a file of them."""
-    table = LAUNCHERS[launcher]
-    return table in (_TORCH, _DEEPSPEED) and not any(table.get(key) == "nodes" or key in _HOSTS for key, _ in options)
+    known = LAUNCHERS[launcher]
+    return known.one_node and not any(known.counts.get(key) == "nodes" or key in _HOSTS for key, _ in options)
 
 
 def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:

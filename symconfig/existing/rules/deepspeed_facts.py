@@ -44,14 +44,13 @@ class DeepSpeedFacts:
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.settings)
-        alone = reading.format == "deepspeed"
         return cls.of_tree(
             reading.deepspeed,
             uses_trainer(arguments),
             arguments,
             gpus,
             model,
-            None if alone else reading.environment,
+            None if reading.json_alone else reading.environment,
             tuple(word.text for word in reading.launcher),
         )
 

@@ -175,6 +175,12 @@ def resolve(version: str) -> str:
     )
 
 
+def at_least(release: str, since: str) -> bool:
+    """Say whether a release is that one or a later one. Raises InputError for one that is not in the table."""
+    known = versions()
+    return known.index(resolve(release)) >= known.index(resolve(since))
+
+
 @cache
 def flags(version: str) -> FlagTable:
     """The options of one version. Raises InputError for a version that is not in the table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from symconfig.frameworks.backend import NEWEST
 from symconfig.plans.choices import ZeroStage
 
 # Valid names of Megatron-LM's --recompute-modules, and the version in which each appeared (transformer_config.py).
@@ -25,6 +26,8 @@ MEGATRON_VOCAB_MULTIPLE = 128
 # Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
 SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
+# --overlap-moe-expert-parallel-comm (transformer_config.py, __post_init__).
+EXPERT_OVERLAP_SINCE = "core_v0.14"
 # validate_args wants compute capability 8.0 for --moe-grouped-gemm.
 NO_GROUPED_GEMM = ("volta",)
 
@@ -32,6 +35,6 @@ NO_GROUPED_GEMM = ("volta",)
 def megatron_release(version: str) -> tuple[int, int]:
     """core_v0.13.0 -> (0, 13); dev is newer than any."""
     if not version.startswith("core_v"):
-        return (99, 0)
+        return NEWEST
     major, minor = version.removeprefix("core_v").split(".")[:2]
     return int(major), int(minor)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.measured.gpu.predict import Attention
 from symconfig.plans.plan import Plan
@@ -72,7 +73,7 @@ def default_impl(device: str) -> TransformerImpl:
 
 
 def _refused(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> Iterator[Problem]:
-    if plan.best.target.backend != "megatron":
+    if not BACKENDS[plan.best.target.backend].lone_ranks:
         yield Problem(
             "only ranks of Megatron-LM are run",
             field="DIR",

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.format import gib, percent, seconds
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.schedule.schedule import Schedule
 from symconfig.solve.schedules import Compared
 
 NOWHERE = "not in Megatron-LM/DeepSpeed"
-_FRAMEWORKS = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 
 
 def runs_in(schedule: Schedule) -> str:
     """The frameworks that have it."""
-    return " and ".join(_FRAMEWORKS[name] for name in schedule.runs_in) or NOWHERE
+    return " and ".join(BACKENDS[name].label for name in schedule.runs_in) or NOWHERE
 
 
 def table(found: Compared, most_bytes: float) -> Grid:

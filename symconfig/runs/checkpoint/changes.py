@@ -5,19 +5,17 @@ A fact is a function of the old and the new plan that says in words what it foun
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from symconfig.frameworks.megatron import flags
-from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.backend import Backend
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint import weights
 from symconfig.verify.states.buffers import bucket_size
 from symconfig.verify.states.megatron import rank_states
 
 Finding = Callable[[Plan, Plan], str]
-_RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,10 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
 def found(old: Plan, new: Plan) -> Mapping[str, str]:
     """The facts that hold, in their order, with what was found."""
     return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
+
+
+def _backend(plan: Plan) -> Backend:
+    return BACKENDS[plan.best.target.backend]
 
 
 def _other(what: str, old: object, new: object) -> str:
@@ -90,7 +92,7 @@ def _buckets_lost(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(old: Plan, new: Plan) -> str:
-    if any(plan.best.target.backend != "megatron" or plan.best.options.zero_stage > 1 for plan in (old, new)):
+    if any(not _backend(plan).gradient_buckets or plan.best.options.zero_stage > 1 for plan in (old, new)):
         return ""
     said = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
     in_pieces = said and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
@@ -176,14 +178,12 @@ def _framework(old: Plan, new: Plan) -> str:
     return _other("framework", old.best.target.backend, new.best.target.backend)
 
 
-@fact("into-megatron", "the new run is Megatron-LM's")
-def _into_megatron(old: Plan, new: Plan) -> str:
-    return "Megatron-LM" if new.best.target.backend == "megatron" else ""
+def _into(backend: Backend) -> Finding:
+    return lambda old, new: backend.label if _backend(new) is backend else ""
 
 
-@fact("into-deepspeed", "the new run is DeepSpeed's")
-def _into_deepspeed(old: Plan, new: Plan) -> str:
-    return "DeepSpeed" if new.best.target.backend == "deepspeed" else ""
+for _each in BACKENDS.values():
+    fact(f"into-{_each.name}", f"the new run is {_each.label}'s")(_into(_each))
 
 
 @fact(
@@ -196,11 +196,11 @@ def _rng_grid(old: Plan, new: Plan) -> str:
 
 
 def _rng_states(plan: Plan) -> int:
-    """That each rank of tp and pp saves: its first replica's, or all (training/checkpointing.py, get_rng_state)."""
+    """Count those that each rank of tp and pp saves: its first replica's, or all."""
     best = plan.best
-    if best.target.backend != "megatron" or best.parallel.ep == 1:
+    if best.parallel.ep == 1 or not _backend(plan).generators_by_replica(best.target.version):
         return 1
-    return best.parallel.dp if flags.resolve(best.target.version).startswith("core_v0.16") else 1
+    return best.parallel.dp
 
 
 @fact("older-release", "the new run has an older release of the framework")
@@ -208,25 +208,16 @@ def _older(old: Plan, new: Plan) -> str:
     releases = [plan.best.target.version for plan in (old, new)]
     if _framework(old, new) or releases[0] == releases[1]:
         return ""
-    if old.best.target.backend == "megatron":
-        places = [flags.versions().index(flags.resolve(release)) for release in releases]
-        return _other("release", *releases) if places[1] < places[0] else ""
-    return _other("release", *releases) if _numbers(releases[1]) < _numbers(releases[0]) else ""
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """Without what a source build has behind them (0.16.2+b344c04d)."""
-    said = _RELEASE.match(release)
-    return tuple(int(part) for part in said[0].split(".")) if said else ()
+    return _other("release", *releases) if _backend(old).releases.older(releases[1], releases[0]) else ""
 
 
 @fact("padding", "Megatron pads the vocabulary to another size, a multiple of 128 x tp")
 def _padding(old: Plan, new: Plan) -> str:
-    if any(plan.best.target.backend != "megatron" for plan in (old, new)):
+    if not all(_backend(plan).pads_vocabulary for plan in (old, new)):
         return ""
     return _other(
         "rows of the padded vocabulary",
-        *(MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in (old, new)),
+        *(_backend(plan).usual.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp) for plan in (old, new)),
     )
 
 

@@ -1,30 +1,16 @@
-"""Kinds of checkpoints: a format, and where it has several, how it holds the optimizer's state.
-
-Written as one word, `torch_dist:dp_reshardable`; a format alone means what the plan's release writes unasked.
-"""
+"""The kinds of checkpoints that a plan's run can write, and the one of a name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.megatron import flags
+from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
+from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint.table import Format, table
-
-# Megatron-LM's distributed optimizer writes its own buffers from here on, unless --dist-ckpt-optim-fully-reshardable
-# asks for whole tensors; before, pieces of tensors (training/checkpointing.py, _build_sharded_state_dict_metadata).
-BUFFERS_SINCE = "core_v0.15.0"
-FSDP_SINCE = "core_v0.14.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    format: str
-    optimizer: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.format}:{self.optimizer}" if self.optimizer else self.format
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +25,12 @@ class Saving:
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
     """How a run of the plan can save: as its rendered files do first, then with options beside theirs."""
-    unasked = written(plan)
-    entry = table().formats[unasked.format]
+    usual = written(plan)
+    entry = table().formats[usual.format]
     ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
     release = plan.best.target.version
-    return Saving(str(unasked)), *(
-        Saving(str(Kind(unasked.format, name)), way.options, way.costs, way.source)
+    return Saving(str(usual)), *(
+        Saving(str(Kind(usual.format, name)), way.options, way.costs, way.source)
         for name, way in ways.items()
         if way.options and between(release, way.since, way.until)
     )
@@ -52,19 +38,8 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
 
 def written(plan: Plan) -> Kind:
     """What the plan's rendered files write."""
-    target = plan.best.target
-    if target.backend == "deepspeed":
-        return Kind("deepspeed")
-    if plan.best.options.zero_stage >= 2 and at_least(target.version, FSDP_SINCE):
-        return Kind("fsdp_dtensor")
-    return Kind("torch_dist", _optimizer(plan))
-
-
-def _optimizer(plan: Plan) -> str:
-    if plan.best.options.zero_stage == 0:
-        return "whole"
-    since = at_least(plan.best.target.version, BUFFERS_SINCE)
-    return "dp_reshardable" if since else "fully_sharded_model_space"
+    best = plan.best
+    return BACKENDS[best.target.backend].writes(best.options.zero_stage, best.target.version)
 
 
 def named(name: str | None, plan: Plan) -> Kind:
@@ -105,7 +80,7 @@ def named(name: str | None, plan: Plan) -> Kind:
                 need=f"one of {', '.join(ways)}" if ways else first,
             )
         )
-    return Kind(first, optimizer or (_optimizer(plan) if entry.optimizer else ""))
+    return Kind(first, optimizer or (unasked(plan.best.options.zero_stage, release) if entry.optimizer else ""))
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
@@ -122,12 +97,6 @@ def kinds(plan: Plan) -> tuple[str, ...]:
 def _ways(entry: Format, release: str) -> list[str]:
     """In which the release can hold the optimizer's state."""
     return [name for name, span in entry.optimizer.items() if between(release, span.since, span.until)]
-
-
-def at_least(release: str, since: str) -> bool:
-    """Whether a Megatron-LM release is that one or a later one."""
-    known = flags.versions()
-    return known.index(flags.resolve(release)) >= known.index(flags.resolve(since))
 
 
 def between(release: str, since: str | None, until: str | None) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint.changes import found
 from symconfig.runs.checkpoint.folder import Checkpoint
-from symconfig.runs.checkpoint.kinds import Kind, between, named
+from symconfig.runs.checkpoint.kinds import between, named
 from symconfig.runs.checkpoint.supposed import supposed
 from symconfig.runs.checkpoint.table import Rule, table
 from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict, worst

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.plan import Parallel, Plan, Target
 from symconfig.runs.checkpoint.folder import Checkpoint
@@ -33,9 +33,7 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
     target = best.target
     if target.backend not in checkpoint.frameworks:
         other = checkpoint.frameworks[0]
-        target = replace(
-            target, backend=other, version=DEEPSPEED_RELEASE if other == "deepspeed" else like.job.megatron_version
-        )
+        target = replace(target, backend=other, version=BACKENDS[other].releases.of(like.job))
     options = replace(best.options, zero_stage=_stage(checkpoint, like))
     batch = best.batch
     for name, key in (("global_", "global_batch_size"), ("seq_length", "seq_length")):
@@ -96,6 +94,6 @@ def _release(checkpoint: Checkpoint, like: Target) -> str:
 
     Megatron-LM's formats bound their releases; DeepSpeed writes its own, which need be none that is known here.
     """
-    if like.backend == "megatron" and between(like.version, checkpoint.since, checkpoint.until):
+    if not BACKENDS[like.backend].names_release and between(like.version, checkpoint.since, checkpoint.until):
         return like.version
     return checkpoint.until or checkpoint.since or like.version

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from symconfig import resources
 from symconfig.errors import InputError
-from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.digests import digest
 from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
@@ -57,11 +57,12 @@ def _changes(plan: Plan, found: Surroundings) -> dict[str, object]:
     changes: dict[str, object] = {}
     if found.world_size is not None:
         changes["gpus"] = found.world_size
-    installed = found.versions.get("megatron")
-    if plan.best.target.backend == "megatron" and installed is not None:
-        version = f"core_v{'.'.join(installed.split('.')[:2])}"
-        if megatron_release(version) != megatron_release(plan.best.target.version):
-            changes["megatron_version"] = version
+    backend = BACKENDS[plan.best.target.backend]
+    installed, releases = found.versions.get(backend.name), backend.releases
+    if installed is not None and releases.minor(plan.best.target.version) != releases.minor(
+        here := releases.installed(installed)
+    ):
+        changes |= releases.fields(here)
     return changes
 
 

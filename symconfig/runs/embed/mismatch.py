@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.backend import NEWEST, Backend, numbers
 from symconfig.frameworks.deepspeed.releases import REQUIREMENTS
-from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.entries import Entry
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
 from symconfig.render.summary import nodes
 from symconfig.runs.embed.surroundings import Gpu, Surroundings
 from symconfig.units import GIB
 
-Framework = Literal["megatron", "deepspeed", "transformers"]
 # A GPU whose total torch rounds otherwise, or that keeps a little for itself, is still the same one.
 MEMORY_SHARE = 0.98
-_NEWEST = (99, 0)  # megatron_release of a main branch
 
 
 class MismatchError(InputError):
@@ -37,9 +33,9 @@ class Mismatch:
     curable: bool = False
 
 
-def mismatches(plan: Plan, found: Surroundings, framework: Framework) -> list[Mismatch]:
+def mismatches(plan: Plan, found: Surroundings, entry: Entry) -> list[Mismatch]:
     """All of them. Of what could not be found out nothing is said, but for the world size of more than one rank."""
-    return [*_ranks(plan, found), *_gpu(plan, found.gpu), *_versions(plan, found, framework)]
+    return [*_ranks(plan, found), *_gpu(plan, found.gpu), *_versions(plan, found, entry)]
 
 
 def _ranks(plan: Plan, found: Surroundings) -> Iterator[Mismatch]:
@@ -97,46 +93,36 @@ def _gpu(plan: Plan, found: Gpu | None) -> Iterator[Mismatch]:
     )
 
 
-def _versions(plan: Plan, found: Surroundings, framework: Framework) -> Iterator[Mismatch]:
-    """Megatron's and DeepSpeed's options change between minor releases; Transformers' range is that of the files."""
-    if framework == "megatron":
-        yield from _megatron(plan, found.versions.get("megatron"))
+def _versions(plan: Plan, found: Surroundings, entry: Entry) -> Iterator[Mismatch]:
+    """Options of a framework change between minor releases; the range of a library beside it is that of the files."""
+    backend = entry.backend
+    yield from _release(plan, backend, found.versions.get(backend.name))
+    for name in entry.beside:
+        version, need = found.versions.get(name), REQUIREMENTS[name].removeprefix(name)
+        least, below = (numbers(text.lstrip("<>=")) for text in need.split(","))
+        if version is not None and not least <= numbers(version) < below:
+            yield Mismatch(Problem("the plan's files are for other releases", field=name, got=version, need=need))
+
+
+def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Mismatch]:
+    """Where the plan is another framework's, the job may still say which release of this one it is for."""
+    target, releases = plan.best.target, backend.releases
+    curable = releases.asked_by is not None
+    if installed is None or (target.backend != backend.name and not curable):
         return
-    yield from _deepspeed(plan, found.versions.get("deepspeed"))
-    if framework == "transformers" and (version := found.versions.get("transformers")) is not None:
-        need = REQUIREMENTS["transformers"].removeprefix("transformers")
-        least, below = (_numbers(text) for text in need.split(","))
-        if not least <= _numbers(version) < below:
-            yield Mismatch(
-                Problem("the plan's files are for other releases", field="transformers", got=version, need=need)
-            )
-
-
-def _megatron(plan: Plan, installed: str | None) -> Iterator[Mismatch]:
-    need = megatron.version(plan)
-    release = megatron_release(need)
-    if installed is not None and release != _NEWEST and _numbers(installed)[:2] != release:
-        found = f"core_v{installed}"
-        yield Mismatch(
-            Problem(
-                "the plan is for another release",
-                field="megatron-core",
-                got=found,
-                need=need,
-                hint='on_mismatch="replan", or symconfig replan PLAN.json --megatron-version '
-                f"core_v{'.'.join(installed.split('.')[:2])}",
-            ),
-            curable=True,
-        )
-
-
-def _deepspeed(plan: Plan, installed: str | None) -> Iterator[Mismatch]:
-    target = plan.best.target
-    if installed is None or target.backend != "deepspeed" or _numbers(installed)[:2] == _numbers(target.version)[:2]:
+    need = releases.resolve(target.version if target.backend == backend.name else releases.of(plan.job))
+    if releases.minor(need) in (numbers(installed)[:2], NEWEST):
         return
-    yield Mismatch(Problem("the plan is for another release", field="deepspeed", got=installed, need=target.version))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """0.19.8+cu128 -> (0, 19, 8): the release, without what a build adds."""
-    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[+a-z]", text.strip("<>= "))[0]))
+    yield Mismatch(
+        Problem(
+            "the plan is for another release",
+            field=backend.distribution,
+            got=f"{releases.prefix}{installed}",
+            need=need,
+            hint=f'on_mismatch="replan", or symconfig replan PLAN.json --{str(releases.asked_by).replace("_", "-")} '
+            f"{releases.installed(installed)}"
+            if curable
+            else None,
+        ),
+        curable=curable,
+    )

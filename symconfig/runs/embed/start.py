@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.entries import ENTRIES, Name
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import duration, short
 from symconfig.runs.checkpoint import Loadable
 from symconfig.runs.embed.again import solved_again
-from symconfig.runs.embed.mismatch import Framework, MismatchError, mismatches
+from symconfig.runs.embed.mismatch import MismatchError, mismatches
 from symconfig.runs.embed.resume import resumed
 from symconfig.runs.embed.surroundings import Surroundings, look, rank
 
@@ -23,12 +24,13 @@ _log = logging.getLogger("symconfig")
 
 def started(
     plan: Plan | HasPlan | str | Path,
-    framework: Framework,
+    entry: Name,
     world_size: int | None = None,
     on_mismatch: OnMismatch = "fail",
     cuda: bool = True,
 ) -> Plan:
-    """The plan that this process shall train. plan: itself, its file, or the folder that holds it.
+    """The plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
+    module that the script imports.
 
     on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
     with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest, and
@@ -46,10 +48,10 @@ def started(
     if on_mismatch == "ignore":
         return ready
     found = look(world_size, cuda)
-    wrong = mismatches(ready, found, framework)
+    wrong = mismatches(ready, found, ENTRIES[entry])
     if on_mismatch == "replan" and any(each.curable for each in wrong):
         ready = _cured(ready, found)
-        wrong = mismatches(ready, found, framework)
+        wrong = mismatches(ready, found, ENTRIES[entry])
     if wrong and on_mismatch == "warn":
         for each in wrong if rank() == 0 else ():
             _log.warning("%s", each.problem)

@@ -14,13 +14,17 @@ from importlib import metadata
 from typing import Any
 
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.entries import ENTRIES
+from symconfig.frameworks.known import BACKENDS
 
 # As launchers say them: torchrun, accelerate and the DeepSpeed launcher; Open MPI; MPICH and Intel MPI.
 WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_WORLD_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-DISTRIBUTIONS = {"megatron": "megatron-core", "deepspeed": "deepspeed", "transformers": "transformers"}
+DISTRIBUTIONS = {each.name: each.distribution for each in BACKENDS.values()} | {
+    name: name for entry in ENTRIES.values() for name in entry.beside
+}
 
 
 @dataclass(frozen=True, slots=True)

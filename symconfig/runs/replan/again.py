@@ -126,7 +126,7 @@ def _reached(old: Plan, again: Again) -> tuple[History, tuple[str, ...]]:
     said = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
     if not isinstance(said, int) or not step:
         return old.history.until(step, batch, length), ()
-    if target_of(old.model, old.job).counts != "deepspeed":
+    if not target_of(old.model, old.job).counts.renumbers:
         run = counted = old.history.until(step, batch, length)
         apart = said != counted.sequences
     else:  # train.py numbers steps by sequences: those of the plan before this one have other numbers

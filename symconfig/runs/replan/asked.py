@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.job import Job
+from symconfig.frameworks.known import BACKENDS, usual_backend
 from symconfig.plans.plan import Plan
 
 _SECTIONS = ("pins", "limits", "training")  # of which single names are asked for anew
@@ -36,7 +37,7 @@ def _resolved(old: Plan, asked: Mapping[str, Any]) -> list[str]:
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
     if "model" in asked:
-        usual |= {"task": "lora" if adapter else "pretrain", "backend": "deepspeed" if adapter else "megatron"}
+        usual |= {"task": "lora" if adapter else "pretrain", "backend": usual_backend(adapter).name}
     if "target" in asked:
         usual["backend"] = old.job.backend  # the target's own
     if "cluster" in asked:
@@ -57,8 +58,9 @@ def inputs(plan: Plan) -> dict[str, Any]:
         "seq_length": best.batch.seq_length,
         "backend": best.target.backend,
     }
-    if best.target.backend == "deepspeed":  # then it says nothing
-        job.pop("megatron_version")
+    for backend in BACKENDS.values():
+        if backend.name != best.target.backend and backend.releases.asked_by is not None:
+            job.pop(backend.releases.asked_by)
     return {**job, "symconfig": plan.symconfig_version, "model": _named(plan.model), "cluster": _named(plan.cluster)}
 
 

@@ -147,10 +147,8 @@ def _untold(plan: Plan, found: Found) -> str:
 
 def _refused(found: Found) -> str:
     """The target's named refusals of these degrees."""
-    tp, pp, cp, ep, etp, _, micro = found.degrees
-    point = np.array([[tp], [cp], [ep], [etp], [micro]], dtype=np.int64)
-    refused = Refused()
-    alive = admitted(found.request, found.scheme, point, pp, refused)
-    if alive.size and found.split.vpp > 1:
-        interleaved(found.request, found.scheme, point, alive, pp, refused)
+    point, refused = found.columns(), Refused()
+    alive = admitted(found.request, point, point.pp, refused)
+    if alive.size and point.vpp > 1:
+        interleaved(found.request, point, alive, point.pp, refused)
     return "; ".join(refused.reasons.values())

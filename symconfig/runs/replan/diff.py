@@ -8,6 +8,8 @@ from itertools import zip_longest
 from typing import Any
 
 from symconfig.errors import SymconfigError
+from symconfig.frameworks.backend import Told
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, megatron
 from symconfig.runs.replan.asked import inputs, training
@@ -111,7 +113,7 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
     if before.best.target.backend != backend:
         return ()
     try:
-        if backend == "deepspeed":
+        if BACKENDS[backend].told_by is Told.JSON:
             return differences(deepspeed.config(before), deepspeed.config(after))
         return differences(*(dict(_options(megatron.arguments(plan))) for plan in (before, after)))
     except SymconfigError:

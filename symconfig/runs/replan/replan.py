@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from symconfig.plans.plan import Plan
-from symconfig.render import own_target
+from symconfig.render import own_target, target_of
 from symconfig.runs.checkpoint import Loadable
 from symconfig.runs.replan.changes import Changes
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.going_on import going_on
 from symconfig.runs.replan.near import Near
 from symconfig.runs.replan.schedule import Schedule
 
@@ -74,7 +73,8 @@ class Replan:
     @property
     def going_on(self) -> str | None:
         """How the new run is started there, in the words of its target; None: it has none that are known here."""
-        return going_on(self.new, self.options)
+        goes_on = target_of(self.new.model, self.new.job).goes_on
+        return goes_on(self.new, self.options) if goes_on is not None else None
 
     @property
     def targets(self) -> tuple[str, str]:

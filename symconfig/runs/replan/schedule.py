@@ -1,10 +1,6 @@
 """A run's length and learning rate, kept as functions of tokens when a step has another number of them.
 
-Megatron-LM counts iterations from the checkpoint on, but its scheduler counts sequences (training.py,
-get_optimizer_param_scheduler: lr_decay_steps = lr_decay_iters x global_batch_size; checkpointing.py keeps
-consumed_train_samples; core_v0.12 to core_v0.19). train.py of DeepSpeed's files counts steps, which it numbers anew by
-the sequences that a checkpoint has seen. Transformers' Trainer and torchtitan count steps from the checkpoint's on, and
-their schedulers with them (render.target, Counting).
+How a program counts on is the target's `Counting` (frameworks.counting).
 """
 
 from __future__ import annotations
@@ -18,17 +14,14 @@ from typing import Literal
 from symconfig.descriptor.job import Training
 from symconfig.errors import InputError, Problem
 from symconfig.format import count
+from symconfig.frameworks.counting import Counting
 from symconfig.plans.history import History
 from symconfig.plans.plan import Batch
-from symconfig.render.target import Counting
 from symconfig.runs.replan.rate import rate
 
 Mode = Literal["keep", "as-is"]
 _NONE = History()
 _INTERVALS = ("save_interval", "eval_interval", "eval_iters")
-# Megatron-LM asserts that a checkpoint's schedule is that of the arguments, unless told which one counts
-# (megatron/core/optimizer_param_scheduler.py, _check_and_set).
-OVERRIDE = "--override-opt_param-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +94,7 @@ def scheduled(
         return Schedule(
             training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew), notes=notes
         )
-    clock = _Clock(old, new, run if counting != "deepspeed" else _NONE, past, anew, counting == "steps")
+    clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew, counting.schedules_steps)
     every = tuple(_converted(training, run, clock))
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
@@ -123,7 +116,7 @@ def scheduled(
 
 def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
     """What was done by then, as the new plan counts it."""
-    if counting == "deepspeed":
+    if counting.renumbers:
         return run.renumbered(new.global_, new.seq_length)
     return replace(run, unscheduled=run.sequences) if anew else run
 
@@ -204,7 +197,7 @@ def _converted(training: Training, done: History, clock: _Clock) -> Iterator[Res
 
 def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: Counting) -> str:
     """Tokens of the whole run. train.py of DeepSpeed's files counts what was seen in steps of the new batch."""
-    seen, left = (0, training.train_iters) if counting == "deepspeed" else (run.tokens, training.train_iters - run.step)
+    seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (
         f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
@@ -229,9 +222,9 @@ class _Kept:
         """What the new run's command needs to go on."""
         if not self.run.step or self.anew:
             return
-        if self.counting == "megatron":
-            yield OVERRIDE
-        elif self.counting == "deepspeed" and self.old.seq_length != self.new.seq_length:
+        if self.counting.override:
+            yield self.counting.override
+        elif self.counting.renumbers and self.old.seq_length != self.new.seq_length:
             yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
 
     def notes(self) -> Iterator[str]:
@@ -242,12 +235,16 @@ class _Kept:
         if len(self.run.segments) > 1:
             yield f"the run has had {self.run}: {count(self.run.sequences)} sequences"
         if self.run.step:
-            named = {"deepspeed": self._deepspeed, "steps": self._steps}
-            yield from named.get(self.counting, self._megatron)()
+            if self.counting.renumbers:
+                yield from self._renumbered()
+            elif self.counting.schedules_steps:
+                yield from self._steps()
+            else:
+                yield from self._sequences()
 
     def _tokens(self) -> Iterator[str]:
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
-        if self.counting != "deepspeed":
+        if not self.counting.renumbers:
             before = (
                 (self.before.train_iters - self.run.step) * old
                 if self.run.step
@@ -273,7 +270,7 @@ class _Kept:
             "linear one"
         )
 
-    def _megatron(self) -> Iterator[str]:
+    def _sequences(self) -> Iterator[str]:
         if self.anew:
             after = self.after.lr_decay_iters or self.after.train_iters
             yield (
@@ -283,9 +280,10 @@ class _Kept:
                 f"old one does, {count(after)} iterations on"
             )
         elif self.old.seq_length == self.new.seq_length:
+            option = self.counting.override
             stops = (
-                f"; without {OVERRIDE} Megatron-LM stops, since iterations x batch are not the checkpoint's"
-                if self.counting == "megatron"
+                f"; without {option} Megatron-LM stops, since iterations x batch are not the checkpoint's"
+                if option
                 else ""
             )
             yield (
@@ -293,11 +291,11 @@ class _Kept:
                 f"{count(self.run.sequences)} sequences that the checkpoint has seen "
                 f"(consumed_train_samples){stops}"
             )
-        if self.counting == "sequences":
+        if self.counting.own_schedule:
             yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
         end, batch = self.after.train_iters, self.new.global_
         sampled = self.run.spanned(end, batch)
-        if sampled > end and self.counting == "megatron":
+        if sampled > end and self.counting.spans:
             yield (
                 f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
                 f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
@@ -319,7 +317,7 @@ class _Kept:
                 f"{now:.4g}; it ends after the same tokens"
             )
 
-    def _deepspeed(self) -> Iterator[str]:
+    def _renumbered(self) -> Iterator[str]:
         start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
         yield (
             f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.columns import Columns
 from symconfig.solve.partition.degrees import Degrees
 
@@ -25,7 +26,7 @@ class Framework(StrEnum):
 
     @property
     def label(self) -> str:
-        return {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}[self.value]
+        return BACKENDS[self.value].label
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def _refusals(
     """Of degrees with the same scheme: reasons, and which they refuse."""
     from symconfig.solve import limits
 
+    backend = BACKENDS[framework.value]
     common = limits.COMMON[framework.value]
     tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
@@ -86,9 +88,9 @@ def _refusals(
         cp_comm=comm if comm == "a2a" else "p2p",
         precision=step.precision,
     )
-    adapted = step.model is not None and step.model.adapter is not None and framework is Framework.MEGATRON
+    adapted = step.model is not None and step.model.adapter is not None and not backend.adapters
     wrong = [
-        ("Megatron-LM has no LoRA or other adapters", np.asarray(adapted)),
+        (f"{backend.label} has no LoRA or other adapters", np.asarray(adapted)),
         ("the planner cuts no expert finer than a dense layer", etp > tp),
         ("a microbatch has whole examples on every rank", np.not_equal(batch % dp, 0)),
         ("sequence parallelism is Megatron's", (tp > 1) & (switched not in common.tensor_with_sequence)),

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.partition.work import Rows
+from symconfig.descriptor.job import Backend
 from symconfig.descriptor.mesh import Axis
 from symconfig.format import general
+from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.program.net import Net, Node
 from symconfig.solve.partition.agree import Agreement, Scored, weight
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
@@ -159,14 +161,14 @@ def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
     return ", ".join(f"{node.options[option].name}/{parts[option]}" for option in sorted(parts) if option) or "whole"
 
 
-def pins(degrees: Degrees, batch: int, backend: str = "megatron") -> dict[str, str]:
+def pins(degrees: Degrees, batch: int, backend: Backend = "megatron") -> dict[str, str]:
     """What makes the planner choose these degrees (`symconfig plan --pin …`, `api.plan(pins=…)`): no pipeline, since a
     partition does not split layers. batch: examples of one microbatch over all ranks."""
     result = {"tp": degrees.tp, "pp": 1, "cp": degrees.cp, "ep": degrees.ep, "etp": degrees.etp, "dp": degrees.dp}
     found = {name: str(value) for name, value in result.items()} | {"zero": str(degrees.zero)}
     if batch % degrees.dp == 0:
         found["mbs"] = str(batch // degrees.dp)
-    if degrees.tp > 1 and backend == "megatron":
+    if degrees.tp > 1 and BACKENDS[backend].sequence_parallel:
         found["sp"] = "on" if degrees.sequence_parallel else "off"
     if degrees.cp > 1:
         found["cp_comm"] = "a2a" if degrees.cp_comm == "a2a" else "p2p"

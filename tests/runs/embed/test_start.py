@@ -19,6 +19,7 @@ from symconfig.api.planning import PlanResult
 from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
@@ -135,7 +136,7 @@ def test_the_process_group_knows_better_than_the_environment_and_the_caller_best
 def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bool) -> None:
     plan = sample_plan(cluster=load_cluster("h100"))
     here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", None, found)
-    assert [each.problem.field for each in mismatches(plan, here, "megatron")] == ["GPU"] * wrong
+    assert [each.problem.field for each in mismatches(plan, here, ENTRIES["megatron"])] == ["GPU"] * wrong
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_releases_are_compared_as_far_as_their_options_differ(
 ) -> None:
     plan = sample_plan(backend="megatron" if framework == "megatron" else "deepspeed")
     here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", versions=versions)
-    assert [each.problem.field for each in mismatches(plan, here, framework)] == wrong
+    assert [each.problem.field for each in mismatches(plan, here, ENTRIES[framework])] == wrong
 
 
 def test_what_is_really_installed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

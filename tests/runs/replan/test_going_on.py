@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from symconfig.frameworks import counting
 from symconfig.plans.history import History
 from symconfig.plans.plan import Batch, Plan
 from symconfig.render import target_of
-from symconfig.runs.replan.going_on import going_on
-from symconfig.runs.replan.schedule import OVERRIDE, scheduled
+from symconfig.runs.replan.schedule import scheduled
 from tests.runs.replan.test_schedule import OLD, ran, training
 from tests.sample_plans import sample_model, sample_plan
 
-WORDS = ("--load", "CHECKPOINT", OVERRIDE)
+WORDS = ("--load", "CHECKPOINT", counting.MEGATRON.override)
+
+
+def going_on(plan: Plan, words: Sequence[str]) -> str | None:
+    goes_on = target_of(plan.model, plan.job).goes_on
+    return goes_on(plan, words) if goes_on is not None else None
 
 
 def leaving_in(target: str | None, **fields: Any) -> Plan:
@@ -50,23 +56,25 @@ def test_who_counts_what() -> None:
     asked = ("transformers", "torchtitan", "ms-swift", "bridge", None)
     said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
     assert said == {
-        "transformers": "steps",
-        "torchtitan": "steps",
-        "ms-swift": "sequences",
-        "bridge": "megatron",
-        None: "megatron",
+        "transformers": counting.STEPS,
+        "torchtitan": counting.STEPS,
+        "ms-swift": counting.CHECKPOINTS_OWN,
+        "bridge": counting.MEGATRON,
+        None: counting.MEGATRON,
     }
 
 
 def test_steps_that_count_on_lose_none() -> None:
     """Trainer goes on at the checkpoint's own step, and torchtitan; their decay ends with the run."""
-    found = scheduled(training(), OLD, 32, 4096, "steps", ran(400))
+    found = scheduled(training(), OLD, 32, 4096, counting.STEPS, ran(400))
     assert (found.training.train_iters, found.training.lr_decay_iters) == (400 + 600 * 8 // 32, None)
     assert found.training.lr_warmup_iters == 100  # it is done
     assert found.options == ()
     assert found.history == ran(400)
     assert any("turns from" in note for note in found.notes)
-    again = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, "steps", found.history.until(450, 32, 4096))
+    again = scheduled(
+        found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, found.history.until(450, 32, 4096)
+    )
     assert again.training.train_iters == 450 + 400
-    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, "steps", History(), past=found.history)
+    anew = scheduled(found.training, Batch(1, 32, 1, 4096), 8, 4096, counting.STEPS, History(), past=found.history)
     assert (anew.training.train_iters, anew.training.lr_warmup_iters) == (1000, 100)

@@ -11,7 +11,7 @@ from symconfig.existing.launch.dialects.interpolation import Path, expanded, int
 from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Word, World
+from symconfig.existing.launch.reading import JSON_ALONE, Piece, Reading, Setting, Tree, Word, World
 from symconfig.existing.launch.text import Text
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer"]
@@ -65,7 +65,7 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
         for entry in _expanded(tree, variables)
         if entry.value is not None
     )
-    return Reading("deepspeed", (tree.text,), settings, tree=tree, unread=tree.unread)
+    return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
 
 
 def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:

@@ -1,0 +1,109 @@
+"""What is asked of a framework that plans are made for: every fact about it that another room's answer depends on.
+
+A new one fills in every field; who wants to know something else of a framework adds a field here, not its name there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from symconfig.cost.framework import Framework
+from symconfig.descriptor.job import Backend as Name
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.checkpoint import Kind
+from symconfig.plans.choices import Precision, ZeroStage
+
+NEWEST = (99, 0)  # `Releases.minor` of a main branch
+_RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
+
+
+class Told(Enum):
+    """What says how a run is configured."""
+
+    OPTIONS = auto()  # options of the training program
+    JSON = auto()  # a DeepSpeed JSON, beside the arguments of the program that loads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Releases:
+    """How a framework's releases are named, ordered and asked for.
+
+    asked_by: the field of a job that names the release to write for; None: files are for `pinned` alone.
+    prefix: of a release's name here, before what pip calls it. order: a key by which releases sort; raises InputError
+    for one that it does not know. minor: its first two numbers, between which options change; NEWEST: a main branch.
+    resolve: the name of a release in full; raises InputError.
+    """
+
+    pinned: str
+    asked_by: str | None
+    prefix: str
+    order: Callable[[str], tuple[int, ...]]
+    minor: Callable[[str], tuple[int, ...]]
+    resolve: Callable[[str], str]
+
+    def of(self, job: Job) -> str:
+        """The release that the job's files are for."""
+        return str(getattr(job, self.asked_by)) if self.asked_by is not None else self.pinned
+
+    def fields(self, release: str) -> dict[str, str]:
+        """Fields of a job that ask for this release."""
+        return {} if self.asked_by is None else {self.asked_by: release}
+
+    def installed(self, distribution: str) -> str:
+        """Return the release that pip's version of it is, by its minor number."""
+        return self.prefix + ".".join(map(str, numbers(distribution)[:2]))
+
+    def older(self, one: str, other: str) -> bool:
+        """Whether a release came before another one."""
+        return self.order(one) < self.order(other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A framework, by the name that a job's `backend` has.
+
+    label: as its authors write it. program: what its own target starts, with whose options checkpoints are told.
+    distribution: what pip calls it. usual: its behaviour in the cost model's terms, as files ask for it.
+    low_precisions: words beside bf16 and fp16 that `precision: auto` tries.
+    sequence_parallel: tensor-parallel ranks may split the sequence between their regions, or not.
+    hosts_weights: weights may live in host memory, so that a model need not fit all GPUs together.
+    expert_overlap_since: the release from which the experts' all-to-all runs beside another microbatch; None: never.
+    adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
+    refused_adapters: what keeps a model's adapters from being trained, as sentences.
+    gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
+    pads_vocabulary: the embedding's rows depend on tp.
+    generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
+    writes: the kind of checkpoint that the files' run writes at a ZeRO stage, of a release.
+    names_release: its checkpoints say the release that wrote them; else only their format bounds it.
+    lone_ranks: `measure` can run one rank of a plan by itself, with stand-ins for the others.
+    """
+
+    name: Name
+    label: str
+    program: str
+    distribution: str
+    releases: Releases
+    told_by: Told
+    usual: Framework
+    low_precisions: tuple[Precision, ...]
+    sequence_parallel: bool
+    hosts_weights: bool
+    expert_overlap_since: str | None
+    adapters: bool
+    refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
+    gradient_buckets: bool
+    pads_vocabulary: bool
+    generators_by_replica: Callable[[str], bool]
+    writes: Callable[[ZeroStage, str], Kind]
+    names_release: bool
+    lone_ranks: bool
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """0.19.8+cu128 -> (0, 19, 8): a release as pip has it, without what a build adds."""
+    said = _RELEASE.match(release)
+    return tuple(int(part) for part in said[0].split(".")) if said else ()

@@ -1,0 +1,37 @@
+"""DeepSpeed, as the other rooms ask about it."""
+
+from __future__ import annotations
+
+from symconfig.frameworks.backend import Backend, Releases, Told, numbers
+from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED as USUAL
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+
+DEEPSPEED = Backend(
+    name="deepspeed",
+    label="DeepSpeed",
+    program="DeepSpeed's train.py",
+    distribution="deepspeed",
+    releases=Releases(
+        pinned=DEEPSPEED_RELEASE,
+        asked_by=None,
+        prefix="",
+        order=numbers,
+        minor=lambda release: numbers(release)[:2],
+        resolve=str,
+    ),
+    told_by=Told.JSON,
+    usual=USUAL,
+    low_precisions=(),
+    sequence_parallel=False,  # AutoTP has none
+    hosts_weights=True,  # offload_param of ZeRO-3
+    expert_overlap_since=None,  # AutoEP waits for the experts' all-to-all
+    adapters=True,
+    refused_adapters=lambda model: (),  # PEFT's are Transformers' own
+    gradient_buckets=False,
+    pads_vocabulary=False,
+    generators_by_replica=lambda release: False,
+    writes=lambda zero, release: Kind("deepspeed"),
+    names_release=True,  # ds_version in every file of states (runtime/engine.py, _save_checkpoint)
+    lone_ranks=False,
+)

@@ -1,0 +1,55 @@
+"""Megatron-LM, as the other rooms ask about it."""
+
+from __future__ import annotations
+
+from symconfig.cost.machine import LOW_PRECISION
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.backend import Backend, Releases, Told
+from symconfig.frameworks.megatron import adapters, flags
+from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
+from symconfig.frameworks.megatron.checkpoints import writes
+from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE, megatron_release
+
+
+def _order(release: str) -> tuple[int]:
+    return (flags.versions().index(flags.resolve(release)),)
+
+
+def _refused_adapters(model: ModelDescriptor) -> tuple[str, ...]:
+    """Megatron-Bridge puts adapters beside Megatron-LM's layers."""
+    return tuple(reason for _, reason in adapters.refusals(model))
+
+
+def _generators_by_replica(release: str) -> bool:
+    """Of core_v0.16 with expert parallelism (training/checkpointing.py, get_rng_state)."""
+    return flags.resolve(release).startswith("core_v0.16")
+
+
+MEGATRON = Backend(
+    name="megatron",
+    label="Megatron-LM",
+    program="Megatron-LM's pretrain_gpt.py",
+    distribution="megatron-core",
+    releases=Releases(
+        pinned="core_v0.19.0",
+        asked_by="megatron_version",
+        prefix="core_v",
+        order=_order,
+        minor=megatron_release,
+        resolve=flags.resolve,
+    ),
+    told_by=Told.OPTIONS,
+    usual=USUAL,
+    low_precisions=LOW_PRECISION,
+    sequence_parallel=True,
+    hosts_weights=False,
+    expert_overlap_since=EXPERT_OVERLAP_SINCE,
+    adapters=False,
+    refused_adapters=_refused_adapters,
+    gradient_buckets=True,
+    pads_vocabulary=True,
+    generators_by_replica=_generators_by_replica,
+    writes=writes,
+    names_release=False,
+    lone_ranks=True,
+)
