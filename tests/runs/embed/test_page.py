@@ -21,6 +21,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
+from symconfig.render import megatron as rendered
 from symconfig.runs.embed import surroundings
 from symconfig.runs.embed.surroundings import look
 from tests.sample_plans import sample_plan
@@ -152,7 +153,7 @@ def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
         assert "Nothing is edited or stale" in ended.stdout
     else:
         words = json.loads(ended.stdout)
-        assert words[words.index("pretrain_gpt.py") + 1 :] == megatron.arguments(plan)
+        assert words[words.index("pretrain_gpt.py") + 1 :] == rendered.arguments(plan)
     assert ended.returncode == 0, ended.stderr
 
 
