@@ -102,13 +102,13 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
     others = _inputs(plan, notes)
     findings += [*others.values(), *(_solved(plan) if solve else ())]
     return Checked(
-        place,
-        folder / "plan.json" if place.is_dir() else place,
-        manifest,
-        tuple(findings),
-        tuple(notes),
-        mine,
-        _names(plan, others),
+        place=place,
+        plan=folder / "plan.json" if place.is_dir() else place,
+        manifest=manifest,
+        findings=tuple(findings),
+        notes=tuple(notes),
+        templates=mine,
+        inputs=_names(plan, others),
     )
 
 
@@ -171,14 +171,14 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
     whole = plans[max(plans)] if plans else None
     others = _inputs(whole, notes) if whole is not None else {}
     return Checked(
-        folder,
-        folder / subfolder(max(plans, default=0)) / "plan.json",
-        manifest,
-        (*findings, *others.values()),
-        tuple(notes),
-        templates,
-        _names(whole, others) if whole else {},
-        again or "fallback PLAN.json --lose-nodes N",
+        place=folder,
+        plan=folder / subfolder(max(plans, default=0)) / "plan.json",
+        manifest=manifest,
+        findings=(*findings, *others.values()),
+        notes=tuple(notes),
+        templates=templates,
+        inputs=_names(whole, others) if whole else {},
+        again=again or "fallback PLAN.json --lose-nodes N",
     )
 
 

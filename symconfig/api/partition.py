@@ -99,7 +99,15 @@ class PartitionResult:
         batch = source.batch // turns if source.batch is not None else None
         architecture = self.asked.cluster.gpu.architecture
         version = Job.model_fields["megatron_version"].default
-        return Step(turns, source.model, batch, source.seq_length or 0, architecture, self.found.ask.precision, version)
+        return Step(
+            turns=turns,
+            model=source.model,
+            batch=batch,
+            seq_length=source.seq_length or 0,
+            architecture=architecture,
+            precision=self.found.ask.precision,
+            megatron_version=version,
+        )
 
     def baselines(self) -> list[Compared]:
         """Strategies with names on the same graph, and the cheapest that each framework can be told; each with the best
@@ -156,18 +164,18 @@ class PartitionResult:
         ports = [port.tensor.dims for node in found.net.nodes for port in node.ports]
         dims = {dim for some in ports for dim in some}
         return Said(
-            f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
-            ", ".join(size for size in sizes if size),
-            found,
-            self.reasons(top),
-            self.collectives,
-            self.spent,
-            tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
-            self.untold,
-            tuple(self.baselines()) if baselines else (),
-            explained,
-            found.net.program.notes,
-            names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
+            subject=f"{source.name} on {asked.mesh.gpus:,} x {asked.cluster.gpu.product} ({asked.cluster.name})",
+            job=", ".join(size for size in sizes if size),
+            found=found,
+            reasons=self.reasons(top),
+            moved=self.collectives,
+            spent=self.spent,
+            told=tuple(Telling(one, self.pins(one) if source.model is not None else {}) for one in self.expressed),
+            untold=self.untold,
+            compared=tuple(self.baselines()) if baselines else (),
+            explained=explained,
+            notes=found.net.program.notes,
+            names=names(tuple(dim for dim in found.net.program.sizes if dim in dims)),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -110,16 +110,16 @@ def replan(
     }
     asked = {name: as_field(value) for name, value in said.items() if value is not None}
     wanted = Wanted(
-        asked,
-        tuple(release),
-        tuple(keep),
-        checkpoint,
-        at_step,
-        schedule,
-        top,
-        model if isinstance(model, ModelDescriptor) else None,
-        cluster if isinstance(cluster, ClusterDescriptor) else None,
-        accept_edits,
+        asked=asked,
+        release=tuple(release),
+        keep=tuple(keep),
+        checkpoint=checkpoint,
+        at_step=at_step,
+        schedule=schedule,
+        top=top,
+        model=model if isinstance(model, ModelDescriptor) else None,
+        cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
+        accept_edits=accept_edits,
     )
     return again(plan, wanted, progress=progress)
 
@@ -180,7 +180,17 @@ def again(
     return ReplanResult(
         replanned(
             before,
-            Again(model, cluster, job, kept, wanted.at_step, wanted.schedule, saved, wanted.top, changed),
+            Again(
+                model=model,
+                cluster=cluster,
+                job=job,
+                keep=kept,
+                step=wanted.at_step,
+                mode=wanted.schedule,
+                checkpoint=saved,
+                top=wanted.top,
+                edited=changed,
+            ),
             progress,
         )
     )

@@ -102,12 +102,12 @@ def size(
     question = read_size(
         job,
         deadline,
-        str(tokens),
-        clusters,
-        None if batch_tokens is None else str(batch_tokens),
-        most_gpus,
-        goodput,
-        prices or {},
+        tokens=str(tokens),
+        clusters=clusters,
+        batch_tokens=None if batch_tokens is None else str(batch_tokens),
+        most_gpus=most_gpus,
+        goodput=goodput,
+        prices=prices or {},
     )
     wanted = Wanted(engine, jobs, address)
     check(wanted)
@@ -147,7 +147,16 @@ def read_size(
     length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
     batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
     whole = {**job, "seq_length": length, "global_batch_size": batch}
-    return Question(model, known.clusters, whole, total, deadline_s, goodput, most_gpus, prices)
+    return Question(
+        model=model,
+        clusters=known.clusters,
+        job=whole,
+        tokens=total,
+        deadline_s=deadline_s,
+        goodput=goodput,
+        most_gpus=most_gpus,
+        prices=prices,
+    )
 
 
 def _known(job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float]) -> Asked:

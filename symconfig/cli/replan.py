@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None:
         found.collect(lambda: api.check_free(out, arguments.force))
     wanted = api_replan.Wanted(
-        asked.document.data,
-        _names(arguments.release),
-        _names(arguments.keep),
-        arguments.checkpoint,
-        step,
-        arguments.schedule or "keep",
-        top or 1,
+        asked=asked.document.data,
+        release=_names(arguments.release),
+        keep=_names(arguments.keep),
+        checkpoint=arguments.checkpoint,
+        at_step=step,
+        schedule=arguments.schedule or "keep",
+        top=top or 1,
         accept_edits=arguments.accept_edits,
     )
     try:

@@ -85,13 +85,13 @@ def _question(arguments: argparse.Namespace, found: Problems) -> Question:
         return api_sweep.read_size(
             asked.document.data,
             arguments.deadline,
-            arguments.tokens,
-            clusters,
-            arguments.batch_tokens,
-            most,
-            1.0 if goodput is None else goodput,
-            prices or {},
-            (*found.all, *asked.problems),
+            tokens=arguments.tokens,
+            clusters=clusters,
+            batch_tokens=arguments.batch_tokens,
+            most_gpus=most,
+            goodput=1.0 if goodput is None else goodput,
+            prices=prices or {},
+            problems=(*found.all, *asked.problems),
         )
     except InputError as error:
         raise InputError([_as_option(as_options(problem, asked)) for problem in error.problems]) from None

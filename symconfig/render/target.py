@@ -127,13 +127,13 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
         return None
     return Source(
-        module.NAME,
-        module.DOES,
-        module.variables,
-        getattr(module, "texts", lambda plan: ()),
-        (folder / module.NAME,),
-        (data_dir("templates") / "shared", data_dir("templates")),
-        getattr(module, "SETTINGS", ()),
+        name=module.NAME,
+        does=module.DOES,
+        variables=module.variables,
+        texts=getattr(module, "texts", lambda plan: ()),
+        folders=(folder / module.NAME,),
+        shared=(data_dir("templates") / "shared", data_dir("templates")),
+        settings=getattr(module, "SETTINGS", ()),
         start=getattr(module, "START", ""),
         assumes=getattr(module, "ASSUMES", {}),
         goes_on=getattr(module, "goes_on", None),

@@ -84,7 +84,21 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     last = _latest(gradients, stage, chunk, shape.chunks)
     placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
     made = tuple(_made(kind, stage == one, last) for one in range(shape.pp))
-    return Program(stage, kind, chunk, microbatch, need, before, received, sent, partner, placed, first, last, made)
+    return Program(
+        stage=stage,
+        kind=kind,
+        chunk=chunk,
+        microbatch=microbatch,
+        need=need,
+        before=before,
+        received=received,
+        sent=sent,
+        partner=partner,
+        placed=placed,
+        first=first,
+        last=last,
+        made=made,
+    )
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:

@@ -28,14 +28,14 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
     channels = Channels(work, times, own_s)
     ends, clock = _run(work, own_s + busy_s * work.received, times, channels)
     return Timeline(
-        schedule,
-        shape,
-        times,
-        work,
-        np.array(ends),
-        channels.ready,
-        np.maximum(clock, channels.until),
-        tuple(channels.windows),
+        schedule=schedule,
+        shape=shape,
+        times=times,
+        work=work,
+        end_s=np.array(ends),
+        ready_s=channels.ready,
+        finish_s=np.maximum(clock, channels.until),
+        windows=tuple(channels.windows),
     )
 
 

@@ -36,7 +36,7 @@ class Event(NamedTuple):
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One simulated step; of an endless schedule, a stream of them.
 

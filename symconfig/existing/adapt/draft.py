@@ -34,14 +34,14 @@ class Said:
     @classmethod
     def by(cls, reading: Reading) -> Self:
         return cls(
-            tuple((setting.name, tuple(map(_told, setting.values))) for setting in reading.settings),
-            tuple(map(_told, reading.launcher)),
-            tuple(sorted((name, _told(word)) for name, word in reading.environment.items())),
-            reading.deepspeed.data if reading.deepspeed is not None else None,
-            tuple((item.what, item.why) for item in reading.unread),
-            tuple(sorted((name, _told(word)) for name, word in reading.scheduler.items())),
-            tuple(map(Said.by, reading.runs)),
-            reading.others,
+            settings=tuple((setting.name, tuple(map(_told, setting.values))) for setting in reading.settings),
+            launcher=tuple(map(_told, reading.launcher)),
+            environment=tuple(sorted((name, _told(word)) for name, word in reading.environment.items())),
+            deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
+            unread=tuple((item.what, item.why) for item in reading.unread),
+            scheduler=tuple(sorted((name, _told(word)) for name, word in reading.scheduler.items())),
+            runs=tuple(map(Said.by, reading.runs)),
+            others=reading.others,
         )
 
     def setting(self, index: int, values: Sequence[str] | None) -> Self:

@@ -51,14 +51,14 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     best = replace(candidate.detail(found, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(
-        run.described.model,
-        cluster,
-        job,
-        best,
-        (),
-        Search(1, int(fits), 0.0, False),
-        "nothing was searched",
-        VERSION,
+        model=run.described.model,
+        cluster=cluster,
+        job=job,
+        best=best,
+        alternatives=(),
+        search=Search(1, int(fits), 0.0, False),
+        binding="nothing was searched",
+        symconfig_version=VERSION,
     )
     return Judged(run, plan)
 

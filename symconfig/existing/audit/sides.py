@@ -107,17 +107,18 @@ class MegatronSide:
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         program, own = self.reading.program, self.parsed
+        in_shell = self.reading.format in ("bash", "model args yaml") and program is not None
         facts = MegatronFacts(
-            self.names(),
-            self.version_given,
-            self.gpus,
-            cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
-            cluster.gpu.architecture if cluster is not None else None,
-            self.reading.environment if self.reading.format in ("bash", "model args yaml") and program else None,
-            program.text if program is not None else None,
+            names=self.names(),
+            version_given=self.version_given,
+            world_size=self.gpus,
+            gpus_per_node=cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
+            architecture=cluster.gpu.architecture if cluster is not None else None,
+            environment=self.reading.environment if in_shell else None,
+            program=program.text if program is not None else None,
             # What overrides leave out, a recipe or a base says.
-            self.reading.complete and self.reading.format != "overrides",
-            not own,
+            complete=self.reading.complete and self.reading.format != "overrides",
+            fork=not own,
         )
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 

@@ -204,7 +204,16 @@ class _Parser:
         hint: str | None = None,
     ) -> Problem:
         place = self.text.place(start, end)
-        problem = Problem(what, place.file, place.line, place.column, dotted(path) or None, got, need, hint)
+        problem = Problem(
+            what=what,
+            file=place.file,
+            line=place.line,
+            column=place.column,
+            field=dotted(path) or None,
+            got=got,
+            need=need,
+            hint=hint,
+        )
         self.problems.append(problem)
         return problem
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 GRID = (("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("ds_sequence_parallel_size",))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedFacts:
     """A DeepSpeed JSON and what is around it.
 
@@ -47,11 +47,11 @@ class DeepSpeedFacts:
         return cls.of_tree(
             reading.deepspeed,
             uses_trainer(arguments),
-            arguments,
-            gpus,
-            model,
-            None if reading.json_alone else reading.environment,
-            tuple(word.text for word in reading.launcher),
+            arguments=arguments,
+            gpus=gpus,
+            model=model,
+            environment=None if reading.json_alone else reading.environment,
+            launcher=tuple(word.text for word in reading.launcher),
         )
 
     @classmethod
@@ -71,7 +71,16 @@ class DeepSpeedFacts:
         launcher: tuple[str, ...] = (),
     ) -> Self:
         config = filled(tree.data, arguments, model.hidden_size if model else None) if trainer else tree.data
-        return cls(tree, config, trainer, arguments, gpus, model, environment, launcher)
+        return cls(
+            tree=tree,
+            config=config,
+            trainer=trainer,
+            arguments=arguments,
+            gpus=gpus,
+            model=model,
+            environment=environment,
+            launcher=launcher,
+        )
 
     def get(self, *path: str) -> Any:
         """The value of a path; None where there is none."""

@@ -66,7 +66,7 @@ def _idle_options(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _experts(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts:
-        yield from divides(facts, "the experts", "num_experts", facts.experts, facts.ep, "ep", EP)
+        yield from divides(facts, "the experts", "num_experts", facts.experts, by=facts.ep, named="ep", related=(EP,))
 
 
 @MEGATRON.rule(
@@ -79,7 +79,13 @@ def _experts(facts: MegatronFacts) -> Iterator[Problem]:
 def _grid(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts:
         yield from divides(
-            facts, "a pipeline stage", EP, facts.gpus // facts.pp, facts.ep * facts.etp, "ep x etp", ETP, PP
+            facts,
+            "a pipeline stage",
+            EP,
+            facts.gpus // facts.pp,
+            by=facts.ep * facts.etp,
+            named="ep x etp",
+            related=(ETP, PP),
         )
 
 
@@ -94,7 +100,9 @@ def _grid(facts: MegatronFacts) -> Iterator[Problem]:
 def _width(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts:
         size = facts.maybe("moe_ffn_hidden_size") or facts.maybe("ffn_hidden_size") or 0
-        yield from divides(facts, "an expert", "moe_ffn_hidden_size", size, facts.etp, "etp", ETP, TP)
+        yield from divides(
+            facts, "an expert", "moe_ffn_hidden_size", size, by=facts.etp, named="etp", related=(ETP, TP)
+        )
 
 
 @MEGATRON.rule(
@@ -107,7 +115,7 @@ def _width(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _shared(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts and (shared := facts.maybe(SHARED) or 0) > 0:
-        yield from divides(facts, "the shared expert", SHARED, shared, facts.tp, "tp", TP)
+        yield from divides(facts, "the shared expert", SHARED, shared, by=facts.tp, named="tp", related=(TP,))
 
 
 @MEGATRON.rule(

@@ -39,7 +39,15 @@ MEGATRON: Rules[MegatronFacts] = Rules()
 
 
 def divides(
-    facts: MegatronFacts, what: str, dest: str, value: int, by: int, named: str, *related: str, field: str | None = None
+    facts: MegatronFacts,
+    what: str,
+    dest: str,
+    value: int,
+    *,
+    by: int,
+    named: str,
+    related: tuple[str, ...] = (),
+    field: str | None = None,
 ) -> Iterator[Problem]:
     """A Problem where `by` does not divide `value`. What is not positive has a rule of its own."""
     if value > 0 and by > 0 and value % by:
@@ -78,10 +86,9 @@ def _world(facts: MegatronFacts) -> Iterator[Problem]:
         "the number of GPUs",
         TP,
         facts.gpus,
-        facts.tp * facts.pp * facts.cp,
-        "tp x pp x cp",
-        PP,
-        CP,
+        by=facts.tp * facts.pp * facts.cp,
+        named="tp x pp x cp",
+        related=(PP, CP),
         field="world size",
     )
 
@@ -102,9 +109,9 @@ def _batch(facts: MegatronFacts) -> Iterator[Problem]:
             "the global batch",
             "global_batch_size",
             whole,
-            micro * facts.dp,
-            "micro batch x dp",
-            "micro_batch_size",
+            by=micro * facts.dp,
+            named="micro batch x dp",
+            related=("micro_batch_size",),
         )
 
 
@@ -127,9 +134,9 @@ def _evaluation(facts: MegatronFacts) -> Iterator[Problem]:
             "the batch of the evaluation",
             given[0],
             whole,
-            micro * facts.dp,
-            "micro batch x dp",
-            "micro_batch_size",
+            by=micro * facts.dp,
+            named="micro batch x dp",
+            related=("micro_batch_size",),
         )
 
 
@@ -149,7 +156,7 @@ def _rampup(facts: MegatronFacts) -> Iterator[Problem]:
     step = facts.number("micro_batch_size") * facts.dp
     whole = facts.number("global_batch_size")
     for value, named in ((start, "the first batch"), (whole, "the last batch")):
-        yield from divides(facts, named, "rampup_batch_size", value, step, "micro batch x dp")
+        yield from divides(facts, named, "rampup_batch_size", value, by=step, named="micro batch x dp")
     if increment < 1 or (whole - start) % increment:
         yield facts.problem(
             "does not reach the global batch in whole steps",

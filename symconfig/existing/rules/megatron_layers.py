@@ -65,7 +65,7 @@ def _several(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _equal(facts: MegatronFacts) -> Iterator[Problem]:
     if _way(facts) in ((), ACCOUNTS):
-        yield from divides(facts, "the layers", "num_layers", _counted(facts), facts.pp, "pp", PP)
+        yield from divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,))
 
 
 def _counted(facts: MegatronFacts) -> int:
@@ -87,9 +87,11 @@ def _virtual(facts: MegatronFacts) -> Iterator[Problem]:
         return
     held = _counted(facts) // facts.pp
     if (per_chunk := facts.maybe(PER_CHUNK)) is not None:
-        yield from divides(facts, "a stage's layers", PER_CHUNK, held, per_chunk, "the layers of a virtual stage")
+        yield from divides(
+            facts, "a stage's layers", PER_CHUNK, held, by=per_chunk, named="the layers of a virtual stage"
+        )
     elif (virtual := facts.maybe(CHUNKS) or 1) > 1:
-        yield from divides(facts, "a stage's layers", CHUNKS, held, virtual, "vpp")
+        yield from divides(facts, "a stage's layers", CHUNKS, held, by=virtual, named="vpp")
 
 
 @MEGATRON.rule(
@@ -131,10 +133,16 @@ def _uneven_virtual(facts: MegatronFacts) -> Iterator[Problem]:
     left, stages = facts.number("num_layers") - sum(ends.values()), facts.pp - len(ends)
     if stages > 0 and left > 0 and not left % stages:
         yield from divides(
-            facts, "a stage's layers", next(iter(ends)), left // stages, virtual, "vpp", field=_named(facts, ends)
+            facts,
+            "a stage's layers",
+            next(iter(ends)),
+            left // stages,
+            by=virtual,
+            named="vpp",
+            field=_named(facts, ends),
         )
     for dest, value in ends.items():
-        yield from divides(facts, "a stage's layers", dest, value, virtual, "vpp")
+        yield from divides(facts, "a stage's layers", dest, value, by=virtual, named="vpp")
 
 
 @MEGATRON.rule(
@@ -188,7 +196,7 @@ def _layout(facts: MegatronFacts) -> Iterator[Problem]:
 def _layout_chunks(facts: MegatronFacts) -> Iterator[Problem]:
     if (layout := facts.text(LAYOUT)) is not None:
         yield from divides(
-            facts, "the chunks of the layout", LAYOUT, len(pipeline_layout.expanded(layout)), facts.pp, "pp"
+            facts, "the chunks of the layout", LAYOUT, len(pipeline_layout.expanded(layout)), by=facts.pp, named="pp"
         )
 
 

@@ -41,7 +41,7 @@ def _topk(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _groups(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts and (groups := facts.maybe("moe_router_num_groups") or 0):
-        yield from divides(facts, "the experts", "num_experts", facts.experts, groups, "the router's groups")
+        yield from divides(facts, "the experts", "num_experts", facts.experts, by=groups, named="the router's groups")
         chosen = facts.maybe("moe_router_group_topk") or 0
         if chosen > groups:
             yield facts.problem(

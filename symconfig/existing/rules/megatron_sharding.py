@@ -58,10 +58,10 @@ def _instances(facts: MegatronFacts) -> Iterator[Problem]:
     if parts == 1:
         return
     facts.known(facts.world_size)
-    yield from divides(facts, "the replicas", INSTANCES, facts.dp * facts.cp, parts, facts.option(INSTANCES))
+    yield from divides(facts, "the replicas", INSTANCES, facts.dp * facts.cp, by=parts, named=facts.option(INSTANCES))
     if facts.experts:
         held = facts.gpus // (facts.etp * facts.ep * facts.pp)
-        yield from divides(facts, "the experts' replicas", INSTANCES, held, parts, facts.option(INSTANCES))
+        yield from divides(facts, "the experts' replicas", INSTANCES, held, by=parts, named=facts.option(INSTANCES))
 
 
 MEGATRON.rule(

@@ -67,8 +67,8 @@ def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
             "the hidden size",
             "hidden_size",
             facts.number("hidden_size"),
-            facts.number("num_attention_heads"),
-            "the heads",
+            by=facts.number("num_attention_heads"),
+            named="the heads",
         )
 
 
@@ -81,7 +81,13 @@ def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _heads(facts: MegatronFacts) -> Iterator[Problem]:
     yield from divides(
-        facts, "the attention heads", "num_attention_heads", facts.number("num_attention_heads"), facts.tp, "tp", TP
+        facts,
+        "the attention heads",
+        "num_attention_heads",
+        facts.number("num_attention_heads"),
+        by=facts.tp,
+        named="tp",
+        related=(TP,),
     )
 
 
@@ -135,9 +141,9 @@ def _groups_heads(facts: MegatronFacts) -> Iterator[Problem]:
             "the attention heads",
             "num_attention_heads",
             facts.number("num_attention_heads"),
-            facts.number(GROUPS),
-            "the query groups",
-            GROUPS,
+            by=facts.number(GROUPS),
+            named="the query groups",
+            related=(GROUPS,),
         )
 
 
@@ -172,7 +178,7 @@ def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
     if (width := facts.maybe("ffn_hidden_size")) is not None:
-        yield from divides(facts, "the MLP", "ffn_hidden_size", width, facts.tp, "tp", TP)
+        yield from divides(facts, "the MLP", "ffn_hidden_size", width, by=facts.tp, named="tp", related=(TP,))
 
 
 @MEGATRON.rule(
@@ -184,7 +190,15 @@ def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.cp > 1:
-        yield from divides(facts, "the sequence", "seq_length", facts.number("seq_length"), 2 * facts.cp, "2 cp", CP)
+        yield from divides(
+            facts,
+            "the sequence",
+            "seq_length",
+            facts.number("seq_length"),
+            by=2 * facts.cp,
+            named="2 cp",
+            related=(CP,),
+        )
 
 
 @MEGATRON.rule(
@@ -202,9 +216,9 @@ def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
             "the sequence",
             "seq_length",
             facts.number("seq_length"),
-            facts.tp * facts.cp,
-            "tp x cp with sequence parallelism",
-            TP,
+            by=facts.tp * facts.cp,
+            named="tp x cp with sequence parallelism",
+            related=(TP,),
         )
 
 
@@ -224,7 +238,9 @@ def _low_precision(facts: MegatronFacts) -> Iterator[Problem]:
     ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
     tokens = facts.number("seq_length") * facts.number("micro_batch_size")
     if not tokens % ranks:
-        yield from divides(facts, "the tokens of a rank", "seq_length", tokens // ranks, by, "the block", TP)
+        yield from divides(
+            facts, "the tokens of a rank", "seq_length", tokens // ranks, by=by, named="the block", related=(TP,)
+        )
 
 
 @MEGATRON.rule(

@@ -65,7 +65,19 @@ class Rules(Generic[Facts]):
 
         def enter(check: Check[Facts]) -> Check[Facts]:
             self.entered.append(
-                Rule(name, severity, title, why, example, check, gpus, since, until, environment, architecture)
+                Rule(
+                    name=name,
+                    severity=severity,
+                    title=title,
+                    why=why,
+                    example=example,
+                    check=check,
+                    gpus=gpus,
+                    since=since,
+                    until=until,
+                    environment=environment,
+                    architecture=architecture,
+                )
             )
             return check
 

@@ -6,8 +6,8 @@ from symconfig.cost.framework import Bytes, Framework, Hide
 from symconfig.graph.blocks.common import Implementation
 
 DEEPSPEED = Framework(
-    "deepspeed",
-    Implementation(
+    name="deepspeed",
+    implementation=Implementation(
         fused_linears=False,
         norms_in_linears=False,
         fused_norm=False,
@@ -17,15 +17,17 @@ DEEPSPEED = Framework(
         weighted_experts=False,
         whole_look_up=True,
     ),
-    ("tp", "cp", "dp", "pp"),
-    ("etp", "ep", "edp"),
-    Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
-    Hide(data=0.7, sharded_weights=0.7),  # assumed: less than Megatron-LM's, since hooks in Python start each of them
-    frozenset({2, 3}),
-    1,
-    0.03,  # this and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine
-    0.004,
-    0.05,
+    dense_grid=("tp", "cp", "dp", "pp"),
+    expert_grid=("etp", "ep", "edp"),
+    bytes=Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
+    # Assumed: less than Megatron-LM's, since hooks in Python start each of them.
+    hide=Hide(data=0.7, sharded_weights=0.7),
+    reduce_each_microbatch=frozenset({2, 3}),
+    vocab_multiple=1,
+    # This and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine.
+    step_overhead_s=0.03,
+    microbatch_overhead_s=0.004,
+    fragmentation=0.05,
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
     whole_gradients_at=frozenset({2}),

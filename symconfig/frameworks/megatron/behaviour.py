@@ -36,23 +36,23 @@ def beside_another(framework: Framework, architecture: str) -> Framework:
 _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 
 MEGATRON = Framework(
-    "megatron",
-    Implementation(parallel_adapters=True),
-    ("tp", "cp", "dp", "pp"),
-    ("etp", "ep", "edp"),
-    _MIXED,
+    name="megatron",
+    implementation=Implementation(parallel_adapters=True),
+    dense_grid=("tp", "cp", "dp", "pp"),
+    expert_grid=("etp", "ep", "edp"),
+    bytes=_MIXED,
     # Backward all-reduce and reduce-scatter run beside the weight gradient
     # (LinearWithGradAccumulationAndAsyncCommunication).
     # An interleaved schedule sends beside the next chunk (overlap_p2p_communication, on by default).
     # What runs beside what is in the code; the shares are assumed, and `make accuracy` shows what they do: half of the
     # backward's products are weight gradients; rings need their last part whole; the first and the last bucket of
     # gradients have little beside them.
-    Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
-    frozenset({2, 3}),
-    MEGATRON_VOCAB_MULTIPLE,
-    0.02,  # assumed; the shortest measured steps take 1.1 s
-    0.0,
-    0.02,  # assumed; out-of-memory runs on A100 fit no more
+    hide=Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
+    reduce_each_microbatch=frozenset({2, 3}),
+    vocab_multiple=MEGATRON_VOCAB_MULTIPLE,
+    step_overhead_s=0.02,  # assumed; the shortest measured steps take 1.1 s
+    microbatch_overhead_s=0.0,
+    fragmentation=0.02,  # assumed; out-of-memory runs on A100 fit no more
     kept_gradient_buffers=True,
     grouped_streams=4,
     engine=True,

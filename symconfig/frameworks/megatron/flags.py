@@ -27,7 +27,7 @@ _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IG
 _PATTERN = re.compile(r"[\d,\[\]()+*]+")  # Megatron evaluates such a list expression and allows these characters only
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """One option. `kind`: store, true, false or optional; `nargs` None: exactly one value; `default` as printed."""
 
@@ -40,7 +40,7 @@ class Flag:
     default: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlagTable:
     """The options of one version."""
 
@@ -193,13 +193,13 @@ def flags(version: str) -> FlagTable:
             if mask & bit:
                 kind, type_, nargs, choices = data["specs"][spec]
                 found[name] = Flag(
-                    name,
-                    dest[0] if dest else name.lstrip("-").replace("-", "_"),
-                    kind,
-                    type_,
-                    nargs,
-                    tuple(choices),
-                    default,
+                    name=name,
+                    dest=dest[0] if dest else name.lstrip("-").replace("-", "_"),
+                    kind=kind,
+                    type=type_,
+                    nargs=nargs,
+                    choices=tuple(choices),
+                    default=default,
                 )
     return FlagTable(version, found)
 

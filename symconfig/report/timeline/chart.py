@@ -37,7 +37,7 @@ class Memory:
         return result
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """title, notes: what is drawn, in a line and in further sentences. memory: of every stage.
 
@@ -95,7 +95,16 @@ def chart(
         events = tuple((*each, Event(OPTIMIZER, 0, -1, end_s, end_s + optimizer_s)) for each in events)
         end_s += optimizer_s
     kinds = frozenset(event.kind for each in events for event in each if LOOKS[event.kind].drawn)
-    return Chart(title, tuple(notes), timeline, steps, events, optimizer_s, _phases(events, end_s), kinds)
+    return Chart(
+        title=title,
+        notes=tuple(notes),
+        timeline=timeline,
+        memory=steps,
+        events=events,
+        optimizer_s=optimizer_s,
+        phases=_phases(events, end_s),
+        kinds=kinds,
+    )
 
 
 def _phases(events: Sequence[Sequence[Event]], total_s: float) -> Phases:

@@ -91,16 +91,16 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     wrote = said if isinstance(said := says.get("ds_version"), str) else None
     found = checked(
         Checkpoint(
-            "universal" if universal else "deepspeed",
-            folder,
-            data,
-            size_bytes(data),
-            _iteration(says, data),
-            wrote,
-            wrote,
-            numbers(says, DEGREES) or _degrees(names),
-            {name: says[name] for name in SAID if name in says},
-            notes,
+            kind="universal" if universal else "deepspeed",
+            folder=folder,
+            data=data,
+            size_bytes=size_bytes(data),
+            iteration=_iteration(says, data),
+            since=wrote,
+            until=wrote,
+            degrees=numbers(says, DEGREES) or _degrees(names),
+            says={name: says[name] for name in SAID if name in says},
+            notes=notes,
         )
     )
     if universal:

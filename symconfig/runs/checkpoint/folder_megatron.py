@@ -143,16 +143,18 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
         kind, says = _distributed(data)
         degrees = numbers(says, DEGREES)
     said = says.get("iteration")
+    since, until = _releases(kind, data)
     return Checkpoint(
-        kind,
-        folder,
-        data,
-        size_bytes(data),
-        said if isinstance(said, int) else iteration,
-        *_releases(kind, data),
-        degrees,
-        {name: says[name] for name in SAID if name in says},
-        notes,
+        kind=kind,
+        folder=folder,
+        data=data,
+        size_bytes=size_bytes(data),
+        iteration=said if isinstance(said, int) else iteration,
+        since=since,
+        until=until,
+        degrees=degrees,
+        says={name: says[name] for name in SAID if name in says},
+        notes=notes,
     )
 
 

@@ -71,16 +71,13 @@ def _cured(plan: Plan, found: Surroundings) -> Plan:
     if rank() == 0:
         before, after = plan.best, fresh.best
         _log.warning(
-            "solved again in %s, for %d ranks and %s %s: %s, %s a step (the plan was for %d ranks: %s, %s a step)",
+            "solved again in %s, for %d ranks and %s: %s (the plan was for %d ranks: %s)",
             duration(time.perf_counter() - start),
             after.parallel.world_size,
-            after.target.backend,
-            after.target.version,
-            short(after),
-            duration(after.predicted.step_s),
+            f"{after.target.backend} {after.target.version}",
+            f"{short(after)}, {duration(after.predicted.step_s)} a step",
             before.parallel.world_size,
-            short(before),
-            duration(before.predicted.step_s),
+            f"{short(before)}, {duration(before.predicted.step_s)} a step",
         )
         _log.warning(
             "a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",

@@ -32,7 +32,7 @@ from symconfig.solve.restore import restore, retraced
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
     """What is asked for: the inputs of the new plan, and how near the old one it must stay.
 
@@ -78,17 +78,17 @@ def replanned(old: Plan, again: Again, progress: Progress | None = None) -> Repl
     )
     drift = None if again.edited else _drift(old)
     return Replan(
-        old,
-        new,
-        differences(inputs(old), inputs(free)),
-        drift,
-        changed(old, new),
-        kept,
-        near,
-        schedule,
-        loads,
-        _files(old, new),
-        again.edited,
+        old=old,
+        new=new,
+        inputs=differences(inputs(old), inputs(free)),
+        drift=drift,
+        changes=changed(old, new),
+        kept=kept,
+        near=near,
+        schedule=schedule,
+        checkpoint=loads,
+        files=_files(old, new),
+        edited=again.edited,
     )
 
 
@@ -142,7 +142,15 @@ def _scheduled(old: Plan, again: Again, run: History, anew: bool = False, past: 
     length = job.seq_length or min(again.model.max_position_embeddings, 4096)
     counts = target_of(again.model, job).counts
     return scheduled(
-        job.training, old.best.batch, job.global_batch_size, length, counts, run, again.mode, anew, past or History()
+        job.training,
+        old.best.batch,
+        batch=job.global_batch_size,
+        seq_length=length,
+        counting=counts,
+        run=run,
+        mode=again.mode,
+        anew=anew,
+        past=past or History(),
     )
 
 

@@ -61,7 +61,7 @@ class Finding:
         return self.kind not in NOTES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """What `symconfig check` found. plan: the file to begin anew from. manifest: None where only a plan was there.
     notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and the

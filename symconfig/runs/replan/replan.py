@@ -37,7 +37,7 @@ class Drift:
     now_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
     """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
 

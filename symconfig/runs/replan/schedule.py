@@ -103,7 +103,7 @@ def scheduled(
         for each in every
         if each.exact.denominator > 1 and ceil(each.exact) == each.after
     }
-    kept = _Kept(old, new, run, past, training, changed, counting, anew)
+    kept = _Kept(old=old, new=new, run=run, past=past, before=training, after=changed, counting=counting, anew=anew)
     return Schedule(
         changed,
         rescaled,
@@ -205,7 +205,7 @@ def _as_is(training: Training, old: Batch, new: Batch, run: History, counting: C
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """A schedule that was kept in tokens."""
 

@@ -162,7 +162,9 @@ class _Search:
         hours = gpus * run_s / HOUR_S
         price = q.prices.get(self.name, q.prices.get(self.cluster.name))
         cost = None if price is None else price * hours
-        self.tried[gpus] = Tried(gpus, "", row.values, run_s, q.run_s(slow_s), hours, cost)
+        self.tried[gpus] = Tried(
+            gpus=gpus, reason="", values=row.values, run_s=run_s, slow_s=q.run_s(slow_s), gpu_hours=hours, cost=cost
+        )
 
     def answer(self) -> OfCluster:
         ordered = tuple(self.tried[size] for size in sorted(self.tried))

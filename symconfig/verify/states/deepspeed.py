@@ -38,7 +38,7 @@ class Held:
         return self.device + self.host
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankStates:
     """elements, trained: of the parameters on this rank before ZeRO shares them out.
 
@@ -54,7 +54,7 @@ class RankStates:
     buffers: Held
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What of the DeepSpeed JSON decides sizes. `wide`: gradients are accumulated in fp32."""
 
@@ -84,20 +84,20 @@ class Settings:
         zero = config.get("zero_optimization", {})
         offload = zero.get("offload_optimizer", {})
         return Settings(
-            zero.get("stage", 0),
-            bool(config.get("bf16", {}).get("enabled")),
-            config.get("data_types", {}).get("grad_accum_dtype") == "fp32",
-            _accumulation_steps(config, world_size) > 1,
-            offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
-            zero.get("offload_param", {}).get("device", "none") != "none",
-            zero.get("round_robin_gradients", False),
-            zero.get("overlap_comm", zero.get("stage", 0) == 3),
-            zero.get("reduce_bucket_size", 500_000_000),
-            zero.get("stage3_param_persistence_threshold", 100_000),
-            zero.get("sub_group_size", 1_000_000_000),
-            config.get("tensor_parallel", {}).get("autotp_size", 1),
-            config.get("sequence_parallel_size", 1),
-            config.get("expert_parallel", {}).get("autoep_size", 1),
+            stage=zero.get("stage", 0),
+            bf16=bool(config.get("bf16", {}).get("enabled")),
+            wide=config.get("data_types", {}).get("grad_accum_dtype") == "fp32",
+            accumulates=_accumulation_steps(config, world_size) > 1,
+            offload=offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
+            offloads_parameters=zero.get("offload_param", {}).get("device", "none") != "none",
+            round_robin=zero.get("round_robin_gradients", False),
+            overlaps=zero.get("overlap_comm", zero.get("stage", 0) == 3),
+            bucket=zero.get("reduce_bucket_size", 500_000_000),
+            threshold=zero.get("stage3_param_persistence_threshold", 100_000),
+            sub_group=zero.get("sub_group_size", 1_000_000_000),
+            tp=config.get("tensor_parallel", {}).get("autotp_size", 1),
+            cp=config.get("sequence_parallel_size", 1),
+            ep=config.get("expert_parallel", {}).get("autoep_size", 1),
         )
 
 
@@ -136,7 +136,15 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
     groups = optimizer_groups(mine)
     trained = sum(parameter.elements for parameter in mine if parameter.trained)
     elements = sum(parameter.elements for parameter in mine)
-    empty = RankStates(elements, trained, Held(), Held(), Held(), Held(), Held())
+    empty = RankStates(
+        elements=elements,
+        trained=trained,
+        parameters=Held(),
+        optimizer=Held(),
+        gradients=Held(),
+        kept_gradients=Held(),
+        buffers=Held(),
+    )
     if settings.stage == 3:
         return _sharded(empty, mine, groups, settings, world_size)
     frozen = HALF * (elements - trained)

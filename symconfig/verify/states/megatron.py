@@ -40,7 +40,7 @@ class Chunk:
     parameters: tuple[Parameter, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
     """One gradient buffer. elements: with padding; unpadded: without the padding of its buckets' ends.
 
@@ -56,7 +56,7 @@ class Buffer:
     owned: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankStates:
     """Everything that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
 
@@ -93,13 +93,13 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
     buffers = tuple(
         Buffer(
-            buffer.chunk,
-            buffer.expert,
-            gradient,
-            buffer.buckets[-1].end,
-            sum(bucket.filled - bucket.start for bucket in buffer.buckets),
-            len(buffer.buckets),
-            sum(size for _, size in buffer.owned),
+            chunk=buffer.chunk,
+            expert=buffer.expert,
+            element_bytes=gradient,
+            elements=buffer.buckets[-1].end,
+            unpadded=sum(bucket.filled - bucket.start for bucket in buffer.buckets),
+            buckets=len(buffer.buckets),
+            owned=sum(size for _, size in buffer.owned),
         )
         for buffer in laid
     )
@@ -114,7 +114,15 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     owned = sum(buffer.owned for buffer in buffers)
     away = sum(_away(plan, laid, expert) for expert in (False, True))
     state = MAIN_BYTES + MOMENTS_BYTES
-    return RankStates(rank, here, chunks, buffers, elements * WEIGHT_BYTES, owned * state, away * state)
+    return RankStates(
+        rank=rank,
+        coordinates=here,
+        chunks=chunks,
+        buffers=buffers,
+        weight_bytes=elements * WEIGHT_BYTES,
+        optimizer_shard_bytes=owned * state,
+        optimizer_host_bytes=away * state,
+    )
 
 
 def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: TransformerImpl) -> RankStates:
@@ -134,19 +142,27 @@ def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: T
     ]
     buffers = tuple(
         Buffer(
-            index,
-            group.expert,
-            plan.best.options.grad_bytes,
-            group.elements // ranks,
-            sum(parameter.elements for parameter in group.parameters),
-            1,
-            group.owned(ranks, place),
+            chunk=index,
+            expert=group.expert,
+            element_bytes=plan.best.options.grad_bytes,
+            elements=group.elements // ranks,
+            unpadded=sum(parameter.elements for parameter in group.parameters),
+            buckets=1,
+            owned=group.owned(ranks, place),
         )
         for index, group in found
     )
     shards = sum(group.elements for _, group in found) // ranks
     optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
-    return RankStates(rank, here, chunks, buffers, WEIGHT_BYTES * (shards if weights else shards * ranks), optimizer, 0)
+    return RankStates(
+        rank=rank,
+        coordinates=here,
+        chunks=chunks,
+        buffers=buffers,
+        weight_bytes=WEIGHT_BYTES * (shards if weights else shards * ranks),
+        optimizer_shard_bytes=optimizer,
+        optimizer_host_bytes=0,
+    )
 
 
 def _degrees(plan: Plan) -> Parallel:

@@ -97,7 +97,7 @@ _OF_TYPE: Mapping[str, Names] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
     """One parameter, whole. parts: elements of each of the graph's weights in it.
 
@@ -170,11 +170,11 @@ def _registered(name: str, parts: list[Weight], sizes: Mapping[str, int]) -> Reg
     dims = parts[0].dims
     cut = [dim for dim in dims if dim in d.TENSOR_DIMS]
     return Registered(
-        name,
-        tuple(d.elements(weight.dims).whole(sizes) for weight in parts),
-        len(dims) == 1 or (name.endswith("bias") and d.EXPERTS not in dims),
-        d.EXPERTS in dims,
-        parts[0].name.startswith("router."),
-        not parts[0].frozen,
-        sizes[cut[0]] if cut else 0,
+        name=name,
+        parts=tuple(d.elements(weight.dims).whole(sizes) for weight in parts),
+        vector=len(dims) == 1 or (name.endswith("bias") and d.EXPERTS not in dims),
+        expert=d.EXPERTS in dims,
+        router=parts[0].name.startswith("router."),
+        trainable=not parts[0].frozen,
+        split=sizes[cut[0]] if cut else 0,
     )

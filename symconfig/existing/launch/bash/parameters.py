@@ -100,7 +100,9 @@ def operated(expander: Words, braced: Braced, subscript: str | None, place: Plac
         return _of_all(expander, braced, subscript or braced.name, place, quoted, loose)
     found = expander.find(braced.name, place, subscript)
     if braced.operator in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
-        return _with_default(expander, braced, found, subscript, place, quoted, loose)
+        return _with_default(
+            expander, braced, found=found, subscript=subscript, place=place, quoted=quoted, loose=loose
+        )
     parts = expander.get(braced.name, place, loose=not tight, subscript=subscript)
     if braced.sign == "#":
         return [*_length(parts, braced.name, place, not tight)]

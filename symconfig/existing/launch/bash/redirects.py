@@ -42,7 +42,7 @@ def redirected(
             ):
                 target = shell.expander(source).value(destinations[0].start_byte, destinations[0].end_byte)
                 append = sign.endswith(">>")
-    return _collected(shell, stdin, target, append, lambda: run(extra), source, behind)
+    return _collected(shell, stdin, target=target, append=append, run=lambda: run(extra), source=source, behind=behind)
 
 
 def _collected(

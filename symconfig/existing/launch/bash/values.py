@@ -135,13 +135,13 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
         Part(
-            part.text,
-            part.place,
-            (name, *part.variables),
-            part.overridden_by or (name if default else None),
-            part.unknown,
-            loose,
-            part.written if several and part.written else place,
+            text=part.text,
+            place=part.place,
+            variables=(name, *part.variables),
+            overridden_by=part.overridden_by or (name if default else None),
+            unknown=part.unknown,
+            loose=loose,
+            written=part.written if several and part.written else place,
         )
         for part in parts
     )
