@@ -40,7 +40,7 @@ class Flag:
     default: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FlagTable:
     """The options of one version."""
 
