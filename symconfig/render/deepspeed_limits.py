@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.constraint import other
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.plans.plan import Plan
-from symconfig.solve.pins import other
 
 
 def refuse(plan: Plan, *others: Problem) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
-from symconfig.solve.pins import other
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
 _CHECKPOINT = re.compile(r"(/|\w+://).*step-\d+/?")  # checkpointer/base.py: neither is taken relative

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.cost.framework import Framework
+from symconfig.frameworks.facts import flash
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import TransformerImpl, megatron
 from symconfig.graph.blocks.common import Kernel
-from symconfig.solve.refusals import NO_FLASH
 
 
 def habits(
@@ -21,7 +21,7 @@ def habits(
     of a kernel, Transformer Engine keeps the scores as scaled, masked and softmaxed at once, Transformers as PyTorch's
     operators leave them."""
     framework = FRAMEWORKS[backend] if backend != "megatron" else megatron(transformer_impl)
-    if attention == "unfused" or (framework.engine and architecture in NO_FLASH):
+    if not flash(architecture, attention, framework.engine):
         kernel: Kernel = "fused_softmax" if framework.engine else "torch"
         if framework.implementation.attention == "flash":
             return replace(framework, implementation=replace(framework.implementation, attention=kernel))

@@ -1,16 +1,22 @@
-"""What each target can run, as data for the search: recompute choices, ZeRO stages, offload, what it refuses."""
+"""What the search may choose on a target: recompute, ZeRO stages, offload and stages, and the masks of its lattice.
+
+What a framework refuses is asked of its table of constraints (`frameworks/tables.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.facts import POINT, Fixed, Point, flash
+from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -19,70 +25,89 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
     megatron_release,
 )
+from symconfig.frameworks.tables import constraints
 from symconfig.graph.operator import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
-from symconfig.plans.choices import ZeroStage
+from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import Columns
-from symconfig.solve.refusals import (
-    DEEPSPEED,
-    DEEPSPEED_DEGREES,
-    INTERLEAVED,
-    MEGATRON,
-    MEGATRON_ADAPTERS,
-    MEGATRON_UNTIL,
-    NO_FLASH,
-    WITHOUT_FLASH,
-    OfDegrees,
-    Refusal,
-)
 from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
+
+# What a search chooses beside the lattice, where it asks the table by itself.
+_CHOSEN = frozenset(
+    ("vpp", "group", "zero", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload")
+) | {"recompute", "recompute_method", "recompute_layers", "modules", "moe_overlap", "moe_dispatcher"}
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What a framework can be told whatever the model: choices of sequence parallelism when tp > 1, and refusals.
-
-    fsdp_alone: ZeRO 2 and 3 go with data parallelism only.
-    """
-
-    tensor_with_sequence: tuple[bool, ...]
-    fsdp_alone: bool
-    refusals: tuple[OfDegrees, ...] = ()
+OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """A target's space.
 
-    refusals: (name, reason, test that is true where a point cannot run); interleaved: with several chunks a stage.
+    table: constraints; fixed: what they are asked of, beside points. refusals: those that a point is asked for;
+    interleaved: those that are asked again with several chunks a stage; sharded: again with a ZeRO stage. offloads:
+    what may live in host memory at each ZeRO stage. moe_overlap: the experts' all-to-all runs beside another
+    micro-batch.
     """
 
-    pipeline: bool
+    table: tuple[Constraint, ...]
+    fixed: Fixed
     layouts: Layouts
-    tensor_with_sequence: tuple[bool, ...]  # choices of sequence parallelism when tp > 1
-    cp_comms: tuple[CpComm, ...]
-    zero: tuple[ZeroStage, ...]
-    modules: tuple[str, ...]
-    block_recompute: bool
-    activation_offload: bool
-    refusals: tuple[Refusal, ...]
-    interleaved: tuple[Refusal, ...]
-    fsdp_alone: bool  # ZeRO 2 and 3 go with data parallelism only
+    cp_comms: tuple[CpComm, ...] = ("p2p", "a2a")
+    zero: tuple[ZeroStage, ...] = ZERO_STAGES
+    modules: tuple[str, ...] = ()
+    block_recompute: bool = False
     full_recompute: bool = True
     least_stages: int = 1
     least_chunks: int = 1  # of each stage, where there are several
+    moe_overlap: bool = False
+    # Asked of the table.
+    pipeline: bool = field(init=False)
+    tensor_with_sequence: tuple[bool, ...] = field(init=False)  # choices of sequence parallelism when tp > 1
+    activation_offload: bool = field(init=False)
+    offloads: tuple[tuple[Offload, ...], ...] = field(init=False)
+    refusals: tuple[Constraint, ...] = field(init=False)
+    interleaved: tuple[Constraint, ...] = field(init=False)
+    sharded: tuple[Constraint, ...] = field(init=False)
 
-    def zero_refused(self, zero: int, pp: int, points: Columns) -> Any:
-        """Per point: the target cannot run this ZeRO stage there."""
-        if zero < 2 or not self.fsdp_alone:
-            return np.zeros(points.dp.shape, dtype=bool)
-        return (points.tp * points.cp * points.ep * points.etp * pp) != 1
+    def __post_init__(self) -> None:
+        found = {
+            "pipeline": self.runs(pp=2),
+            "tensor_with_sequence": tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch)),
+            "activation_offload": self.runs(activation_offload=True),
+            "offloads": tuple(self._offloads(stage) for stage in ZERO_STAGES),
+            "refusals": tuple(one for one in self.table if not _chosen(one)),
+            "interleaved": tuple(one for one in self.table if "vpp" in one.asks),
+            "sharded": tuple(one for one in self.table if "zero" in one.asks),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def runs(self, **facts: Any) -> bool:
+        """Return whether nothing refuses some facts of a point, whatever its others are."""
+        return not failing(self.table, self.fixed, Point(**facts))
+
+    def zero_refused(self, zero: int, pp: int, points: Columns) -> NDArray[np.bool_]:
+        """Return the points at which the target cannot run a ZeRO stage."""
+        asked = Point(tp=points.tp, cp=points.cp, ep=points.ep, etp=points.etp, pp=pp, zero=zero)
+        result = np.zeros(points.dp.shape, dtype=bool)
+        for constraint in self.sharded:
+            result |= constraint.mask(self.fixed, asked, result.shape)
+        return result
+
+    def _offloads(self, zero: int) -> tuple[Offload, ...]:
+        return tuple(
+            one for one in OFFLOADS if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
+        )
 
 
-COMMON: Mapping[str, Common] = {
-    "megatron": Common((True, False), fsdp_alone=True),
-    "deepspeed": Common((False,), fsdp_alone=False, refusals=DEEPSPEED_DEGREES),
-}
+def _chosen(constraint: Constraint) -> bool:
+    """Return whether a constraint asks for choices alone that a search makes beside the lattice."""
+    asked = constraint.asks.intersection(POINT)
+    return bool(asked) and asked <= _CHOSEN
+
 
 _OFFLOADED = frozenset(
     {"qkv_proj", "q_proj", "k_proj", "v_proj", "q_up_proj", "kv_up_proj", "flash_attention", "o_proj"}
@@ -97,69 +122,38 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
     return _OFFLOADED | latent | (_OFFLOADED_EXPERTS if model.experts else frozenset[str]())
 
 
-def limits(backend: str, version: str, model: ModelDescriptor, architecture: str, flash: bool = True) -> Limits:
-    """The space of a target's version for this model on this kind of GPU. flash: whether the job may use such kernels.
+def limits(
+    backend: str, version: str, model: ModelDescriptor, architecture: str, attention: str | None = None
+) -> Limits:
+    """Return the space of a target's version for a model on a kind of GPU. attention: the kernel that the job asks for.
 
-    DeepSpeed's Ulysses refuses Transformers' eager attention as Transformer Engine refuses its own unfused one.
+    Of a target that splits no layers p2p stands for no exchange: the scheme of Ulysses keeps the heads a second time.
     """
-    common = COMMON[backend]
-    if backend == "deepspeed":
-        # p2p stands for none: the scheme of Ulysses keeps the heads a second time, after their exchange.
-        return Limits(
-            pipeline=False,
-            layouts=Layouts(any_cut=False),
-            tensor_with_sequence=common.tensor_with_sequence,
-            cp_comms=("p2p", "a2a"),
-            zero=(0, 1, 2, 3),
-            modules=(),
-            block_recompute=False,
-            activation_offload=False,
-            refusals=DEEPSPEED if flash else DEEPSPEED + WITHOUT_FLASH,
-            interleaved=(),
-            fsdp_alone=common.fsdp_alone,
-        )
+    table = tuple(narrowed(backend, constraints(backend, version)))
+    fixed = Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine))
+    plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
+    if not plain.pipeline:
+        return plain
     number = megatron_release(version)
+    layouts = _layouts(number, model)
+    if model.adapter is not None:
+        return _with_adapters(plain, layouts, model)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     modules = tuple(name for name in there if _applies(name, model))
-    refusals = MEGATRON + tuple(refusal for until, refusal in MEGATRON_UNTIL if number < until)
-    if architecture in NO_FLASH or not flash:
-        refusals += WITHOUT_FLASH
-    if model.adapter is not None:
-        return _with_adapters(number, model, refusals)
-    return Limits(
-        pipeline=True,
-        layouts=_layouts(number, model),
-        tensor_with_sequence=common.tensor_with_sequence,
-        cp_comms=("p2p", "a2a"),
-        zero=(0, 1, 2, 3),
-        modules=modules,
-        block_recompute=True,
-        activation_offload=number >= (0, 16),
-        refusals=refusals,
-        interleaved=INTERLEAVED,
-        fsdp_alone=common.fsdp_alone,
-    )
+    return replace(plain, layouts=layouts, modules=modules, block_recompute=True)
 
 
-def _with_adapters(number: tuple[int, int], model: ModelDescriptor, refusals: tuple[Refusal, ...]) -> Limits:
-    """Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a module's
-    own recompute needs an input with a gradient, which Bridge sees to for whole layers alone (peft/recompute.py).
-    Megatron-FSDP and offloaded activations are not known to go with its adapters."""
-    never = tuple(
-        (name, reason, lambda m, p: np.ones_like(p.tp, dtype=bool)) for name, reason in adapters.refusals(model)
-    )
-    return Limits(
-        pipeline=True,
-        layouts=_layouts(number, model),
-        tensor_with_sequence=COMMON["megatron"].tensor_with_sequence,
-        cp_comms=("p2p", "a2a"),
+def _with_adapters(plain: Limits, layouts: Layouts, model: ModelDescriptor) -> Limits:
+    """Return Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
+    module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
+    (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
+    return replace(
+        plain,
+        table=(*plain.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
+        layouts=layouts,
         zero=(0, 1),
         modules=("core_attn",),
         block_recompute=True,
-        activation_offload=False,
-        refusals=(*refusals, *never, *MEGATRON_ADAPTERS),
-        interleaved=INTERLEAVED,
-        fsdp_alone=True,
     )
 
 
@@ -210,14 +204,3 @@ def policies(limits: Limits, precision: str) -> tuple[frozenset[str], ...]:
                 continue
             chosen.append(frozenset(group))
     return (*chosen, frozenset({LAYER})) if limits.full_recompute else tuple(chosen)
-
-
-def offloads(backend: str, zero: int) -> tuple[Offload, ...]:
-    """What may live in host memory at a ZeRO stage."""
-    if backend == "megatron":
-        return tuple(Offload(share) for share in ((0.0, 0.25, 0.5, 0.75, 1.0) if zero == 1 else (0.0,)))
-    if zero == 0:
-        return (Offload(),)
-    if zero < 3:
-        return (Offload(), Offload(1.0))
-    return (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))

@@ -6,21 +6,10 @@ from dataclasses import replace
 
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import beside_another
-from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.solve.limits import Limits
-from symconfig.solve.refusals import Refusal
 from symconfig.solve.space import Request
 
-# Before this version a multi-token-prediction layer needs pipeline stages; 0.14 and 0.15 do not say so yet.
-_MTP_WITHOUT_STAGES = (0, 18)
 PIN = "moe_overlap"
-
-# What a search without the overlap has besides (transformer_config.py, __post_init__).
-_EXPERT_PARALLEL: Refusal = (
-    "expert overlap",
-    "hiding the experts' all-to-all needs expert parallelism",
-    lambda m, p: p.ep == 1,
-)
 
 
 def lacking(request: Request) -> str | None:
@@ -41,21 +30,21 @@ def lacking(request: Request) -> str | None:
 
 def overlapped(request: Request, architecture: str) -> Request:
     """The same request with the overlap, on GPUs of this architecture."""
-    return replace(
-        request,
-        framework=beside_another(request.framework, architecture),
-        limits=_limits(request.limits, request.version, bool(request.model.num_nextn_predict_layers)),
-    )
+    return replace(request, framework=beside_another(request.framework, architecture), limits=_limits(request.limits))
 
 
-def _limits(limits: Limits, version: str, mtp: bool) -> Limits:
-    """Neither experts nor whole layers are recomputed, and a pipeline is interleaved."""
+def _limits(limits: Limits) -> Limits:
+    """Neither experts nor whole layers are recomputed, and a pipeline is interleaved, as far as the table says so."""
+
+    def runs(**facts: object) -> bool:
+        return limits.runs(moe_overlap=True, **facts)
+
     return replace(
         limits,
-        modules=tuple(name for name in limits.modules if name != "moe"),
-        full_recompute=False,
-        block_recompute=False,
-        refusals=(_EXPERT_PARALLEL, *limits.refusals),
-        least_stages=2 if mtp and megatron_release(version) < _MTP_WITHOUT_STAGES else 1,
-        least_chunks=2,
+        moe_overlap=True,
+        modules=tuple(name for name in limits.modules if runs(modules=(name,))),
+        full_recompute=runs(recompute="full"),
+        block_recompute=runs(recompute="full"),
+        least_stages=1 if runs(pp=1) else 2,
+        least_chunks=1 if runs(pp=2, vpp=1) else 2,
     )

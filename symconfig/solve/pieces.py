@@ -23,7 +23,7 @@ from symconfig.graph.model import blocks, derived, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
-from symconfig.solve.limits import offloaded, offloads, policies
+from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import (
     Refused,
     Request,
@@ -230,4 +230,4 @@ def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], wh
 
 def _moved(request: Request, zero: int) -> tuple[Offload, ...]:
     pinned = request.pins.fraction
-    return tuple(offload for offload in offloads(request.job.backend, zero) if pinned in (None, offload.optimizer))
+    return tuple(offload for offload in request.limits.offloads[zero] if pinned in (None, offload.optimizer))

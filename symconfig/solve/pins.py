@@ -89,12 +89,6 @@ def parse(pins: Mapping[str, str]) -> Pins:
     return Pins(ranges, words, fraction, layout, equal)
 
 
-def other(name: str, value: int) -> tuple[str, ...]:
-    """Pins of a degree of which every other value has one."""
-    below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
-    return (*below, f"{name}={value + 1}..")
-
-
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
     """The pins with others, each NAME=VALUE, beside them; None where nothing has both."""
     found = dict(pins)

@@ -144,7 +144,7 @@ def request(
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's framework can run, with the stages that a person may pin."""
     version = BACKENDS[job.backend].releases.of(job)
-    found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention != "unfused")
+    found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention)
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)

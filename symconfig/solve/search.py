@@ -10,6 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
@@ -18,7 +19,6 @@ from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import Proof
-from symconfig.solve.refusals import NO_FLASH
 from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.settle import stage_gap
 
@@ -90,7 +90,6 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
 
 
 def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome) -> Plan:
-
     weighed = outcome.weighed
     ranked = weighed.ranked()
     chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.facts import Point
 from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
@@ -20,7 +23,6 @@ from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins
-from symconfig.solve.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,12 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
     scheme only."""
     grid = _grid(request, scheme)
     grid = grid.at(_divides(request, grid))
-    # What one stage of all GPUs refuses, every pipeline refuses.
     return grid.at(among(request, grid, refused))
 
 
 def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
     """Indices of those of another request's points that this one may take, too."""
-    return _accepted(request, candidates, np.arange(candidates.size), 1, request.limits.refusals, refused)
+    return _accepted(request, candidates, np.arange(candidates.size), None, request.limits.refusals, refused)
 
 
 def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
@@ -102,10 +103,10 @@ def blockers(request: Request) -> list[str]:
             continue
         everything = np.arange(grid.size)
         for rule in request.limits.refusals:
-            if not _accepted(request, grid, everything, 1, [rule], Refused()).size:
-                reasons[rule[0]] = rule[1]
+            if not _accepted(request, grid, everything, None, [rule], Refused()).size:
+                reasons[rule.name] = rule.rule
             else:
-                reasons.pop(rule[0], None)
+                reasons.pop(rule.name, None)
     return list(reasons.values())
 
 
@@ -171,25 +172,26 @@ def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
     """Those of the admitted points that go with several chunks a stage."""
-    return _accepted(request, candidates, alive, pp, request.limits.interleaved, refused)
+    return _accepted(request, candidates, alive, pp, request.limits.interleaved, refused, chunks=2)
 
 
 def _accepted(
     request: Request,
     candidates: Columns,
     alive: NDArray[np.intp],
-    pp: int,
-    rules: Sequence[Refusal],
+    pp: int | None,
+    rules: Sequence[Constraint],
     refused: Refused,
+    chunks: int | None = None,
 ) -> NDArray[np.intp]:
-    """Those of the `alive` points that no named refusal removes."""
-    left = _in_stages(request, candidates.at(alive), pp)
-    for name, reason, test in rules:
+    """Return the `alive` points that no constraint refuses. pp, chunks (of a stage): None: not known yet."""
+    left = candidates.at(alive) if pp is None else _in_stages(request, candidates.at(alive), pp)
+    for rule in rules:
         if not alive.size:
             break
-        bad = np.broadcast_to(np.asarray(test(request.model, left), dtype=bool), alive.shape)
+        bad = rule.mask(request.limits.fixed, asked_of(request, left, pp, chunks), alive.shape)
         if bad.any():
-            refused.add(name, reason, int(bad.sum()))
+            refused.add(rule.name, rule.rule, int(bad.sum()))
             alive, left = alive[~bad], left.at(~bad)
     return alive
 
@@ -198,6 +200,30 @@ def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
     """Give points a pipeline: data parallelism has the GPUs that are left."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     return replace(candidates, pp=pp, dp=dp, num_microbatches=request.global_batch // (dp * candidates.micro))
+
+
+def asked_of(request: Request, columns: Columns, pp: int | None, chunks: int | None = None) -> Point:
+    """Return points as constraints ask for them; an interleaved schedule goes in rounds of pp micro-batches."""
+    staged: dict[str, Any] = {} if chunks is None else {"vpp": chunks}
+    if pp is not None:
+        staged |= {"pp": pp, "group": pp, "dp": columns.dp, "num_microbatches": columns.num_microbatches}
+    return Point(
+        gpus=request.gpus,
+        tp=columns.tp,
+        cp=columns.cp,
+        ep=columns.ep,
+        etp=columns.etp,
+        micro=columns.micro,
+        global_batch=request.global_batch,
+        seq_length=columns.seq_length,
+        sequence_parallel=columns.sequence_parallel,
+        ring=columns.cp_comm == "p2p",
+        all_to_all=columns.cp_comm == "a2a",
+        cp_comm=columns.cp_comm,
+        precision=columns.precision,
+        moe_overlap=request.limits.moe_overlap,
+        **staged,
+    )
 
 
 def constants(request: Request) -> dict[str, float]:

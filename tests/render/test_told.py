@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 import symconfig
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.frameworks.constraint import other
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate, Plan, Recompute, Search
 from symconfig.render import named, render, target_of, targets
 from symconfig.runs.replan import keep
 from symconfig.solve import answer
-from symconfig.solve.pins import DEGREES, narrowed, other, parse
+from symconfig.solve.pins import DEGREES, narrowed, parse
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 

@@ -24,7 +24,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Candidate
 from symconfig.solve import detail as details
 from symconfig.solve.found import Found
-from symconfig.solve.limits import offloaded, offloads, policies
+from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import requests
@@ -217,7 +217,7 @@ def _policies(wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degre
     for zero in wanted.limits.zero:
         if zero >= 2 and wanted.job.backend == "megatron" and tp * cp * ep * etp * pp > 1:
             continue  # FSDP goes with data parallelism only
-        for away in offloads(wanted.job.backend, zero):
+        for away in wanted.limits.offloads[zero]:
             if wanted.pins.fraction not in (None, away.optimizer):
                 continue
             for choice, layers in _recomputes(wanted, split):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
-from symconfig.solve.refusals import SHARED
+from symconfig.solve.space import asked_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,12 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _undivided(found: Found) -> Iterator[Problem]:
-    """What no framework can divide like this, so that a figure for it would be one for nothing."""
-    request, degrees = found.request, found.columns()
-    for name, reason, refuses in SHARED:
-        if np.any(refuses(request.model, degrees)):
-            yield Problem(f"is not divided like this: {reason}", field=name)
+    """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
+    request, columns = found.request, found.columns()
+    point = asked_of(request, columns, columns.pp)
+    for constraint in failing(request.limits.table, request.limits.fixed, point):
+        if constraint.divides:
+            yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:

@@ -9,8 +9,8 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_experts import EIGHT
 from symconfig.existing.rules.megatron_grid import CP
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
-from symconfig.solve.refusals import NO_FLASH
 
 # Transformer Engine, fp8.py: FP8 from compute capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 has FP8.
 FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3")

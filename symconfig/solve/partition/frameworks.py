@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.columns import Columns
 from symconfig.solve.partition.degrees import Degrees
 
 if TYPE_CHECKING:
@@ -65,16 +64,20 @@ def _refusals(
     framework: Framework, step: Step, degrees: Sequence[Degrees], switched: bool, comm: str
 ) -> list[tuple[str, NDArray[np.bool_]]]:
     """Of degrees with the same scheme: reasons, and which they refuse."""
-    from symconfig.solve import limits
+    from symconfig.frameworks.facts import Fixed, Point
+    from symconfig.frameworks.tables import constraints
+    from symconfig.solve.limits import limits
+    from symconfig.solve.unpriced import narrowed
 
     backend = BACKENDS[framework.value]
-    common = limits.COMMON[framework.value]
+    table, fixed = tuple(narrowed(framework.value, constraints(framework.value, step.megatron_version))), Fixed()
+    if step.model is not None:
+        space = limits(framework.value, step.megatron_version, step.model, step.architecture)
+        table, fixed = space.refusals, space.fixed
     tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
-    refusals: tuple[Any, ...] = common.refusals
-    if step.model is not None:
-        refusals = limits.limits(framework.value, step.megatron_version, step.model, step.architecture).refusals
-    points = Columns(
+    point = Point(
+        gpus=tp * cp * dp,
         tp=tp,
         pp=1,
         cp=cp,
@@ -82,19 +85,20 @@ def _refusals(
         etp=etp,
         dp=dp,
         micro=np.maximum(batch // dp, 1),
-        num_microbatches=np.full_like(tp, step.turns),
+        num_microbatches=step.turns,
         seq_length=step.seq_length,
         sequence_parallel=switched,
+        ring=comm != "a2a",
+        all_to_all=comm == "a2a",
         cp_comm=comm if comm == "a2a" else "p2p",
         precision=step.precision,
+        zero=zero,
     )
     adapted = step.model is not None and step.model.adapter is not None and not backend.adapters
     wrong = [
         (f"{backend.label} has no LoRA or other adapters", np.asarray(adapted)),
         ("the planner cuts no expert finer than a dense layer", etp > tp),
         ("a microbatch has whole examples on every rank", np.not_equal(batch % dp, 0)),
-        ("sequence parallelism is Megatron's", (tp > 1) & (switched not in common.tensor_with_sequence)),
-        ("ZeRO 2 and 3 go alone", common.fsdp_alone & (zero > 1) & (tp * cp * ep * etp != 1)),
-        *((reason, np.asarray(test(step.model, points), dtype=bool)) for _, reason, test in refusals),
+        *((constraint.rule, constraint.mask(fixed, point, tp.shape)) for constraint in table),
     ]
     return [(reason, np.broadcast_to(mask, tp.shape)) for reason, mask in wrong]

@@ -1,0 +1,127 @@
+"""A constraint: one thing that a framework's releases cannot run, asked of arrays of points or of a single one.
+
+The search reads constraints as masks, the renderers as refusals, the audit as rules, and recovery as facts. Each stands
+in one table: `frameworks/shared.py`, or `constraints.py` in the folder of its framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.frameworks.facts import FIXED, POINT, Fixed, Point
+from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.unknown import UNKNOWN, Unknown
+
+
+class Verdict(Enum):
+    """What a constraint says of one point."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNKNOWN = "unknown"  # what it asks for is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Constraint:
+    """What cannot run.
+
+    name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
+    written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
+    sentence: said of one, a template in `f` (Fixed) and `p` (Point). about, got: what of a plan it is about, and a
+    template of its value. hint: what else helps. pins: of which every plan without the problem has one; `tp` stands for
+    every other tp, and `tp=1` for itself. source: where it is known from. since, until: the first and the last release
+    that it holds for. divides: shares would not be whole, so that no figure can be given. example: facts at which it
+    fails, beside those of a model that runs; by the names of Fixed and Point.
+    """
+
+    name: str
+    predicate: Callable[[Any, Any], Any]
+    rule: str
+    sentence: str
+    about: str
+    source: str
+    example: Mapping[str, Any]
+    got: str | None = None
+    hint: str | None = None
+    pins: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    divides: bool = False
+    asks: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "asks", _asked(self.predicate))
+
+    def in_force(self, release: str) -> bool:
+        """Return whether it holds for a release of its framework."""
+        number = megatron_release(release)
+        return (self.since is None or number >= megatron_release(self.since)) and (
+            self.until is None or number <= megatron_release(self.until)
+        )
+
+    def mask(self, fixed: Fixed, points: Point, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Return where the points cannot run; what is not known refuses none."""
+        found = self.predicate(fixed, points)
+        return np.broadcast_to(np.asarray(False if found is UNKNOWN else found, dtype=bool), shape)
+
+    def verdict(self, fixed: Any, point: Any) -> Verdict:
+        """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Point."""
+        found = self.predicate(fixed, point)
+        if isinstance(found, Unknown):
+            return Verdict.UNKNOWN
+        return Verdict.FAILS if np.all(found) else Verdict.HOLDS
+
+    def said(self, fixed: Any, point: Any) -> str:
+        """Return the sentence about one point."""
+        return self.sentence.format(f=fixed, p=point)
+
+    def avoiding(self, point: Point) -> tuple[str, ...]:
+        """Return the pins of which every plan without the problem has one."""
+        return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
+
+
+def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constraint, ...]:
+    """Return the constraints that hold for a release."""
+    return tuple(one for one in constraints if one.in_force(release))
+
+
+def failing(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
+    """Return the constraints that one point fails, as far as what they ask for is known."""
+    return tuple(one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS)
+
+
+def other(name: str, value: int) -> tuple[str, ...]:
+    """Pins of a degree of which every other value has one."""
+    below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
+    return (*below, f"{name}={value + 1}..")
+
+
+def _of(point: Point, pin: str) -> int:
+    return int(getattr(point, {"mbs": "micro"}.get(pin, pin)))
+
+
+@dataclass(slots=True)
+class _Probe:
+    """Facts of which nothing is known; what is asked for is written down."""
+
+    names: tuple[str, ...]
+    asked: set[str]
+
+    def __getattr__(self, name: str) -> Unknown:
+        if name not in self.names:
+            raise AttributeError(f"{name} is no fact that a constraint can ask for")
+        self.asked.add(name)
+        return UNKNOWN
+
+
+def _asked(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
+    """Return the facts that a predicate asks for. Raises TypeError where it decides by `if` or `and`."""
+    asked: set[str] = set()
+    predicate(_Probe(FIXED, asked), _Probe(POINT, asked))
+    return frozenset(asked)

@@ -1,0 +1,358 @@
+"""What the pinned DeepSpeed release cannot run: AutoTP, AutoEP, Ulysses and ZeRO around a Transformers model."""
+
+from __future__ import annotations
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
+from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
+from symconfig.frameworks.unknown import among, no
+
+ULYSSES = {"cp": 2, "cp_comm": "a2a"}
+
+ETP = Constraint(
+    name="autoep with etp",
+    predicate=lambda f, p: p.etp > 1,
+    rule="AutoEP has no tensor parallelism inside an expert",
+    sentence="DeepSpeed has no tensor parallelism inside an expert (got etp {p.etp})",
+    about="etp",
+    pins=("etp=1",),
+    source="deepspeed/module_inject/auto_ep_config.py, validate_autoep_config",
+    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "etp": 2},
+)
+NO_EXPERTS = Constraint(
+    name="autoep without experts",
+    predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
+    rule="expert parallelism needs a model with experts",
+    sentence="the model has no experts",
+    about="ep",
+    pins=("ep=1",),
+    source="deepspeed/module_inject/auto_ep_config.py",
+    example={"ep": 2},
+)
+AUTOEP_PRESET = Constraint(
+    name="autoep preset",
+    predicate=lambda f, p: (p.ep > 1) & (f.num_experts > 0) & no(among(f.model_type, AUTOEP_MODELS)),
+    rule="AutoEP knows Mixtral, Qwen3-MoE and DeepSeek-V3 only",
+    sentence="AutoEP has no preset for model_type {f.model_type}",
+    about="ep",
+    pins=("ep=1",),
+    source="deepspeed/module_inject/auto_ep_presets",
+    example={"num_experts": 8, "model_type": "gpt_oss", "ep": 2},
+)
+AUTOTP_MODEL = Constraint(
+    name="autotp model",
+    predicate=lambda f, p: (p.tp > 1) & ((f.num_experts > 0) | no(among(f.model_type, AUTOTP_MODELS))),
+    rule="AutoTP is known to split dense Llama, Mistral and Qwen models only",
+    sentence="AutoTP does not split model_type {f.model_type}",
+    about="tp",
+    pins=("tp=1",),
+    source="deepspeed/module_inject/auto_tp.py",
+    example={"model_type": "gpt2", "tp": 2},
+)
+KV_HEADS = Constraint(
+    name="num_key_value_heads",
+    predicate=lambda f, p: f.num_key_value_heads % p.tp != 0,
+    rule="key/value heads must divide over tp",
+    sentence="AutoTP gives every rank whole key-value heads ({f.num_key_value_heads} do not divide over {p.tp})",
+    about="tp",
+    pins=("tp",),
+    divides=True,
+    source="deepspeed/module_inject/tp_shard.py",
+    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
+)
+RING = Constraint(
+    name="ring",
+    predicate=lambda f, p: (p.cp > 1) & no(p.all_to_all),
+    rule="DeepSpeed's context parallelism is Ulysses",
+    sentence="DeepSpeed has Ulysses (a2a) only, not {p.cp_comm}",
+    about="cp_comm",
+    pins=("cp_comm=a2a", "cp=1"),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+    example={"cp": 2, "cp_comm": "p2p"},
+)
+ULYSSES_HEADS = Constraint(
+    name="ulysses heads",
+    predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
+    rule="heads must divide over cp for Ulysses",
+    sentence="Ulysses needs heads that divide ({f.num_attention_heads} heads, cp {p.cp})",
+    about="cp",
+    pins=("cp",),
+    divides=True,
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, __init__",
+    example={"num_attention_heads": 20, "num_key_value_heads": 20, "cp": 8, "cp_comm": "a2a"},
+)
+ULYSSES_KV_HEADS = Constraint(
+    name="ulysses key/value heads",
+    predicate=lambda f, p: (p.cp > 1) & (f.num_key_value_heads % p.cp != 0) & (p.cp % f.num_key_value_heads != 0),
+    rule="key/value heads must be a multiple or a divisor of cp for Ulysses",
+    sentence=(
+        "Ulysses needs key-value heads that divide cp or are divided by it ({f.num_key_value_heads} heads, cp {p.cp})"
+    ),
+    about="cp",
+    pins=("cp",),
+    divides=True,
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, __init__",
+    example={"num_attention_heads": 24, "num_key_value_heads": 6, "cp": 4, "cp_comm": "a2a"},
+)
+ULYSSES_SEQUENCE = Constraint(
+    name="ulysses sequence",
+    predicate=lambda f, p: (p.cp > 1) & (p.seq_length % p.cp != 0),
+    rule="the sequence must divide over cp",
+    sentence="sequence length {p.seq_length} does not divide over cp {p.cp}",
+    about="cp",
+    pins=("cp",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+    example=ULYSSES | {"seq_length": 2047},
+)
+ULYSSES_LATENT = Constraint(
+    name="ulysses latent",
+    predicate=lambda f, p: (p.cp > 1) & f.latent,
+    rule="Ulysses takes one head size for queries and values",
+    sentence="Ulysses of this release takes one head size for queries and values; MLA has two",
+    about="cp",
+    pins=("cp=1",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+    example=ULYSSES | {"latent": True},
+)
+ULYSSES_SINKS = Constraint(
+    name="ulysses sinks",
+    predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
+    rule="Ulysses refuses eager attention, which sinks need",
+    sentence="Ulysses refuses the eager attention that attention sinks need",
+    about="cp",
+    pins=("cp=1",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+    example=ULYSSES | {"attention_sinks": True},
+)
+ULYSSES_WINDOW = Constraint(
+    name="ulysses window",
+    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0) & (f.sliding_window < p.seq_length),
+    rule="Ulysses drops the mask of a sliding window",
+    sentence="Ulysses drops the mask of a sliding window",
+    about="cp",
+    pins=("cp=1",),
+    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+    example=ULYSSES | {"sliding_window": 1024},
+)
+ULYSSES_NORM = Constraint(
+    name="ulysses norm",
+    predicate=lambda f, p: (p.cp > 1) & (p.zero == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
+    rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
+    sentence="ZeRO-1 with fp32 gradients uses DeepSpeed's BF16_Optimizer, whose gradient norm fails under Ulysses",
+    about="zero",
+    pins=("zero=2..", "cp=1", "zero=0"),
+    source="deepspeed/runtime/bf16_optimizer.py",
+    example=ULYSSES | {"zero": 1, "grad_bytes": 4, "optimizer_offload": 0.0},
+)
+AUTOTP_WITH_ULYSSES = Constraint(
+    name="autotp with ulysses",
+    predicate=lambda f, p: (p.tp > 1) & (p.cp > 1),
+    rule="AutoTP and Ulysses do not combine",
+    sentence="AutoTP and Ulysses do not combine",
+    about="tp",
+    pins=("cp=1", "tp=1"),
+    source="deepspeed/utils/groups.py",
+    example=ULYSSES | {"tp": 2},
+)
+AUTOEP_WITH_ULYSSES = Constraint(
+    name="autoep with ulysses",
+    predicate=lambda f, p: (p.ep > 1) & (p.cp > 1),
+    rule="AutoEP with Ulysses is not validated",
+    sentence="AutoEP with Ulysses is not validated in this release",
+    about="ep",
+    pins=("cp=1", "ep=1"),
+    source="deepspeed/module_inject/auto_ep_config.py",
+    example=ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
+)
+ADAPTER_WITH_TP = Constraint(
+    name="adapter with tp",
+    predicate=lambda f, p: f.adapted & (p.tp > 1),
+    rule="AutoTP does not split adapter layers",
+    sentence="AutoTP does not split PEFT's adapter layers",
+    about="tp",
+    pins=("tp=1",),
+    source="deepspeed/module_inject/auto_tp.py",
+    example={"adapted": True, "tp": 2},
+)
+ADAPTER_WITH_EP = Constraint(
+    name="adapter with ep",
+    predicate=lambda f, p: f.adapted & (p.ep > 1),
+    rule="AutoEP does not know adapter layers",
+    sentence="AutoEP does not know PEFT's adapter layers",
+    about="ep",
+    pins=("ep=1",),
+    source="deepspeed/module_inject/auto_ep_config.py",
+    example={"adapted": True, "num_experts": 8, "model_type": "mixtral", "ep": 2},
+)
+PARAM_OFFLOAD = Constraint(
+    name="parameters offloaded below stage 3",
+    predicate=lambda f, p: p.param_offload & (p.zero != 3),
+    rule="parameters can be offloaded at ZeRO-3 only",
+    sentence="parameters can be offloaded at ZeRO-3 only (got stage {p.zero})",
+    about="zero",
+    pins=("zero=3",),
+    source="deepspeed/runtime/zero/config.py",
+    example={"zero": 2, "param_offload": True, "optimizer_offload": 1.0},
+)
+PARTIAL_OFFLOAD = Constraint(
+    name="part of the optimizer offloaded below stage 3",
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.optimizer_offload < 1) & (p.zero != 3),
+    rule="a part of the optimizer state can be offloaded at ZeRO-3 only",
+    sentence="a part of the optimizer state can be offloaded at ZeRO-3 only (got stage {p.zero})",
+    about="optimizer_offload",
+    pins=("optimizer_offload=1", "optimizer_offload=0", "zero=3"),
+    source="deepspeed/runtime/zero/offload_config.py, ratio",
+    example={"zero": 2, "param_offload": False, "optimizer_offload": 0.5},
+)
+OFFLOAD_WITHOUT_ZERO = Constraint(
+    name="optimizer offloaded without ZeRO",
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero == 0),
+    rule="offload needs ZeRO",
+    sentence="offload needs ZeRO",
+    about="optimizer_offload",
+    pins=("zero=1..", "optimizer_offload=0"),
+    source="deepspeed/runtime/engine.py, _configure_zero_optimizer",
+    example={"zero": 0, "param_offload": False, "optimizer_offload": 1.0},
+)
+MULTI_TOKEN = Constraint(
+    name="multi-token prediction",
+    predicate=lambda f, p: (p.tp > 0) & (f.num_nextn_predict_layers > 0),
+    rule="Transformers trains no multi-token-prediction layers",
+    sentence="Transformers trains no multi-token-prediction layers",
+    about="num_nextn_predict_layers",
+    hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+    source="transformers, models/deepseek_v3/modeling_deepseek_v3.py",
+    example={"num_nextn_predict_layers": 1},
+)
+PIPELINE = Constraint(
+    name="pipeline",
+    predicate=lambda f, p: p.pp > 1,
+    rule="a Transformers model is no PipelineModule",
+    sentence=(
+        "the training script runs a Transformers model, and DeepSpeed's pipeline (pp {p.pp}) needs a PipelineModule"
+    ),
+    about="pp",
+    pins=("pp=1",),
+    source="deepspeed/runtime/pipe/module.py",
+    example={"pp": 2},
+)
+VIRTUAL_STAGES = Constraint(
+    name="virtual stages",
+    predicate=lambda f, p: p.vpp > 1,
+    rule="DeepSpeed has no interleaved pipeline",
+    sentence="DeepSpeed has no interleaved pipeline",
+    about="vpp",
+    pins=("vpp=1",),
+    source="deepspeed/runtime/pipe/schedule.py",
+    example={"pp": 2, "vpp": 2},
+)
+PRECISION = Constraint(
+    name="precision",
+    predicate=lambda f, p: no(among(p.precision, frozenset(("bf16", "fp16")))),
+    rule="the training script has bf16 and fp16",
+    sentence="the training script has bf16 and fp16, not {p.precision}",
+    about="precision",
+    pins=("precision=bf16", "precision=fp16"),
+    source="templates/deepspeed/train.py.j2",
+    example={"precision": "fp8"},
+)
+SEQUENCE_PARALLEL = Constraint(
+    name="sequence parallel",
+    predicate=lambda f, p: p.sequence_parallel,
+    rule="AutoTP has no sequence parallelism between its regions",
+    sentence="AutoTP has no sequence parallelism between its regions",
+    about="sp",
+    pins=("sp=0",),
+    source="deepspeed/module_inject/layers.py",
+    example={"tp": 2, "sequence_parallel": True},
+)
+SELECTIVE = Constraint(
+    name="selective recompute",
+    predicate=lambda f, p: p.recompute == "selective",
+    rule="Transformers recomputes whole layers only",
+    sentence="Transformers recomputes whole layers only",
+    about="recompute",
+    pins=("recompute=full", "recompute=none"),
+    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
+    example={"recompute": "selective", "recompute_method": "", "recompute_layers": 1},
+)
+RECOMPUTED_CHUNKS = Constraint(
+    name="recompute of several layers at once",
+    predicate=lambda f, p: (p.recompute_method == "uniform") & (p.recompute_layers > 1),
+    rule="Transformers recomputes layer by layer, not in chunks of several",
+    sentence="Transformers recomputes layer by layer, not in chunks of several",
+    about="recompute",
+    pins=("recompute=none",),
+    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
+    example={"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+)
+MOE_OVERLAP = Constraint(
+    name="expert overlap",
+    predicate=lambda f, p: p.moe_overlap,
+    rule="AutoEP waits for the experts' all-to-all",
+    sentence="AutoEP waits for the experts' all-to-all",
+    about="moe_overlap",
+    pins=("moe_overlap=off",),
+    source="deepspeed/module_inject/auto_ep_layer.py",
+    example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "moe_overlap": True},
+)
+ACTIVATION_OFFLOAD = Constraint(
+    name="activation offload",
+    predicate=lambda f, p: p.activation_offload,
+    rule="the training script keeps activations on the GPU",
+    sentence="the training script keeps activations on the GPU",
+    about="activation_offload",
+    pins=("activation_offload=0",),
+    source="templates/deepspeed/train.py.j2",
+    example={"activation_offload": True},
+)
+WHOLE_GRADIENTS = Constraint(
+    name="gradients without ZeRO",
+    predicate=lambda f, p: (p.zero == 0) & (p.grad_bytes != 2),
+    rule="without ZeRO, gradients have the weights' precision",
+    sentence="without ZeRO, gradients have the weights' precision",
+    about="zero",
+    pins=("zero=1..",),
+    source="deepspeed/runtime/engine.py",
+    example={"zero": 0, "grad_bytes": 4},
+)
+
+DEEPSPEED: tuple[Constraint, ...] = (
+    PIPELINE,
+    VIRTUAL_STAGES,
+    ETP,
+    NO_EXPERTS,
+    AUTOEP_PRESET,
+    EXPERTS,
+    AUTOTP_MODEL,
+    KV_HEADS,
+    RING,
+    ULYSSES_HEADS,
+    ULYSSES_KV_HEADS,
+    ULYSSES_SEQUENCE,
+    ULYSSES_LATENT,
+    ULYSSES_SINKS,
+    ULYSSES_WINDOW,
+    ULYSSES_NORM,
+    AUTOTP_WITH_ULYSSES,
+    AUTOEP_WITH_ULYSSES,
+    ADAPTER_WITH_TP,
+    ADAPTER_WITH_EP,
+    PRECISION,
+    SEQUENCE_PARALLEL,
+    SELECTIVE,
+    RECOMPUTED_CHUNKS,
+    MOE_OVERLAP,
+    ACTIVATION_OFFLOAD,
+    PARAM_OFFLOAD,
+    PARTIAL_OFFLOAD,
+    OFFLOAD_WITHOUT_ZERO,
+    WHOLE_GRADIENTS,
+    HEADS,
+    FFN,
+    SHARED_EXPERT,
+    EXPERT_WIDTH,
+    EXPERT_GRID,
+    CONTEXT_KERNEL,
+    MULTI_TOKEN,
+)

@@ -1,0 +1,353 @@
+"""What releases of Megatron-LM cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
+from symconfig.frameworks.unknown import among, has, looked_up, no
+
+# Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
+# (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).
+LOW_PRECISION = frozenset(("fp8", "mxfp8", "nvfp4"))
+FP8_MULTIPLE, BLOCK_MULTIPLE = 16, 32
+# --overlap-moe-expert-parallel-comm
+OVERLAP_SINCE = "core_v0.14.0"
+OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
+# Facts of several examples.
+LONG = {"seq_length": 8192}
+OVERLAP = {"moe_overlap": True, "num_experts": 8, "ep": 2}
+
+
+def block(precision: Any) -> Any:
+    """Return what the tokens of a rank must divide by."""
+    return looked_up(precision, {"fp8": FP8_MULTIPLE}, BLOCK_MULTIPLE)
+
+
+def _rank_tokens(p: Any) -> Any:
+    """Return the tokens that a rank multiplies at once; sequence parallelism cuts them over tp, too."""
+    ranks = p.cp * (1 + (p.tp - 1) * p.sequence_parallel)
+    return p.seq_length * p.micro // ranks
+
+
+KV_HEADS_ALONE = Constraint(
+    name="num_key_value_heads",
+    predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
+    rule="key/value heads must divide over tp",
+    sentence="{f.num_key_value_heads} key/value heads cannot be split over tp {p.tp}",
+    about="tp",
+    pins=("tp",),
+    until="core_v0.15.0",
+    divides=True,
+    source="megatron/core/transformer/transformer_config.py, __post_init__",
+    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
+)
+KV_HEADS = Constraint(
+    name="num_key_value_heads",
+    predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0) & (p.tp % f.num_key_value_heads != 0),
+    rule="key/value heads must be a multiple or a divisor of tp",
+    sentence="{f.num_key_value_heads} key/value heads cannot be split over tp {p.tp}, nor shared by its ranks",
+    about="tp",
+    pins=("tp",),
+    since="core_v0.16.0",
+    divides=True,
+    source="megatron/core/transformer/transformer_config.py, __post_init__; Megatron-LM#2565",
+    example={"num_attention_heads": 48, "num_key_value_heads": 6, "tp": 8, "hidden_size": 6144},
+)
+ULYSSES_HEADS = Constraint(
+    name="ulysses heads",
+    predicate=lambda f, p: (
+        (p.cp > 1)
+        & p.all_to_all
+        & ((f.num_attention_heads % (p.tp * p.cp) != 0) | (f.num_key_value_heads % (p.tp * p.cp) != 0))
+    ),
+    rule="heads must divide over tp x cp for all-to-all context parallelism",
+    sentence=(
+        "{f.num_attention_heads} heads and {f.num_key_value_heads} key/value heads do not divide over tp {p.tp} x cp "
+        "{p.cp} ranks of all-to-all context parallelism"
+    ),
+    about="cp",
+    pins=("cp_comm=p2p", "tp", "cp"),
+    divides=True,
+    source="transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py",
+    example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4} | LONG,
+)
+SEQUENCE_OVER_TP = Constraint(
+    name="sequence parallel",
+    predicate=lambda f, p: p.sequence_parallel & (p.seq_length % (p.tp * p.cp) != 0),
+    rule="the sequence must divide over tp x cp",
+    sentence="a sequence of {p.seq_length} cannot be split over tp {p.tp} x cp {p.cp}",
+    about="tp",
+    pins=("sp=0", "tp", "cp"),
+    source="megatron/core/tensor_parallel/mappings.py; Megatron-LM#743",
+    example={"tp": 8, "sequence_parallel": True, "seq_length": 2046},
+)
+SEQUENCE_OVER_CP = Constraint(
+    name="context parallel",
+    predicate=lambda f, p: (p.cp > 1) & (p.seq_length % (2 * p.cp) != 0),
+    rule="the sequence must divide by 2 cp",
+    sentence="a sequence of {p.seq_length} cannot be split into 2 pieces for each of cp {p.cp}",
+    about="cp",
+    pins=("cp",),
+    source="megatron/training/arguments.py, validate_args",
+    example={"cp": 8, "seq_length": 4104},
+)
+WINDOWS_OVER_RING = Constraint(
+    name="windows over ring",
+    predicate=lambda f, p: (p.cp > 1) & p.ring & (f.sliding_window > 0) & (f.sliding_window < p.seq_length),
+    rule="sliding windows under context parallelism need a2a or all_gather",
+    sentence="sliding windows under context parallelism need a2a or all_gather",
+    about="cp_comm",
+    got="{p.cp_comm}",
+    source="transformer_engine, attn_forward_func_with_cp",
+    example={"cp": 2, "cp_comm": "p2p", "sliding_window": 1024} | LONG,
+)
+EXPERTS_WITHOUT_SEQUENCE = Constraint(
+    name="experts with tp",
+    predicate=lambda f, p: (f.num_experts > 0) & no(p.sequence_parallel) & (p.tp > 1),
+    rule="experts with tensor parallelism need sequence parallelism",
+    sentence="experts with tensor parallelism need sequence parallelism",
+    about="sequence_parallel",
+    got="{p.sequence_parallel}",
+    source="megatron/training/arguments.py up to core_v0.14; later megatron/core/transformer/moe/moe_layer.py, forward",
+    example={"num_experts": 8, "tp": 2, "sequence_parallel": False},
+)
+ULYSSES_LATENT = Constraint(
+    name="ulysses latent",
+    predicate=lambda f, p: (p.cp > 1) & p.all_to_all & f.latent,
+    rule="all-to-all context parallelism takes one head size for queries and values",
+    sentence="all-to-all context parallelism takes one head size for queries and values",
+    about="cp_comm",
+    got="{p.cp_comm}",
+    pins=("cp_comm=p2p", "cp=1"),
+    source="transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py",
+    example={"cp": 2, "cp_comm": "a2a", "latent": True} | LONG,
+)
+EXPERT_BIAS = Constraint(
+    name="expert bias",
+    predicate=lambda f, p: f.expert_bias & (p.etp > 1),
+    rule="biases of experts need etp 1",
+    sentence="biases of experts need expert tensor parallelism 1",
+    about="experts.expert_bias",
+    got="etp {p.etp}",
+    source="megatron/core/transformer/transformer_config.py, __post_init__",
+    example={"num_experts": 8, "expert_bias": True, "tp": 2, "etp": 2, "sequence_parallel": True},
+)
+LOW_PRECISION_SIZES = Constraint(
+    name="fp8 sizes",
+    predicate=lambda f, p: among(p.precision, LOW_PRECISION) & (_rank_tokens(p) % block(p.precision) != 0),
+    rule="low precision needs local dims that divide by 16 (fp8) or 32",
+    sentence="the tokens of a rank do not divide by the blocks of {p.precision}",
+    about="precision",
+    got="{p.precision}",
+    pins=("precision=bf16", "precision=fp16", "tp", "cp", "mbs"),
+    source="transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec",
+    example={"precision": "fp8", "seq_length": 2040},
+)
+MTP_OVER_CP = Constraint(
+    name="mtp context",
+    predicate=lambda f, p: (f.num_nextn_predict_layers > 0) & (p.cp > 1),
+    rule="multi-token prediction does not go with context parallelism before core_v0.14",
+    sentence="multi-token prediction does not go with context parallelism",
+    about="cp",
+    got="{p.cp}",
+    until="core_v0.13.0",
+    source="megatron/training/arguments.py, validate_args",
+    example={"num_nextn_predict_layers": 1, "cp": 2} | LONG,
+)
+FP16_EXPERTS = Constraint(
+    name="fp16 experts",
+    predicate=lambda f, p: (p.precision == "fp16") & (p.ep > 1),
+    rule="expert parallelism does not go with fp16 before core_v0.16",
+    sentence="expert parallelism does not go with fp16",
+    about="precision",
+    got="{p.precision}",
+    until="core_v0.15.0",
+    source="megatron/training/arguments.py, validate_args",
+    example={"precision": "fp16", "num_experts": 8, "ep": 2},
+)
+INTERLEAVING = Constraint(
+    name="interleaving",
+    predicate=lambda f, p: (
+        (p.vpp > 1)
+        & (p.pp > 1)
+        & (
+            (p.group < p.pp)
+            | (p.group > p.num_microbatches)
+            | ((p.num_microbatches % p.group > 0) & (p.num_microbatches % p.group < p.pp))
+        )
+    ),
+    rule="interleaving needs microbatches that divide by pp",
+    sentence=(
+        "{p.num_microbatches} microbatches in groups of {p.group} do not fit the interleaved schedule of pp {p.pp}"
+    ),
+    about="vpp",
+    pins=("vpp=1", "pp", "dp", "mbs"),
+    source="megatron/core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving",
+    example={"pp": 4, "vpp": 2, "gpus": 8, "global_batch": 12},
+)
+OPTIMIZER_OFFLOAD = Constraint(
+    name="optimizer offload",
+    predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero != 1),
+    rule="the optimizer moves to the host with the distributed optimizer only",
+    sentence="the optimizer moves to the host with the distributed optimizer only",
+    about="optimizer_offload",
+    got="zero_stage {p.zero}",
+    source="megatron/training/arguments.py, validate_args",
+    example={"optimizer_offload": 0.5, "zero": 0},
+)
+PARAM_OFFLOAD = Constraint(
+    name="parameter offload",
+    predicate=lambda f, p: p.param_offload,
+    rule="weights stay on the GPU",
+    sentence="weights stay on the GPU",
+    about="param_offload",
+    got="{p.param_offload}",
+    hint="--backend deepspeed",
+    source="megatron/training/arguments.py: there is no such option",
+    example={"param_offload": True},
+)
+ACTIVATION_OFFLOAD = Constraint(
+    name="activation offload",
+    predicate=lambda f, p: p.activation_offload,
+    rule="activations stay on the GPU before core_v0.16",
+    sentence="activations stay on the GPU",
+    about="activation_offload",
+    got="{p.activation_offload}",
+    until="core_v0.15.0",
+    source="megatron/training/arguments.py, --fine-grained-activation-offloading",
+    example={"activation_offload": True, "recompute": "none"},
+)
+NOTHING_TO_OFFLOAD = Constraint(
+    name="activation offload of recomputed layers",
+    predicate=lambda f, p: p.activation_offload & (p.recompute == "full"),
+    rule="whole layers are recomputed, nothing is left to move",
+    sentence="whole layers are recomputed, nothing is left to move",
+    about="activation_offload",
+    got="{p.activation_offload}",
+    source="megatron/core/transformer/transformer_config.py, __post_init__",
+    example={"activation_offload": True, "recompute": "full"},
+)
+OVERLAP_STAGES = Constraint(
+    name="expert overlap without virtual stages",
+    predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
+    rule="hiding the experts' all-to-all needs virtual pipeline stages",
+    sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
+    about="overlap.moe_a2a",
+    got="vpp of the plan",
+    since=OVERLAP_SINCE,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"pp": 2, "vpp": 1},
+)
+OVERLAP_EXPERTS = Constraint(
+    name="expert overlap",
+    predicate=lambda f, p: p.moe_overlap & (p.ep == 1),
+    rule="hiding the experts' all-to-all needs expert parallelism",
+    sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
+    about="overlap.moe_a2a",
+    got="ep of the plan",
+    since=OVERLAP_SINCE,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"ep": 1},
+)
+OVERLAP_RECOMPUTE = Constraint(
+    name="expert overlap with recomputed experts",
+    predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
+    rule="hiding the experts' all-to-all recomputes no experts",
+    sentence="hiding the experts' all-to-all: experts are not recomputed",
+    about="overlap.moe_a2a",
+    got="recompute of the plan",
+    since=OVERLAP_SINCE,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"recompute": "full"},
+)
+OVERLAP_MTP = Constraint(
+    name="expert overlap with predictions",
+    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
+    rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
+    sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
+    about="overlap.moe_a2a",
+    got="stages of the plan",
+    since=OVERLAP_SINCE,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
+)
+OVERLAP_MTP_ALONE = Constraint(
+    name="expert overlap with a prediction on one stage",
+    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
+    rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
+    sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
+    about="overlap.moe_a2a",
+    got="pp of the plan",
+    since=OVERLAP_SINCE,
+    until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
+)
+OVERLAP_DISPATCHER = Constraint(
+    name="expert overlap with gathered tokens",
+    predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
+    rule="hiding the experts' all-to-all needs an all-to-all",
+    sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
+    about="overlap.moe_a2a",
+    got="moe_dispatcher of the plan",
+    since=OVERLAP_SINCE,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP | {"moe_dispatcher": "allgather"},
+)
+ADAPTER_RANK = Constraint(
+    name="adapter rank",
+    predicate=lambda f, p: f.column_rank % p.tp != 0,
+    rule="the adapter's rank must divide over tp beside column-parallel layers",
+    sentence="the adapter's rank {f.column_rank} cannot be split over tp {p.tp} beside column-parallel layers",
+    about="tp",
+    pins=("tp",),
+    source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
+    example={"adapted": True, "column_rank": 12, "tp": 8},
+)
+ADAPTER_COLUMNS = Constraint(
+    name="adapter columns",
+    predicate=lambda f, p: f.adapted & (f.hidden_size % p.tp != 0),
+    rule="hidden_size must divide over tp beside row-parallel layers with adapters",
+    sentence="hidden_size {f.hidden_size} cannot be split over tp {p.tp} beside row-parallel layers with adapters",
+    about="tp",
+    pins=("tp",),
+    source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
+    example={"adapted": True, "column_rank": 0, "hidden_size": 4098, "tp": 4},
+)
+
+MEGATRON: tuple[Constraint, ...] = (
+    OVERLAP_STAGES,
+    OVERLAP_EXPERTS,
+    OVERLAP_RECOMPUTE,
+    OVERLAP_MTP,
+    OVERLAP_MTP_ALONE,
+    OVERLAP_DISPATCHER,
+    HEADS,
+    KV_HEADS_ALONE,
+    KV_HEADS,
+    FFN,
+    SHARED_EXPERT,
+    EXPERTS,
+    EXPERT_WIDTH,
+    EXPERT_GRID,
+    ULYSSES_HEADS,
+    SEQUENCE_OVER_TP,
+    SEQUENCE_OVER_CP,
+    WINDOWS_OVER_RING,
+    EXPERTS_WITHOUT_SEQUENCE,
+    ULYSSES_LATENT,
+    EXPERT_BIAS,
+    LOW_PRECISION_SIZES,
+    MTP_OVER_CP,
+    FP16_EXPERTS,
+    CONTEXT_KERNEL,
+    INTERLEAVING,
+    OPTIMIZER_OFFLOAD,
+    PARAM_OFFLOAD,
+    ACTIVATION_OFFLOAD,
+    NOTHING_TO_OFFLOAD,
+    ADAPTER_RANK,
+    ADAPTER_COLUMNS,
+)

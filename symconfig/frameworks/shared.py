@@ -1,0 +1,85 @@
+"""Constraints of every framework that cuts tensors over ranks: shares are whole."""
+
+from __future__ import annotations
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.unknown import no
+
+HEADS = Constraint(
+    name="num_attention_heads",
+    predicate=lambda f, p: f.num_attention_heads % p.tp != 0,
+    rule="num_attention_heads must divide over tp",
+    sentence="{f.num_attention_heads} attention heads cannot be split over tp {p.tp}",
+    about="tp",
+    pins=("tp",),
+    divides=True,
+    source="megatron/core/transformer/transformer_config.py, __post_init__",
+    example={"num_attention_heads": 20, "num_key_value_heads": 20, "tp": 8},
+)
+FFN = Constraint(
+    name="intermediate_size",
+    predicate=lambda f, p: f.intermediate_size % p.tp != 0,
+    rule="intermediate_size must divide over tp",
+    sentence="an MLP of width {f.intermediate_size} cannot be split over tp {p.tp}",
+    about="tp",
+    pins=("tp",),
+    divides=True,
+    source="megatron/core/tensor_parallel/layers.py, divide()",
+    example={"intermediate_size": 11004, "tp": 8},
+)
+SHARED_EXPERT = Constraint(
+    name="shared_expert_intermediate_size",
+    predicate=lambda f, p: f.shared_expert_intermediate_size % p.tp != 0,
+    rule="the shared expert's width must divide over tp",
+    sentence="a shared expert of width {f.shared_expert_intermediate_size} cannot be split over tp {p.tp}",
+    about="tp",
+    pins=("tp",),
+    divides=True,
+    source="megatron/core/transformer/moe/shared_experts.py",
+    example={"num_experts": 8, "shared_expert_intermediate_size": 1410, "tp": 4, "sequence_parallel": True},
+)
+EXPERTS = Constraint(
+    name="num_experts",
+    predicate=lambda f, p: f.num_experts % p.ep != 0,
+    rule="experts must divide over ep",
+    sentence="{f.num_experts} experts do not divide over ep {p.ep}",
+    about="ep",
+    pins=("ep",),
+    divides=True,
+    source="megatron/training/arguments.py, validate_args; deepspeed/module_inject/auto_ep_config.py",
+    example={"num_experts": 6, "ep": 4},
+)
+EXPERT_WIDTH = Constraint(
+    name="moe_intermediate_size",
+    predicate=lambda f, p: f.moe_intermediate_size % p.etp != 0,
+    rule="the experts' width must divide over etp",
+    sentence="experts of width {f.moe_intermediate_size} cannot be split over etp {p.etp}",
+    about="etp",
+    pins=("etp",),
+    divides=True,
+    source="megatron/core/transformer/moe/experts.py",
+    example={"num_experts": 8, "moe_intermediate_size": 1410, "tp": 4, "etp": 4, "sequence_parallel": True},
+)
+EXPERT_GRID = Constraint(
+    name="expert grid",
+    predicate=lambda f, p: (p.gpus // p.pp) % (p.ep * p.etp) != 0,
+    rule="ep x etp must divide tp x cp x dp",
+    sentence="ep {p.ep} x etp {p.etp} does not divide the GPUs of a pipeline stage",
+    about="ep",
+    pins=("ep", "etp", "pp"),
+    divides=True,
+    source="megatron/core/parallel_state.py; Megatron-LM#1580",
+    example={"num_experts": 8, "ep": 8, "pp": 2, "gpus": 8},
+)
+CONTEXT_KERNEL = Constraint(
+    name="context parallel kernel",
+    predicate=lambda f, p: (p.cp > 1) & no(f.flash),
+    rule="context parallelism needs flash attention, which this GPU or job does not have",
+    sentence="context parallelism needs flash attention, which this GPU or job does not have",
+    about="cp",
+    got="{p.cp}",
+    pins=("cp=1",),
+    source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",
+    example={"flash": False, "precision": "fp16", "cp": 2, "seq_length": 8192},
+)
+SHARED = (HEADS, FFN, SHARED_EXPERT, EXPERTS, EXPERT_WIDTH, EXPERT_GRID)

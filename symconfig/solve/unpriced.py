@@ -1,0 +1,112 @@
+"""What frameworks run and the planner does not price: constraints of the search alone, each in a framework's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.unknown import no
+
+HEADS_OVER_RANKS = Constraint(
+    name="ulysses heads",
+    predicate=lambda f, p: (
+        (p.cp > 1)
+        & p.all_to_all
+        & ((f.num_attention_heads % (p.tp * p.cp) != 0) | (f.num_key_value_heads % (p.tp * p.cp) != 0))
+    ),
+    rule="heads must divide over tp x cp for all-to-all context parallelism",
+    sentence="key/value heads that several ranks of all-to-all context parallelism share are not priced",
+    about="cp",
+    divides=True,
+    source="solve/space.py: each rank is taken to hold a share of the heads",
+    example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4},
+)
+SHARED_KV_HEADS = Constraint(
+    name="num_key_value_heads",
+    predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
+    rule="key/value heads must divide over tp",
+    sentence="key/value heads that several tensor-parallel ranks share are not priced",
+    about="tp",
+    divides=True,
+    source="graph/blocks/attention.py: no gather of queries, keys and values",
+    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
+)
+WINDOWS = Constraint(
+    name="context parallel window",
+    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
+    rule="context parallelism does not go with sliding-window attention here",
+    sentence="context parallelism does not go with sliding-window attention here",
+    about="cp",
+    source="graph/blocks/attention.py: ranks hold equal shares of all keys",
+    example={"cp": 2, "sliding_window": 1024},
+)
+SINKS = Constraint(
+    name="context parallel sinks",
+    predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
+    rule="context parallelism does not go with attention sinks",
+    sentence="context parallelism does not go with attention sinks",
+    about="cp",
+    source="graph/blocks/attention.py",
+    example={"cp": 2, "attention_sinks": True},
+)
+DROPPED_WINDOWS = Constraint(
+    name="ulysses window",
+    predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0),
+    rule="Ulysses drops the mask of a sliding window",
+    sentence="Ulysses drops the mask of a sliding window, also of one that no sequence is longer than",
+    about="cp",
+    source="graph/blocks/attention.py",
+    example={"cp": 2, "sliding_window": 1024},
+)
+ZERO_ALONE = Constraint(
+    name="sharded gradients alone",
+    predicate=lambda f, p: (p.zero >= 2) & (p.tp * p.cp * p.ep * p.etp * p.pp != 1),
+    rule="ZeRO 2 and 3 go alone",
+    sentence="ZeRO {p.zero} beside other parallelism than of data is not priced",
+    about="zero",
+    source="cost/collectives.py: Megatron-FSDP's gathers beside others' are not known",
+    example={"zero": 2, "tp": 2},
+)
+ACTIVATIONS_OF_ADAPTERS = Constraint(
+    name="activation offload with adapters",
+    predicate=lambda f, p: f.adapted & p.activation_offload,
+    rule="offloaded activations are not known to go with adapters",
+    sentence="offloaded activations are not known to go with adapters",
+    about="activation_offload",
+    source="megatron-bridge, peft/lora.py",
+    example={"adapted": True, "activation_offload": True},
+)
+
+# Of a framework beside its own.
+BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": ()}
+# By the framework, and by the name of its own constraint, which each of them includes.
+NARROWER: Mapping[str, Mapping[str, tuple[Constraint, ...]]] = {
+    "megatron": {"num_key_value_heads": (SHARED_KV_HEADS,), "windows over ring": (WINDOWS, SINKS)},
+    "deepspeed": {
+        "ulysses heads": (HEADS_OVER_RANKS,),
+        "ulysses key/value heads": (),
+        "ulysses window": (DROPPED_WINDOWS,),
+    },
+}
+
+
+def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
+    """Yield a framework's constraints with the planner's own in the place of those that they include."""
+    yield from BESIDE[backend]
+    mine = NARROWER[backend]
+    for constraint in constraints:
+        yield from mine.get(constraint.name, (constraint,))
+
+
+def never(reasons: Iterable[tuple[str, str]]) -> Iterator[Constraint]:
+    """Yield constraints that no point meets, each of a (name, reason)."""
+    for name, reason in reasons:
+        yield Constraint(
+            name=name,
+            predicate=lambda f, p: p.tp > 0,
+            rule=reason,
+            sentence=reason,
+            about="adapter",
+            source="frameworks/megatron/adapters.py",
+            example={},
+        )
