@@ -15,6 +15,7 @@ from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
 from symconfig.plans.plan import Plan
 from symconfig.render import bridge_rope, megatron
 from symconfig.render.bridge_fields import LISTS, PATHS, SAID_OTHERWISE
+from symconfig.render.refused import refused
 
 Sections = dict[str, dict[str, Any]]
 
@@ -167,6 +168,8 @@ def _refused(plan: Plan) -> Iterator[Problem]:
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
+    of_adapters = (one for one in refused(plan, megatron.NAME, version(plan)) if one.constraint.asks & {"adapted"})
+    yield from (one.problem() for one in of_adapters)
     if model.position is Position.LEARNED and best.batch.seq_length != model.max_position_embeddings:
         yield Problem(
             "Megatron-Bridge makes a table of positions as long as the sequence",

@@ -24,6 +24,7 @@ from symconfig.render.megatron_run import (
     recompute_args,
     training_args,
 )
+from symconfig.render.refused import refused
 
 NAME = "megatron"
 DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
@@ -85,6 +86,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
     recompute_args(out, plan)
     data_args(out, plan)
     logging_args(out, plan)
+    out.refuse_all(refused(plan, NAME, target))
     if out.problems:
         raise InfeasibleError(out.problems)
     done = out.groups()

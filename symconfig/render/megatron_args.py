@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.megatron.flags import FlagTable, first_with
+from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
+from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.render.refused import Refused
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = (
@@ -76,6 +79,15 @@ class Arguments:
             hint = hint or f"megatron_version: {since} or later"
         self.problems.append(Problem(where, field=name, got=None if got is None else str(got), hint=hint))
 
+    def refuse_all(self, found: Iterable[Refused]) -> None:
+        """Note what the table of constraints refuses, with the first version that does not."""
+        for one in found:
+            until = one.constraint.until
+            since = None if until is None else next((v for v in versions() if _later(v, until)), None)
+            self.refuse(one.constraint.about, one.sentence, one.got, since, one.constraint.hint)
+            if one.pins and since is None:
+                self.problems[-1] = replace(self.problems[-1], pins=one.pins)
+
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
         """Is `flag` there? If not, refuse `name`, with the first version that has it."""
         if self.known(flag):
@@ -86,6 +98,10 @@ class Arguments:
     def groups(self) -> tuple[Group, ...]:
         """The groups that are not empty, in order."""
         return tuple(Group(name, tuple(options)) for name, options in self.filled.items() if options)
+
+
+def _later(version: str, than: str) -> bool:
+    return megatron_release(version) > megatron_release(than)
 
 
 def word(value: object) -> str:

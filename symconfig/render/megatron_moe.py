@@ -33,10 +33,6 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
         out.put("--moe-grouped-gemm")
     if model.hidden_act not in ("silu", "clamped_swiglu") or not model.gated_mlp:
         out.refuse("hidden_act", "its grouped experts are gated", model.hidden_act)
-    if experts.expert_bias and best.parallel.etp > 1:
-        out.refuse(
-            "experts.expert_bias", "biases of experts need expert tensor parallelism 1", f"etp {best.parallel.etp}"
-        )
 
 
 def _router(out: Arguments, experts: Experts) -> None:
@@ -109,22 +105,3 @@ def _dispatch(out: Arguments, best: Candidate) -> None:
         "overlap.moe_a2a", "--overlap-moe-expert-parallel-comm", "it cannot hide the experts' all-to-all"
     ):
         out.put("--overlap-moe-expert-parallel-comm")
-        _overlap_limits(out, best)
-
-
-def _overlap_limits(out: Arguments, best: Candidate) -> None:
-    """What TransformerConfig refuses beside the overlap (transformer_config.py, __post_init__)."""
-    recompute = best.options.recompute
-    for field, wrong, why in (
-        ("vpp", best.parallel.pp > 1 and best.parallel.vpp == 1, "with pipeline stages it needs virtual ones"),
-        ("ep", best.parallel.ep == 1, "without expert parallelism there is nothing to hide"),
-        ("recompute", recompute.granularity == "full" or "moe" in recompute.modules, "experts are not recomputed"),
-        (
-            "stages",
-            sum(chunk.count("mtp") for stage in best.stages for chunk in stage.chunks) > 1,
-            "it goes with one multi-token-prediction layer at most",
-        ),
-        ("moe_dispatcher", best.options.moe_dispatcher == "allgather", "the allgather dispatcher has no all-to-all"),
-    ):
-        if wrong:
-            out.refuse("overlap.moe_a2a", f"hiding the experts' all-to-all: {why}", f"{field} of the plan")

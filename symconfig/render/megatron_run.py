@@ -74,8 +74,6 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     out.group = "PRECISION_ARGS"
     precision = best.options.precision
     out.put("--fp16" if precision == "fp16" else "--bf16")
-    if precision == "fp16" and best.parallel.ep > 1 and not out.at_least("core_v0.16.1"):
-        out.refuse("precision", "expert parallelism does not go with fp16", precision, since="core_v0.16.1")
     if precision in ("fp8", "mxfp8") and out.needs("precision", "--fp8-recipe", "it has no FP8 recipes", precision):
         out.put("--fp8-format", "hybrid" if precision == "fp8" else "e4m3")
         out.put("--fp8-recipe", "delayed" if precision == "fp8" else "mxfp8")
@@ -101,18 +99,9 @@ def parallel_args(out: Arguments, plan: Plan) -> None:
     out.put("--context-parallel-size", parallel.cp)
     if parallel.cp > 1:
         out.put("--cp-comm-type", options.cp_comm or "p2p")
-        windows = model.sliding_window is not None and model.sliding_window < best.batch.seq_length
-        if windows and options.cp_comm in (None, "p2p"):  # Transformer Engine, attn_forward_func_with_cp
-            out.refuse("cp_comm", "sliding windows under context parallelism need a2a or all_gather", options.cp_comm)
-        if model.num_nextn_predict_layers and not out.at_least("core_v0.14.0"):
-            out.refuse(
-                "cp", "multi-token prediction does not go with context parallelism", parallel.cp, since="core_v0.14.0"
-            )
     if model.experts is not None:
         out.put("--expert-model-parallel-size", parallel.ep)
         out.put("--expert-tensor-parallel-size", parallel.etp)  # the default would be tp, not 1
-        if parallel.tp > 1 and not options.sequence_parallel:
-            out.refuse("sequence_parallel", "experts with tensor parallelism need sequence parallelism", False)
     if options.sequence_parallel and parallel.tp > 1:
         out.put("--sequence-parallel")
         if options.overlap.tp_comm:
@@ -172,19 +161,12 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
         out.put("--overlap-grad-reduce")
         if param_gather and options.zero_stage >= 1:
             out.put("--overlap-param-gather")
-    if options.optimizer_offload > 0:
-        if options.zero_stage != 1:
-            out.refuse(
-                "optimizer_offload",
-                "the optimizer moves to the host with the distributed optimizer only",
-                f"zero_stage {options.zero_stage}",
-            )
-        if out.needs("optimizer_offload", "--optimizer-cpu-offload", "its optimizer stays on the GPU"):
-            out.put("--use-precision-aware-optimizer")
-            out.put("--optimizer-cpu-offload")
-            out.put("--optimizer-offload-fraction", options.optimizer_offload)
-    if options.param_offload:
-        out.refuse("param_offload", "weights stay on the GPU", True, hint="--backend deepspeed")
+    if options.optimizer_offload > 0 and out.needs(
+        "optimizer_offload", "--optimizer-cpu-offload", "its optimizer stays on the GPU"
+    ):
+        out.put("--use-precision-aware-optimizer")
+        out.put("--optimizer-cpu-offload")
+        out.put("--optimizer-offload-fraction", options.optimizer_offload)
 
 
 def _fsdp(out: Arguments, stage: int) -> None:
@@ -232,11 +214,7 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
                     )
         if recompute.modules:
             out.put("--recompute-modules", *recompute.modules)
-    if options.activation_offload and out.needs(
-        "activation_offload", "--fine-grained-activation-offloading", "activations stay on the GPU", True
-    ):
-        if recompute.granularity == "full":
-            out.refuse("activation_offload", "whole layers are recomputed, nothing is left to move", True)
+    if options.activation_offload:
         out.put("--fine-grained-activation-offloading")
         out.put("--offload-modules", *offloaded_modules(plan.model, recompute.modules))
 

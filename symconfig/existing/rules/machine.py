@@ -9,8 +9,8 @@ from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_experts import EIGHT
 from symconfig.existing.rules.megatron_grid import CP
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
+from symconfig.frameworks.shared import CONTEXT_KERNEL
 
 # Transformer Engine, fp8.py: FP8 from compute capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 has FP8.
 FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3")
@@ -83,7 +83,7 @@ def _bf16(facts: MegatronFacts) -> Iterator[Problem]:
     "under context parallelism (attention/dot_product_attention/utils.py, get_attention_backend).",
     "--fp16 --context-parallel-size 2 --seq-length 8192 --max-position-embeddings 8192",
     architecture="volta",
+    of=(CONTEXT_KERNEL,),
 )
 def _context(facts: MegatronFacts) -> Iterator[Problem]:
-    if _gpu(facts) in NO_FLASH and facts.cp > 1:
-        yield facts.problem(f"has no kernels on {facts.architecture} GPUs", CP, got=facts.cp, need="1")
+    yield facts.problem(f"has no kernels on {facts.architecture} GPUs", CP, got=facts.cp, need="1")

@@ -25,7 +25,11 @@ from symconfig.existing.rules import (
     megatron_training,
 )
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.known import expressible, fails
+from symconfig.existing.rules.refused import of_constraint
 from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.frameworks.megatron import constraints
+from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import versions
 
 FILES = (
@@ -47,12 +51,23 @@ FILES = (
     machine,
     environment,
 )
-RULES: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
+WRITTEN: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
+
+
+def every() -> tuple[Rule[MegatronFacts], ...]:
+    """Return all rules, and one for each constraint of the table that has none of its own."""
+    own = {constraint for rule in WRITTEN for constraint in rule.constraints} | {EXPERT_BIAS}
+    left = (one for one in constraints.MEGATRON if one not in own and expressible(one))
+    return (*WRITTEN, *(of_constraint(one) for one in left))
+
+
+RULES = every()
 # What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
-MEANING = tuple(rule for rule in RULES if rule not in megatron_options.MEGATRON.entered)
+PARSED = megatron_options.MEGATRON.entered
+MEANING = tuple(rule for rule in RULES if rule not in PARSED)
 
 
-def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES) -> list[Finding]:
+def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
     """Every rule that is broken, with its places, in the order of the file.
 
     A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings.
@@ -60,7 +75,7 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] = RULES)
     released = facts.released
     found = [
         Finding(rule.name, rule.severity if released or rule.severity != "error" else "warning", problem)
-        for rule in rules
+        for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
         for problem in broken(rule, facts)
     ]
@@ -76,6 +91,9 @@ def applies(rule: Rule[MegatronFacts], version: str) -> bool:
 
 def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
     """Where one rule is broken, as far as what it asks for is known."""
+    in_force = [one for one in rule.constraints if one.in_force(facts.version)]
+    if rule.constraints and not any(fails(one, facts) for one in in_force):
+        return
     try:
         yield from rule.check(facts)
     except NotKnown:

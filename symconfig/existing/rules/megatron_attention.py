@@ -6,20 +6,16 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.known import exchanges
 from symconfig.existing.rules.megatron_grid import CP, TP
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.megatron import constraints as table
 
 COMM, LEVELS = "cp_comm_type", "hierarchical_context_parallel_sizes"
 MLA, GQA = "multi_latent_attention", "group_query_attention"
 MTP = "mtp_num_layers"
 
 MEGATRON: Rules[MegatronFacts] = Rules()
-
-
-def _exchanges(facts: MegatronFacts) -> tuple[str, ...]:
-    """How context-parallel ranks exchange, one word for all layers or one for each."""
-    value = facts.value(COMM)
-    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
 @MEGATRON.rule(
@@ -30,7 +26,7 @@ def _exchanges(facts: MegatronFacts) -> tuple[str, ...]:
     "--context-parallel-size 2 --cp-comm-type p2p a2a --seq-length 8192 --max-position-embeddings 8192",
 )
 def _each_layer(facts: MegatronFacts) -> Iterator[Problem]:
-    count = len(_exchanges(facts))
+    count = len(exchanges(facts))
     if facts.cp > 1 and count > 1 and count != facts.number("num_layers"):
         yield facts.problem(
             "has neither one value nor one for each layer",
@@ -48,10 +44,9 @@ def _each_layer(facts: MegatronFacts) -> Iterator[Problem]:
     "tp x cp (attention/dot_product_attention/context_parallel.py).",
     "--context-parallel-size 8 --cp-comm-type a2a --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 4 --seq-length 8192 --max-position-embeddings 8192",
+    of=(table.ULYSSES_HEADS,),
 )
 def _heads(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.cp == 1 or "a2a" not in _exchanges(facts):
-        return
     ranks = facts.tp * facts.cp
     held = [("num_attention_heads", facts.number("num_attention_heads"))]
     if facts.on(GQA):
@@ -86,7 +81,7 @@ def _levels(facts: MegatronFacts) -> Iterator[Problem]:
             yield facts.problem(
                 "do not multiply to --context-parallel-size", LEVELS, CP, got=product, need=str(facts.cp)
             )
-    elif "a2a+p2p" in _exchanges(facts):
+    elif "a2a+p2p" in exchanges(facts):
         yield facts.problem("is missing beside --cp-comm-type a2a+p2p", LEVELS, COMM, need="the ranks of each level")
 
 
@@ -96,10 +91,10 @@ def _levels(facts: MegatronFacts) -> Iterator[Problem]:
     "Sliding windows do not go with ring attention",
     "Transformer Engine's context parallelism with p2p takes whole sequences only (attn_forward_func_with_cp).",
     "--context-parallel-size 2 --window-size 1024,0 --seq-length 8192 --max-position-embeddings 8192",
+    of=(table.WINDOWS_OVER_RING,),
 )
 def _windows(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.cp > 1 and facts.value("window_size") is not None and "p2p" in _exchanges(facts):
-        yield facts.problem("cannot be passed around", COMM, "window_size", CP, got="p2p", need="a2a or all_gather")
+    yield facts.problem("cannot be passed around", COMM, "window_size", CP, got="p2p", need="a2a or all_gather")
 
 
 @MEGATRON.rule(
@@ -139,10 +134,10 @@ def _positions(facts: MegatronFacts) -> Iterator[Problem]:
     "--max-position-embeddings 8192",
     since="core_v0.12.1",
     until="core_v0.13.0",
+    of=(table.MTP_OVER_CP,),
 )
 def _mtp_cp(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.maybe(MTP) and facts.cp > 1:
-        yield facts.problem("needs whole sequences", MTP, CP, need="cp 1, or Megatron-LM from core_v0.14.0 on")
+    yield facts.problem("needs whole sequences", MTP, CP, need="cp 1, or Megatron-LM from core_v0.14.0 on")
 
 
 @MEGATRON.rule(

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.megatron_grid import EP, ETP, PP, TP, divides
+from symconfig.existing.rules.known import fails
+from symconfig.existing.rules.megatron_grid import EP, ETP, PP, TP, undivided
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks import shared
+from symconfig.frameworks.megatron import constraints as table
 
 GROUPED = "moe_grouped_gemm"
 BIASES = "add_bias_linear"
@@ -63,10 +66,10 @@ def _idle_options(facts: MegatronFacts) -> Iterator[Problem]:
     "The experts cannot be divided by ep",
     "validate_args asserts it.",
     KERNELS + "--num-experts 6 --expert-model-parallel-size 4",
+    of=(shared.EXPERTS,),
 )
 def _experts(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.experts:
-        yield from divides(facts, "the experts", "num_experts", facts.experts, by=facts.ep, named="ep", related=(EP,))
+    yield undivided(facts, "the experts", "num_experts", facts.experts, by=facts.ep, named="ep", related=(EP,))
 
 
 @MEGATRON.rule(
@@ -75,17 +78,21 @@ def _experts(facts: MegatronFacts) -> Iterator[Problem]:
     "The GPUs of a pipeline stage cannot be divided by ep x etp",
     "The experts span a grid of their own over the same ranks, ep x etp x edp (parallel_state.py; Megatron-LM#1580).",
     EIGHT + "--expert-model-parallel-size 8 --pipeline-model-parallel-size 2 --num-layers 32",
+    of=(shared.EXPERT_GRID,),
 )
 def _grid(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.experts:
-        yield from divides(
+        yield undivided(
             facts,
             "a pipeline stage",
             EP,
             facts.gpus // facts.pp,
             by=facts.ep * facts.etp,
             named="ep x etp",
-            related=(ETP, PP),
+            related=(
+                ETP,
+                PP,
+            ),
         )
 
 
@@ -96,13 +103,22 @@ def _grid(facts: MegatronFacts) -> Iterator[Problem]:
     "Its weights are cut over the expert-tensor-parallel ranks (experts.py, layers.py).",
     EIGHT + "--moe-ffn-hidden-size 1410 --tensor-model-parallel-size 4 --expert-tensor-parallel-size 4 "
     "--sequence-parallel",
+    of=(shared.EXPERT_WIDTH,),
 )
 def _width(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.experts:
-        size = facts.maybe("moe_ffn_hidden_size") or facts.maybe("ffn_hidden_size") or 0
-        yield from divides(
-            facts, "an expert", "moe_ffn_hidden_size", size, by=facts.etp, named="etp", related=(ETP, TP)
-        )
+    size = facts.maybe("moe_ffn_hidden_size") or facts.number("ffn_hidden_size")
+    yield undivided(
+        facts,
+        "an expert",
+        "moe_ffn_hidden_size",
+        size,
+        by=facts.etp,
+        named="etp",
+        related=(
+            ETP,
+            TP,
+        ),
+    )
 
 
 @MEGATRON.rule(
@@ -112,10 +128,10 @@ def _width(facts: MegatronFacts) -> Iterator[Problem]:
     "It lies on the dense grid, and is cut over tp like an MLP (shared_experts.py).",
     EIGHT + "--moe-shared-expert-intermediate-size 1410 --tensor-model-parallel-size 4 --sequence-parallel "
     "--expert-tensor-parallel-size 1",
+    of=(shared.SHARED_EXPERT,),
 )
 def _shared(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.experts and (shared := facts.maybe(SHARED) or 0) > 0:
-        yield from divides(facts, "the shared expert", SHARED, shared, by=facts.tp, named="tp", related=(TP,))
+    yield undivided(facts, "the shared expert", SHARED, facts.number(SHARED), by=facts.tp, named="tp", related=(TP,))
 
 
 @MEGATRON.rule(
@@ -125,18 +141,18 @@ def _shared(facts: MegatronFacts) -> Iterator[Problem]:
     "The parser refuses it up to core_v0.14; from core_v0.16.1 on it passes, and the first training step raises "
     "(moe_layer.py, forward).",
     EIGHT + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+    of=(table.EXPERTS_WITHOUT_SEQUENCE,),
 )
 def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.experts and facts.tp > 1 and not facts.on("sequence_parallel"):
-        yield facts.problem(
-            "experts with tensor parallelism fail in the first step without sequence parallelism",
-            "sequence_parallel",
-            TP,
-            "num_experts",
-            got="absent",
-            need="it",
-            hint="add --sequence-parallel",
-        )
+    yield facts.problem(
+        "experts with tensor parallelism fail in the first step without sequence parallelism",
+        "sequence_parallel",
+        TP,
+        "num_experts",
+        got="absent",
+        need="it",
+        hint="add --sequence-parallel",
+    )
 
 
 @MEGATRON.rule(
@@ -168,7 +184,7 @@ def _biases(facts: MegatronFacts) -> Iterator[Problem]:
     for wrong, what in (
         (facts.on(GROUPED) and fused, "grouped experts take no biases"),
         ((facts.maybe(SHARED) or 0) > 0, "shared experts have no biases"),
-        (facts.etp > 1, "experts that are cut (etp above 1) take no biases"),
+        (fails(table.EXPERT_BIAS, facts), "experts that are cut (etp above 1) take no biases"),
     ):
         if wrong:
             yield facts.problem(f"is missing: {what}", BIASES, "num_experts", need="it", value=False)

@@ -49,11 +49,26 @@ def divides(
     related: tuple[str, ...] = (),
     field: str | None = None,
 ) -> Iterator[Problem]:
-    """A Problem where `by` does not divide `value`. What is not positive has a rule of its own."""
+    """Yield a Problem where `by` does not divide `value`. What is not positive has a rule of its own."""
     if value > 0 and by > 0 and value % by:
-        yield facts.problem(
-            f"{what} cannot be divided", dest, *related, field=field, got=value, need=f"a multiple of {named} = {by}"
-        )
+        yield undivided(facts, what, dest, value, by=by, named=named, related=related, field=field)
+
+
+def undivided(
+    facts: MegatronFacts,
+    what: str,
+    dest: str,
+    value: int,
+    *,
+    by: int,
+    named: str,
+    related: tuple[str, ...] = (),
+    field: str | None = None,
+) -> Problem:
+    """Say that `by` does not divide `value`."""
+    return facts.problem(
+        f"{what} cannot be divided", dest, *related, field=field, got=value, need=f"a multiple of {named} = {by}"
+    )
 
 
 @MEGATRON.rule(

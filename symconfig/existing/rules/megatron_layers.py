@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, NotKnown
+from symconfig.existing.rules.known import GROUP, PER_CHUNK, microbatches
 from symconfig.existing.rules.megatron_grid import PP, divides
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.megatron.constraints import INTERLEAVING
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE
 from symconfig.plans import pipeline_layout
 
 ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-PER_CHUNK, CHUNKS = "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"
-GROUP = "microbatch_group_size_per_vp_stage"
+CHUNKS = "num_virtual_stages_per_pipeline_rank"
 WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 LAST_ALONE_SINCE = "core_v0.14.0"
 
@@ -299,23 +300,16 @@ def _no_pipeline(facts: MegatronFacts) -> Iterator[Problem]:
     "schedules.py, forward_backward_pipelining_with_interleaving: the group lies between pp and the number of "
     "microbatches, and what is left over is nothing or at least pp.",
     "--num-layers 32 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12",
+    of=(INTERLEAVING,),
 )
 def _interleaving(facts: MegatronFacts) -> Iterator[Problem]:
-    """schedules.py: the group lies in [pp, m]; what is left over is nothing, or at least pp."""
-    chunks = facts.chunks if facts.value(PER_CHUNK) is None else 2
-    if facts.pp < 2 or chunks < 2:
-        return
-    count = facts.number("global_batch_size") // max(1, facts.number("micro_batch_size") * facts.dp)
-    group = facts.maybe(GROUP)
-    group = facts.pp if group is None else group
-    left = count % group if group else 0
-    if not facts.pp <= group <= count or 0 < left < facts.pp:
-        yield facts.problem(
-            "does not fit the interleaved schedule",
-            GROUP,
-            "global_batch_size",
-            CHUNKS,
-            PER_CHUNK,
-            got=f"{group} of {count} microbatches",
-            need=f"between pp {facts.pp} and their number, with nothing or at least {facts.pp} left over",
-        )
+    said = facts.maybe(GROUP)
+    yield facts.problem(
+        "does not fit the interleaved schedule",
+        GROUP,
+        "global_batch_size",
+        CHUNKS,
+        PER_CHUNK,
+        got=f"{facts.pp if said is None else said} of {microbatches(facts)} microbatches",
+        need=f"between pp {facts.pp} and their number, with nothing or at least {facts.pp} left over",
+    )

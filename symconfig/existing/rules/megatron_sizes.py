@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.megatron_grid import CP, TP, divides
+from symconfig.existing.rules.known import GQA, GROUPS, POINT, Known
+from symconfig.existing.rules.megatron_grid import CP, TP, divides, undivided
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks import shared
+from symconfig.frameworks.megatron import constraints as table
 
-GROUPS, GQA = "num_query_groups", "group_query_attention"
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "micro_batch_size")
 OTHERWISE = {"num_layers": ("encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern")}
-FP8_MULTIPLE, MX_MULTIPLE = 16, 32  # Transformer Engine, assert_dim_for_fp8_exec; blocks of MXFP8
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 
@@ -78,9 +79,10 @@ def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
     "The attention heads cannot be divided by tp",
     "TransformerConfig refuses it (transformer_config.py, __post_init__).",
     "--tensor-model-parallel-size 8 --sequence-parallel --hidden-size 5120 --num-attention-heads 20",
+    of=(shared.HEADS,),
 )
 def _heads(facts: MegatronFacts) -> Iterator[Problem]:
-    yield from divides(
+    yield undivided(
         facts,
         "the attention heads",
         "num_attention_heads",
@@ -151,22 +153,24 @@ def _groups_heads(facts: MegatronFacts) -> Iterator[Problem]:
     "query-groups-over-tp",
     "error",
     "The query groups do not spread over the tensor-parallel ranks",
-    "TransformerConfig wants a multiple or a divisor of tp (transformer_config.py, __post_init__).",
+    "TransformerConfig wants a multiple of tp up to core_v0.15, and a multiple or a divisor from core_v0.16 on, where "
+    "ranks that share a group gather all queries, keys and values in every layer (transformer_config.py, "
+    "__post_init__; attention.py; Megatron-LM#2565).",
     "--tensor-model-parallel-size 8 --sequence-parallel --num-attention-heads 48 --hidden-size 6144 "
     "--group-query-attention --num-query-groups 6",
+    of=(table.KV_HEADS_ALONE, table.KV_HEADS),
 )
 def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
     if not facts.on(GQA):
         return
-    groups, tp = facts.number(GROUPS), facts.tp
-    if groups > 0 and groups % tp and tp % groups:
-        yield facts.problem(
-            "the query groups do not spread over the tensor-parallel ranks",
-            GROUPS,
-            TP,
-            got=f"{groups} with tp {tp}",
-            need="a multiple or a divisor of tp",
-        )
+    alone = table.KV_HEADS_ALONE.in_force(facts.version)
+    yield facts.problem(
+        "the query groups do not spread over the tensor-parallel ranks",
+        GROUPS,
+        TP,
+        got=f"{facts.number(GROUPS)} with tp {facts.tp}",
+        need="a multiple of tp" if alone else "a multiple or a divisor of tp",
+    )
 
 
 @MEGATRON.rule(
@@ -175,10 +179,12 @@ def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
     "The MLP's width cannot be divided by tp",
     "Its weight is cut over tp: layers.py, divide() asserts it when the model is built.",
     "--tensor-model-parallel-size 8 --sequence-parallel --ffn-hidden-size 11004",
+    of=(shared.FFN,),
 )
 def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
-    if (width := facts.maybe("ffn_hidden_size")) is not None:
-        yield from divides(facts, "the MLP", "ffn_hidden_size", width, by=facts.tp, named="tp", related=(TP,))
+    yield undivided(
+        facts, "the MLP", "ffn_hidden_size", facts.number("ffn_hidden_size"), by=facts.tp, named="tp", related=(TP,)
+    )
 
 
 @MEGATRON.rule(
@@ -187,18 +193,12 @@ def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
     "The sequence cannot be divided by 2 cp",
     "validate_args asserts it: each context-parallel rank takes one early and one late piece.",
     "--context-parallel-size 8 --seq-length 4104 --max-position-embeddings 8192",
+    of=(table.SEQUENCE_OVER_CP,),
 )
 def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.cp > 1:
-        yield from divides(
-            facts,
-            "the sequence",
-            "seq_length",
-            facts.number("seq_length"),
-            by=2 * facts.cp,
-            named="2 cp",
-            related=(CP,),
-        )
+    yield undivided(
+        facts, "the sequence", "seq_length", facts.number("seq_length"), by=2 * facts.cp, named="2 cp", related=(CP,)
+    )
 
 
 @MEGATRON.rule(
@@ -208,18 +208,18 @@ def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
     "Sequence parallelism cuts what a context-parallel rank holds over tp; the first step fails "
     "(tensor_parallel/mappings.py, Megatron-LM#743).",
     "--tensor-model-parallel-size 8 --sequence-parallel --seq-length 2046",
+    of=(table.SEQUENCE_OVER_TP,),
 )
 def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.on("sequence_parallel"):
-        yield from divides(
-            facts,
-            "the sequence",
-            "seq_length",
-            facts.number("seq_length"),
-            by=facts.tp * facts.cp,
-            named="tp x cp with sequence parallelism",
-            related=(TP,),
-        )
+    yield undivided(
+        facts,
+        "the sequence",
+        "seq_length",
+        facts.number("seq_length"),
+        by=facts.tp * facts.cp,
+        named="tp x cp with sequence parallelism",
+        related=(TP,),
+    )
 
 
 @MEGATRON.rule(
@@ -229,16 +229,14 @@ def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
     "Transformer Engine multiplies FP8 matrices whose sides divide by 16 (32 with MXFP8 and NVFP4), and asserts it in "
     "the first step (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).",
     "--fp8-format hybrid --fp8-recipe delayed --seq-length 2040",
+    of=(table.LOW_PRECISION_SIZES,),
 )
 def _low_precision(facts: MegatronFacts) -> Iterator[Problem]:
-    if not facts.low_precision:
-        return
-    blocks = facts.value("fp4") is not None or facts.value("fp8_recipe") == "mxfp8"
-    by = MX_MULTIPLE if blocks else FP8_MULTIPLE
+    by = table.block(Known(facts, POINT).precision)
     ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
     tokens = facts.number("seq_length") * facts.number("micro_batch_size")
     if not tokens % ranks:
-        yield from divides(
+        yield undivided(
             facts, "the tokens of a rank", "seq_length", tokens // ranks, by=by, named="the block", related=(TP,)
         )
 

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
+from symconfig.frameworks.constraint import Constraint
 
 Severity = Literal["error", "warning", "note"]
 Facts = TypeVar("Facts")
@@ -20,7 +21,8 @@ class Rule(Generic[Facts]):
     name: stable, kebab-case; people silence and search by it. severity: error: it does not start, fails in the first
     step or trains something else; warning: slower or other than it seems; note: worth knowing. title: what is wrong, in
     a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
-    version of the framework that it holds for; None: all that are known. example: a configuration that breaks it, as a
+    version of the framework that it holds for; None: all that are known. constraints: of the framework's table, of
+    which one in force must fail before the check is asked for its words. example: a configuration that breaks it, as a
     user would write it (options of one line; JSON for DeepSpeed). gpus: of the example.
     check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
     """
@@ -36,6 +38,7 @@ class Rule(Generic[Facts]):
     until: str | None = None
     environment: Mapping[str, str] | None = None  # of the example
     architecture: str | None = None  # of the example's GPUs, where they matter
+    constraints: tuple[Constraint, ...] = ()
 
 
 Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
@@ -60,8 +63,9 @@ class Rules(Generic[Facts]):
         until: str | None = None,
         environment: Mapping[str, str] | None = None,
         architecture: str | None = None,
+        of: tuple[Constraint, ...] = (),
     ) -> Callable[[Check[Facts]], Check[Facts]]:
-        """Enter the function below as the check of a rule."""
+        """Enter the function below as the check of a rule, or as its words where it is `of` constraints."""
 
         def enter(check: Check[Facts]) -> Check[Facts]:
             self.entered.append(
@@ -77,6 +81,7 @@ class Rules(Generic[Facts]):
                     until=until,
                     environment=environment,
                     architecture=architecture,
+                    constraints=of,
                 )
             )
             return check

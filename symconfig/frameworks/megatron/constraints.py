@@ -298,7 +298,7 @@ OVERLAP_DISPATCHER = Constraint(
 )
 ADAPTER_RANK = Constraint(
     name="adapter rank",
-    predicate=lambda f, p: f.column_rank % p.tp != 0,
+    predicate=lambda f, p: f.adapted & (f.column_rank % p.tp != 0),
     rule="the adapter's rank must divide over tp beside column-parallel layers",
     sentence="the adapter's rank {f.column_rank} cannot be split over tp {p.tp} beside column-parallel layers",
     about="tp",

@@ -1,0 +1,37 @@
+"""What a framework's table of constraints refuses in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from symconfig.errors import Problem
+from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.facts import Fixed, Point, flash
+from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.tables import constraints
+from symconfig.plans.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A constraint that a plan fails, in the words of one plan."""
+
+    constraint: Constraint
+    sentence: str
+    got: str | None
+    pins: tuple[str, ...]
+
+    def problem(self) -> Problem:
+        """Return the sentence with the pins that avoid it."""
+        one = self.constraint
+        return Problem(self.sentence, field=one.about, got=self.got, hint=one.hint, pins=self.pins)
+
+
+def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
+    """Yield what a release of a framework refuses in a plan, in the table's order."""
+    how = flash(plan.cluster.gpu.architecture, plan.job.attention, FRAMEWORKS[backend].engine)
+    fixed, point = Fixed.of(plan.model, how), Point.of(plan.best)
+    for one in failing(constraints(backend, release), fixed, point):
+        got = None if one.got is None else one.got.format(f=fixed, p=point)
+        yield Refused(one, one.said(fixed, point), got, one.avoiding(point))
