@@ -33,7 +33,7 @@ PLANS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "mxfp8": ("llama2-13b", "b200", {"precision": "mxfp8"}, "core_v0.12.1"),
     "nvfp4": ("llama2-13b", "b200", {"precision": "nvfp4"}, "core_v0.15.0"),
     "fp16": ("llama2-13b", "v100-16gb", {}, "core_v0.12.1"),
-    "Ulysses": ("llama2-13b", "h100", {"cp": 4, "cp_comm": "a2a"}, "core_v0.12.1"),
+    "Ulysses": ("llama2-13b", "h100", {"cp": 2, "cp_comm": "a2a"}, "core_v0.12.1"),
     "full recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "uniform", 1)}, "core_v0.12.1"),
     "block recompute": ("llama2-13b", "h100", {"recompute": Recompute("full", (), "block", 3)}, "core_v0.12.1"),
     "selective": (

@@ -8,8 +8,11 @@ from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.existing.recover.deepspeed_auto import mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed_known import fails
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed import constraints as table
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO
+from symconfig.frameworks.shared import EXPERTS
 
 
 def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -53,18 +56,12 @@ def _grid(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _tensor_and_sequence(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if facts.tensor_parallel > 1 and facts.sequence_parallel > 1:
+    if fails(table.AUTOTP_WITH_ULYSSES, facts):
         yield facts.problem(("tensor_parallel", "autotp_size"), "AutoTP and Ulysses do not combine")
 
 
 def _ulysses_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if (
-        facts.stage == 1
-        and facts.sequence_parallel > 1
-        and facts.precision == "bf16"
-        and facts.get("data_types", "grad_accum_dtype") == "fp32"
-        and not facts.offloads("offload_optimizer")
-    ):
+    if facts.precision == "bf16" and fails(table.ULYSSES_NORM, facts):
         yield facts.problem(
             (ZERO, "stage"), "ZeRO-1 with fp32 gradients fails in its norm under Ulysses", hint="stage 2"
         )
@@ -72,15 +69,20 @@ def _ulysses_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 def _ulysses_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
     cp, model = facts.sequence_parallel, facts.model
-    if cp > 1 and model is not None and model.num_attention_heads % cp:
+    if model is not None and fails(table.ULYSSES_HEADS, facts):
         yield facts.problem(
             ("sequence_parallel_size",), f"{model.num_attention_heads} heads do not divide over {cp} ranks of Ulysses"
+        )
+    elif model is not None and fails(table.ULYSSES_KV_HEADS, facts):
+        yield facts.problem(
+            ("sequence_parallel_size",),
+            f"{model.num_key_value_heads} key-value heads neither divide over {cp} ranks of Ulysses, nor are shared",
         )
 
 
 def _tensor_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
     tp, model = facts.tensor_parallel, facts.model
-    if tp > 1 and model is not None and model.num_key_value_heads % tp:
+    if model is not None and fails(table.KV_HEADS, facts):
         yield facts.problem(
             ("tensor_parallel", "autotp_size"),
             f"{model.num_key_value_heads} key-value heads do not divide over {tp} ranks of AutoTP",
@@ -100,9 +102,9 @@ def _experts(facts: DeepSpeedFacts) -> Iterator[Problem]:
         return
     if facts.gpus is not None and facts.gpus % ep:
         yield facts.problem(path, f"{facts.gpus} GPUs do not divide by {ep}")
-    if facts.model is not None and facts.model.experts is None:
+    if facts.model is not None and fails(table.NO_EXPERTS, facts):
         yield facts.problem(path, f"{facts.model.name} has no experts", hint="leave expert_parallel out")
-    elif facts.model is not None and facts.model.experts and facts.model.experts.num_experts % ep:
+    elif facts.model is not None and facts.model.experts and fails(EXPERTS, facts):
         yield facts.problem(path, f"{facts.model.experts.num_experts} experts do not divide over {ep} ranks")
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed_known import fails
 from symconfig.existing.rules.rule import Rule
+from symconfig.frameworks.deepspeed import constraints as table
 from symconfig.frameworks.deepspeed.keys import ZERO
 
 MAX_BUCKET_BYTES = 2**30  # at two bytes an element; overlap_comm keeps two of them
@@ -23,7 +25,7 @@ _FOUR_BITS = ("load_in_4bit", "use_4bit", "quantization_bit", "bits")
 
 
 def _param_offload(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if facts.offloads("offload_param") and facts.stage != 3:
+    if fails(table.PARAM_OFFLOAD, facts):
         yield facts.problem(
             (ZERO, "offload_param"),
             f"is ignored at ZeRO stage {facts.stage}",
@@ -33,13 +35,12 @@ def _param_offload(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _offload_without_zero(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if facts.offloads("offload_optimizer") and facts.stage == 0:
+    if fails(table.OFFLOAD_WITHOUT_ZERO, facts):
         yield facts.problem((ZERO, "offload_optimizer"), "is ignored without ZeRO", of_key=True, hint="stage 1, 2 or 3")
 
 
 def _partial_offload(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    ratio = facts.number(ZERO, "offload_optimizer", "ratio")
-    if ratio is not None and ratio < 1 and facts.stage != 3:
+    if fails(table.PARTIAL_OFFLOAD, facts):
         yield facts.problem(
             (ZERO, "offload_optimizer", "ratio"),
             f"offloads a part of the optimizer state, which only stage 3 can (got stage {facts.stage})",

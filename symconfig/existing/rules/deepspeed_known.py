@@ -1,0 +1,28 @@
+"""What a DeepSpeed JSON says of the facts that constraints ask for; what it leaves open is UNKNOWN."""
+
+from __future__ import annotations
+
+from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.frameworks.constraint import Constraint, Verdict
+from symconfig.frameworks.deepspeed.keys import ZERO
+from symconfig.frameworks.facts import Fixed, Point
+
+
+def fails(constraint: Constraint, facts: DeepSpeedFacts) -> bool:
+    """Return whether a configuration is known to fail a constraint."""
+    fixed = Fixed() if facts.model is None else Fixed.of(facts.model)
+    return constraint.verdict(fixed, _point(facts)) is Verdict.FAILS
+
+
+def _point(facts: DeepSpeedFacts) -> Point:
+    share = facts.number(ZERO, "offload_optimizer", "ratio")
+    return Point(
+        tp=facts.tensor_parallel,
+        cp=facts.sequence_parallel,
+        ep=facts.expert_parallel,
+        all_to_all=True,
+        zero=facts.stage,
+        grad_bytes=4 if facts.get("data_types", "grad_accum_dtype") == "fp32" else 2,
+        optimizer_offload=0.0 if not facts.offloads("offload_optimizer") else 1.0 if share is None else share,
+        param_offload=facts.offloads("offload_param"),
+    )
