@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE
 from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
 from symconfig.frameworks.unknown import among, has, looked_up, no
 
@@ -12,8 +13,7 @@ from symconfig.frameworks.unknown import among, has, looked_up, no
 # (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).
 LOW_PRECISION = frozenset(("fp8", "mxfp8", "nvfp4"))
 FP8_MULTIPLE, BLOCK_MULTIPLE = 16, 32
-# --overlap-moe-expert-parallel-comm
-OVERLAP_SINCE = "core_v0.14.0"
+
 OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
 # Facts of several examples.
 LONG = {"seq_length": 8192}
@@ -236,7 +236,7 @@ OVERLAP_STAGES = Constraint(
     sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
     about="overlap.moe_a2a",
     got="vpp of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
@@ -247,7 +247,7 @@ OVERLAP_EXPERTS = Constraint(
     sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
     about="overlap.moe_a2a",
     got="ep of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"ep": 1},
 )
@@ -258,7 +258,7 @@ OVERLAP_RECOMPUTE = Constraint(
     sentence="hiding the experts' all-to-all: experts are not recomputed",
     about="overlap.moe_a2a",
     got="recompute of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"recompute": "full"},
 )
@@ -269,7 +269,7 @@ OVERLAP_MTP = Constraint(
     sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
     about="overlap.moe_a2a",
     got="stages of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
@@ -280,7 +280,7 @@ OVERLAP_MTP_ALONE = Constraint(
     sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
     about="overlap.moe_a2a",
     got="pp of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
@@ -292,7 +292,7 @@ OVERLAP_DISPATCHER = Constraint(
     sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
     about="overlap.moe_a2a",
     got="moe_dispatcher of the plan",
-    since=OVERLAP_SINCE,
+    since=EXPERT_OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
