@@ -294,7 +294,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     report has a section), and manifest.json, which says what they were when they were written."""
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
-    from symconfig.report.timeline.written import TRACE, written
+    from symconfig.report.timeline.section import TRACE, written
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(target)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.existing.adapt.difference import unified
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 
 SCHEMA = "symconfig.adapt/1"
+
+NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Adapted:
     def diff(self) -> str:
         """All that changes, as `diff -u` prints it."""
         return "".join(
-            unified(text.file, text.data, self.files[text.file])
+            _unified(text.file, text.data, self.files[text.file])
             for text in self.reading.texts
             if text.file in self.files
         )
@@ -103,3 +105,19 @@ class Adapted:
             "diff": self.diff,
             "written": written,
         }
+
+
+def _unified(file: str, before: bytes, after: bytes) -> str:
+    """Show two versions of a file as `diff -u` does, whatever their line ends; nothing where they are the same.
+
+    `patch` takes it.
+    """
+    name = file.lstrip("/")
+    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n{NO_NEWLINE}" for line in lines)
+
+
+def _lines(data: bytes) -> list[str]:
+    """Lines as diff knows them: only a line feed ends one."""
+    parts = data.decode("utf-8", "replace").split("\n")
+    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -11,7 +11,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit import memory_rules
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
-from symconfig.existing.audit.state import State
+from symconfig.existing.audit.steps import State
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Run

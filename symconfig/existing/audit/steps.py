@@ -15,7 +15,6 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework
 from symconfig.errors import InputError
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.audit.state import State
 from symconfig.format import percent
 from symconfig.frameworks.megatron.behaviour import beside_another
 from symconfig.graph.operator import LAYER
@@ -40,6 +39,22 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision",),
 }
 MOST_TOGETHER = 3  # decisions that are tried as one step before all that is left is
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One configuration on the way. gain: share of the step time before that it saves; below 0: it takes longer."""
+
+    changes: tuple[str, ...]
+    step_s: float
+    device_bytes: float
+    fits: bool
+    gain: float = 0.0
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """The better of two: what fits by its time, what does not by its memory."""
+        return not self.fits, self.step_s if self.fits else self.device_bytes
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:

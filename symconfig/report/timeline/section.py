@@ -1,23 +1,39 @@
-"""The schedule as a section of REPORT.md."""
+"""What the schedule adds to the files of a plan: a section of REPORT.md, and the trace."""
 
 from __future__ import annotations
 
+from symconfig.errors import InputError
+from symconfig.plans.plan import Plan
 from symconfig.report.grid import Grid
 from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.compared import refusals, table
+from symconfig.report.timeline.compared import most_bytes, refusals, table
+from symconfig.report.timeline.seen import compared, seen
 from symconfig.report.timeline.terminal import drawing
+from symconfig.report.timeline.trace import trace
+from symconfig.solve.restore import retraced
 from symconfig.solve.schedules import Compared
 
 WIDTH = 120
+TRACE = "trace.json"
 
 
-def section(chart: Chart, found: Compared, most_bytes: float) -> str:
+def written(plan: Plan) -> tuple[str, str | None]:
+    """Return the section and the trace; of a plan that cannot be simulated a section that says why, and no trace."""
+    try:
+        with retraced("plan.json"):
+            chart, found = seen(plan, plan.best), compared(plan, plan.best)
+    except InputError as error:
+        return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
+    return section(chart, found, most_bytes(plan, plan.best)), trace(chart)
+
+
+def section(chart: Chart, found: Compared, budget_bytes: float) -> str:
     """Markdown. found: all schedules."""
     drawn = f"```\n{drawing(chart, WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
     if found.able:
-        parts += [_markdown(table(found, most_bytes)), *refusals(found)]
+        parts += [_markdown(table(found, budget_bytes)), *refusals(found)]
     return "\n\n".join(parts) + "\n"
 
 
