@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
@@ -11,7 +12,6 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit import memory_rules
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.sides import Side, side
-from symconfig.existing.audit.steps import State
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.run import Run
@@ -19,6 +19,9 @@ from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
 from symconfig.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from symconfig.existing.audit.steps import State
 
 
 @dataclass(frozen=True, slots=True)
