@@ -192,7 +192,7 @@ def scores() -> Iterator[Case]:
         yield Case(f"validate-{path.stem}", ("validate", str(path), "--json"))
 
 
-def _answer(case: Case, folder: Path) -> None:
+def _answer(case: Case, folder: Path, source: Path) -> None:
     """Run it below `folder`: out/ is what it writes, answer.txt what it prints and how it ends."""
     try:
         from symconfig.cli.main import main
@@ -209,15 +209,18 @@ def _answer(case: Case, folder: Path) -> None:
     text = f"exit {code}\n--- stderr\n{said.getvalue()}--- stdout\n{told.getvalue()}"
     text = re.sub(r'"seconds": [\d.e-]+', '"seconds": 0', text)
     text = re.sub(r"\b[\d.]+ s(?= for| of search|\))", "0 s", text)
-    for path, name in ((folder, "FOLDER"), (folder.parent, "RECORD"), (ROOT, "ROOT"), (TRUTH, "TRUTH")):
+    # Progress is written by the clock.
+    text = re.sub(r"^[\d,]+ candidates weighed: \d+ %\n", "", text, flags=re.MULTILINE)
+    places = ((folder, "FOLDER"), (folder.parent, "RECORD"), (source, "RECORD"), (CORPUS, "CORPUS"), (ROOT, "ROOT"))
+    for path, name in (*places, (TRUTH, "TRUTH")):
         text = text.replace(str(path), name)
     (folder / "answer.txt").write_text(text, encoding="utf-8")
 
 
-def _work(given: tuple[Case, Path]) -> str:
-    case, record = given
+def _work(given: tuple[Case, Path, Path]) -> str:
+    case, record, source = given
     try:
-        _answer(case, record / case.name)
+        _answer(case, record / case.name, source)
     except BaseException as error:
         return f"{case.name}: {type(error).__name__}: {error}"
     return ""
@@ -228,7 +231,7 @@ def record(folder: Path, every: int, source: Path | None = None) -> None:
     os.environ["COLUMNS"] = "120"
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for number, cases in enumerate((plans, lambda: audits(source or folder), scores)):
-            chosen = [(case, folder) for case in itertools.islice(cases(), None, None, every)]
+            chosen = [(case, folder, source or folder) for case in itertools.islice(cases(), None, None, every)]
             for done, trouble in enumerate(pool.imap_unordered(_work, chosen), 1):
                 if trouble or done % 50 == 0:
                     print(trouble or f"part {number + 1} of 3: {done} of {len(chosen)}", file=sys.stderr, flush=True)

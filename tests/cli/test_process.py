@@ -102,7 +102,7 @@ def imported(code: str) -> set[str]:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    help_ = "from symconfig.cli import main\ntry: main(['plan', '--help'])\nexcept SystemExit: pass"
+    help_ = "from symconfig.cli.main import main\ntry: main(['plan', '--help'])\nexcept SystemExit: pass"
     assert not imported(help_) & {"pydantic", "numpy", "sympy", "yaml", "rich", "pulp", "jinja2"}
 
 
@@ -115,7 +115,8 @@ def test_doctor_loads_no_framework() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["", "import symconfig.plan", "from symconfig.plan import Plan", "import symconfig.api"]
+    "first",
+    ["", "import symconfig.plans.plan", "from symconfig.plans.plan import Plan", "import symconfig.api.planning"],
 )
 def test_symconfig_plan_is_a_function_whoever_imports_the_module_first(first: str) -> None:
     code = (

@@ -13,7 +13,6 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.steps import DECISIONS
 from symconfig.existing.recover.asked import Asked
-from symconfig.render import megatron
 from symconfig.solve.predict import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
@@ -40,7 +39,7 @@ def test_the_best_plan_is_the_planners_own_where_the_run_has_its_kernels() -> No
 
 def test_a_run_that_is_the_best_plan_has_no_way_to_go() -> None:
     own = planned("llama2-13b", "a100-80gb", 16, 64, 4096, top=1)
-    found = audited(" ".join(megatron.arguments(own)), 16, "llama2-13b", "a100-80gb")
+    found = audited(" ".join(own.megatron_args()), 16, "llama2-13b", "a100-80gb")
     assert found.way == ()
     assert found.gain == pytest.approx(0.0, abs=1e-12)
 
