@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.deepspeed import constraints as deepspeed
+from symconfig.frameworks.megatron import constraints as megatron
 from symconfig.frameworks.unknown import no
 
 HEADS_OVER_RANKS = Constraint(
@@ -22,9 +24,9 @@ HEADS_OVER_RANKS = Constraint(
     example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4},
 )
 SHARED_KV_HEADS = Constraint(
-    name="num_key_value_heads",
+    name="shared num_key_value_heads",
     predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
-    rule="key/value heads must divide over tp",
+    rule="key/value heads that tensor-parallel ranks share are not priced",
     sentence="key/value heads that several tensor-parallel ranks share are not priced",
     about="tp",
     divides=True,
@@ -79,23 +81,21 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
 
 # Of a framework beside its own.
 BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": ()}
-# By the framework, and by the name of its own constraint, which each of them includes.
-NARROWER: Mapping[str, Mapping[str, tuple[Constraint, ...]]] = {
-    "megatron": {"num_key_value_heads": (SHARED_KV_HEADS,), "windows over ring": (WINDOWS, SINKS)},
-    "deepspeed": {
-        "ulysses heads": (HEADS_OVER_RANKS,),
-        "ulysses key/value heads": (),
-        "ulysses window": (DROPPED_WINDOWS,),
-    },
+# In the place of a framework's own, which each of these includes or stands beside.
+NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
+    megatron.KV_HEADS: (megatron.KV_HEADS, SHARED_KV_HEADS),
+    megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
+    deepspeed.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
+    deepspeed.ULYSSES_KV_HEADS: (),
+    deepspeed.ULYSSES_WINDOW: (DROPPED_WINDOWS,),
 }
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
     """Yield a framework's constraints with the planner's own in the place of those that they include."""
     yield from BESIDE[backend]
-    mine = NARROWER[backend]
     for constraint in constraints:
-        yield from mine.get(constraint.name, (constraint,))
+        yield from NARROWER.get(constraint, (constraint,))
 
 
 def never(reasons: Iterable[tuple[str, str]]) -> Iterator[Constraint]:

@@ -49,6 +49,7 @@ LATER = {
     "attention-environment": "the model asserts it when it is built",
     "layers-of-experts": "the builder of the layers asserts it",
     "heads-over-cp": "Transformer Engine asserts it in the first attention",
+    "ulysses-latent": "Transformer Engine asserts it in the first attention",
     "windows-over-ring": "Transformer Engine asserts it in the first attention",
     "cp-without-kernels": "Transformer Engine finds no attention in the first step",
     "format-without-kernels": "Transformer Engine refuses it when the first layer is built",

@@ -1,0 +1,239 @@
+"""Every constraint is read alike by the search, the renderers, the audit and recovery, and a new one by all of them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.words import settings
+from symconfig.existing.rules import examples, megatron
+from symconfig.existing.rules.facts import MegatronFacts
+from symconfig.existing.rules.known import expressible
+from symconfig.existing.rules.refused import options
+from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
+from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
+from symconfig.frameworks.facts import Fixed, Point
+from symconfig.frameworks.megatron import constraints as table
+from symconfig.frameworks.megatron.flags import flags, versions
+from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.unknown import UNKNOWN, no
+from symconfig.plans.plan import Plan
+from symconfig.render.refused import refused
+from symconfig.solve.limits import limits
+from symconfig.solve.predict import as_found, of_candidate
+from symconfig.solve.space import asked_of
+from tests.sample_plans import sample_model, sample_plan
+
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
+CHOICES = {
+    "micro": "micro", "global_batch": "global_batch", "seq_length": "seq_length", "cp_comm": "cp_comm",
+    "sequence_parallel": "sequence_parallel", "precision": "precision", "zero": "zero_stage",
+    "grad_bytes": "grad_bytes",
+    "optimizer_offload": "optimizer_offload", "param_offload": "param_offload", "moe_dispatcher": "moe_dispatcher",
+    "activation_offload": "activation_offload", "moe_overlap": "overlap_moe_a2a",
+}  # fmt: skip
+OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
+EVERY = [*(("megatron", one) for one in table.MEGATRON), *(("deepspeed", one) for one in DEEPSPEED)]
+
+
+def named(case: tuple[str, Constraint]) -> str:
+    return f"{case[0]}: {case[1].name}, {case[1].until or 'today'}"
+
+
+def release(backend: str, constraint: Constraint) -> str:
+    """The last release of the tables that the constraint holds for."""
+    if backend == "deepspeed":
+        return "0.19.8"
+    return [name for name in versions() if name.startswith("core_v") and constraint.in_force(name)][-1]
+
+
+def model_of(example: dict[str, Any]) -> ModelDescriptor:
+    """A model with the example's sizes."""
+    if example.get("adapted"):
+        model = sample_model("llama2-13b-lora")
+        assert model.adapter is not None
+        model = model.model_copy(
+            update={"adapter": model.adapter.model_copy(update={"r": example.get("column_rank") or 8})}
+        )
+    else:
+        model = sample_model("mixtral-8x7b" if "num_experts" in example else "llama2-13b")
+    if model.experts is not None:
+        mine = {name: example[name] for name in OF_EXPERTS if name in example}
+        model = model.model_copy(update={"experts": model.experts.model_copy(update=mine)})
+    own = {name: example[name] for name in ModelDescriptor.model_fields if name in example}
+    if example.get("latent"):
+        own["attention"] = Attention.MLA
+    return model.model_copy(update=own)
+
+
+def plan_of(backend: str, constraint: Constraint) -> Plan:
+    """A plan of the example, of a release that the constraint holds for."""
+    example = dict(constraint.example)
+    recompute = {
+        name: example.pop(name) for name in ("recompute", "recompute_method", "recompute_layers") if name in example
+    }
+    gpus = example.get("gpus", 8)
+    degrees = {name: example.get(name, 1) for name in DEGREES}
+    degrees["dp"] = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
+    said = {to: example[name] for name, to in CHOICES.items() if name in example}
+    said.setdefault("sequence_parallel", False)
+    said.setdefault("zero_stage", 1)
+    cluster = "h100" if example.get("flash", True) else "v100-16gb"
+    plan = sample_plan(model_of(example), cluster, backend, release(backend, constraint), **degrees, **said)
+    if not example.get("flash", True):
+        plan = replace(plan, job=plan.job.model_copy(update={"attention": "unfused"}))
+    if recompute:
+        now = replace(
+            plan.best.options.recompute,
+            granularity=recompute["recompute"],
+            method=recompute.get("recompute_method") or ("uniform" if recompute["recompute"] == "full" else None),
+            num_layers=recompute.get("recompute_layers", 1),
+        )
+        plan = replace(plan, best=replace(plan.best, options=replace(plan.best.options, recompute=now)))
+    return plan
+
+
+def columns(point: Point) -> Point:
+    """The point thrice, as the search has many."""
+    numbers = {one.name: value for one in fields(Point) if isinstance(value := getattr(point, one.name), int)}
+    return replace(
+        point, **{name: np.array([value] * 3) for name, value in numbers.items() if name in (*DEGREES, "dp")}
+    )
+
+
+@pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
+def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constraint) -> None:
+    plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
+    fixed, point = Fixed.of(plan.model, flash), Point.of(plan.best)
+    assert constraint.verdict(fixed, point) is Verdict.FAILS
+    assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
+    found = next(one for one in refused(plan, backend, plan.best.target.version) if one.constraint is constraint)
+    assert found.sentence  # the renderer
+    assert "{" not in found.sentence
+    assert constraint.verdict(Fixed(), Point()) in (Verdict.UNKNOWN, Verdict.HOLDS)
+    if backend == "megatron" and expressible(constraint):
+        assert audited(constraint, options(constraint.example)), "the audit"
+
+
+def audited(constraint: Constraint, words: str) -> list[str]:
+    """The rules of a constraint that a launch with these options breaks."""
+    version = release("megatron", constraint)
+    example = replace(megatron.of_constraint(constraint), example=words)
+    given = settings(examples.words(example), "launch.sh")
+    facts = MegatronFacts(
+        Namespace(given, flags(version)),
+        world_size=constraint.example.get("gpus", 8),
+        gpus_per_node=8,
+        architecture="hopper" if constraint.example.get("flash", True) else "volta",
+        environment={},
+        program="pretrain_gpt.py",
+    )
+    if constraint is table.EXPERT_BIAS:  # one of the reasons of a rule that has others
+        return ["biases-of-experts"] if megatron.fails(constraint, replace(facts, names=Namespace(
+            settings(shlex.split(words.replace("--disable-bias-linear", "")), "launch.sh"), flags(version)
+        ))) else []  # fmt: skip
+    mine = {rule.name for rule in megatron.every() if constraint in rule.constraints}
+    return [finding.rule for finding in megatron.findings(facts) if finding.rule in mine]
+
+
+@pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
+def test_recovery_says_of_the_example_what_the_table_says(backend: str, constraint: Constraint) -> None:
+    plan = plan_of(backend, constraint)
+    asked = limits(backend, plan.best.target.version, plan.model, plan.cluster.gpu.architecture)
+    configuration = of_candidate(plan.best, asked_framework(backend))
+    found = as_found(plan.model, load_cluster("h100"), replace(configuration, vpp=1, layout=""))
+    columns = found.columns()
+    point = asked_of(found.request, columns, columns.pp)
+    said = constraint.verdict(asked.fixed, point)
+    if constraint.divides:
+        assert said is Verdict.FAILS
+        assert any(one.divides for one in failing(asked.table, asked.fixed, point))
+
+
+def asked_framework(backend: str) -> Any:
+    from symconfig.frameworks.known import FRAMEWORKS
+
+    return FRAMEWORKS[backend]
+
+
+def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
+    """megatron/core/transformer/transformer_config.py of core_v0.15.3 and core_v0.16.0: a multiple of tp, then also a
+    divisor."""
+    for version in versions():
+        shared = megatron_release(version) >= (0, 16)
+        plan = sample_plan("qwen3-30b-a3b", "h100", tp=8, dp=1, ep=8, pp=1, version=version)
+        assert plan.model.num_key_value_heads == 4
+        names = {one.constraint.name for one in refused(plan, "megatron", version)}
+        assert ("num_key_value_heads" in names) is not shared, version
+        words = shlex.split(
+            f"{examples.BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention "
+            "--num-query-groups 4"
+        )
+        facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
+        rules = {finding.rule for finding in megatron.findings(facts)}
+        assert ("query-groups-over-tp" in rules) is not shared, version
+        asked = limits("megatron", version, plan.model, "hopper")
+        found = failing(asked.refusals, asked.fixed, Point(tp=8))
+        said = {one.name for one in found if "num_key_value_heads" in one.asks}
+        # The search prices no shared heads, and says that and nothing of Megatron-LM.
+        assert said == ({"shared num_key_value_heads"} if shared else {"num_key_value_heads"}), version
+
+
+def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Constraint(
+        name="tp of four",
+        predicate=lambda f, p: (p.tp == 4) & (f.num_attention_heads > 8),
+        rule="tp 4 is not made for more than 8 heads",
+        sentence="{f.num_attention_heads} heads are too many for tp {p.tp}",
+        about="tp",
+        pins=("tp",),
+        since="core_v0.18.2",
+        divides=True,
+        source="nowhere",
+        example={"tp": 4},
+    )
+    monkeypatch.setattr(table, "MEGATRON", (*table.MEGATRON, new))
+    plan = sample_plan("llama2-13b", "h100", tp=4, dp=2, pp=1)
+    for version, there in (("core_v0.17.1", False), ("core_v0.18.2", True), ("core_v0.19.0", True)):
+        asked = limits("megatron", version, plan.model, "hopper")
+        masks = [one.mask(asked.fixed, Point(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
+        assert np.any(masks, axis=0).tolist() == [False, there, False]
+        said = [one.problem() for one in refused(plan, "megatron", version)]
+        assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
+        assert [problem.pins for problem in said] == ([("tp=..3", "tp=5..")] if there else [])
+        words = shlex.split(f"{examples.BASE} --tensor-model-parallel-size 4 --sequence-parallel")
+        facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
+        assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
+        configuration = replace(of_candidate(plan.best, asked_framework("megatron")), version=version)
+        found = as_found(plan.model, plan.cluster, configuration)
+        columns = found.columns()
+        assert (new in failing(found.request.limits.table, asked.fixed, asked_of(found.request, columns, 1))) is there
+
+
+def test_an_unknown_value_is_a_third_answer() -> None:
+    degrees = np.array([1, 2])
+    assert (False & UNKNOWN) is False
+    assert (UNKNOWN | True) is True
+    assert ((UNKNOWN > 1) & True) is UNKNOWN
+    assert no(UNKNOWN) is UNKNOWN
+    assert not ((degrees > 2) & UNKNOWN).any()
+    assert ((degrees > 1) & UNKNOWN) is UNKNOWN
+    with pytest.raises(TypeError):
+        bool(UNKNOWN)
+    assert table.HEADS.verdict(Fixed(num_attention_heads=20), Point()) is Verdict.UNKNOWN
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=1)) is Verdict.HOLDS
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=8, seq_length=4104)) is Verdict.FAILS
+
+
+def test_names_are_unique_in_a_release() -> None:
+    for backend, constraints in (("megatron", table.MEGATRON), ("deepspeed", DEEPSPEED)):
+        for version in versions() if backend == "megatron" else ("0.19.8",):
+            names = [one.name for one in in_force(constraints, version)]
+            assert len(set(names)) == len(names)
