@@ -15,14 +15,15 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import examples, megatron
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import expressible
-from symconfig.existing.rules.refused import options
+from symconfig.existing.rules.known import expressible, fails
+from symconfig.existing.rules.refused import of_constraint, options
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import Fixed, Point
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.frameworks.shared import HEADS
 from symconfig.frameworks.unknown import UNKNOWN, no
 from symconfig.plans.plan import Plan
 from symconfig.render.refused import refused
@@ -125,7 +126,7 @@ def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constr
 def audited(constraint: Constraint, words: str) -> list[str]:
     """The rules of a constraint that a launch with these options breaks."""
     version = release("megatron", constraint)
-    example = replace(megatron.of_constraint(constraint), example=words)
+    example = replace(of_constraint(constraint), example=words)
     given = settings(examples.words(example), "launch.sh")
     facts = MegatronFacts(
         Namespace(given, flags(version)),
@@ -136,7 +137,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
         program="pretrain_gpt.py",
     )
     if constraint is table.EXPERT_BIAS:  # one of the reasons of a rule that has others
-        return ["biases-of-experts"] if megatron.fails(constraint, replace(facts, names=Namespace(
+        return ["biases-of-experts"] if fails(constraint, replace(facts, names=Namespace(
             settings(shlex.split(words.replace("--disable-bias-linear", "")), "launch.sh"), flags(version)
         ))) else []  # fmt: skip
     mine = {rule.name for rule in megatron.every() if constraint in rule.constraints}
@@ -227,7 +228,7 @@ def test_an_unknown_value_is_a_third_answer() -> None:
     assert ((degrees > 1) & UNKNOWN) is UNKNOWN
     with pytest.raises(TypeError):
         bool(UNKNOWN)
-    assert table.HEADS.verdict(Fixed(num_attention_heads=20), Point()) is Verdict.UNKNOWN
+    assert HEADS.verdict(Fixed(num_attention_heads=20), Point()) is Verdict.UNKNOWN
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=1)) is Verdict.HOLDS
     assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=8, seq_length=4104)) is Verdict.FAILS
 
