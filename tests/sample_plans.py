@@ -10,13 +10,13 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
     Batch,
     Candidate,
     Options,
     Overlap,
-    Parallel,
     Plan,
     Predicted,
     Recompute,
@@ -75,7 +75,7 @@ def sample_plan(
     version = version or ("core_v0.19.0" if backend == "megatron" else "0.18.0")
     base = _DEGREES.get(model.name, {"tp": 2, "dp": 4}) if backend == "megatron" else {"dp": 16}
     degrees = {name: overrides.pop(name, base.get(name, 1)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
-    parallel = Parallel(**degrees)
+    parallel = Degrees(**degrees)
     micro = overrides.pop("micro", 1)
     seq_length = overrides.pop("seq_length", min(4096, model.max_position_embeddings))
     global_batch = overrides.pop("global_batch", micro * parallel.dp * max(2 * parallel.pp, 8))
@@ -127,7 +127,7 @@ def signed(data: dict[str, Any]) -> str:
     return json.dumps({**data, "digests": digests(data)})
 
 
-def _options(model: ModelDescriptor, parallel: Parallel, cluster: ClusterDescriptor, given: dict[str, Any]) -> Options:
+def _options(model: ModelDescriptor, parallel: Degrees, cluster: ClusterDescriptor, given: dict[str, Any]) -> Options:
     overlap = Overlap(
         **{
             name: given.pop(f"overlap_{name}", default)
@@ -167,7 +167,7 @@ def _options(model: ModelDescriptor, parallel: Parallel, cluster: ClusterDescrip
     return Options(**{**values, **given})
 
 
-def _layout(model: ModelDescriptor, parallel: Parallel) -> str:
+def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     """Megatron's layout string: E embedding, t layer, m multi-token prediction, L loss."""
     words = ["t" * count for count in _counts(model, parallel.pp * parallel.vpp)]
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"

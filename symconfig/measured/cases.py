@@ -15,6 +15,7 @@ from symconfig.measured.assumptions import assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
 from symconfig.measured.row_model import model_of
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.predict import Configuration
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
@@ -68,29 +69,23 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     asked.guess("lora", assumption.lora, row.task == "lora")
     asked.guess("packing", assumption.packing, row.task != "pretrain")
     configuration = Configuration(
-        tp,
-        pp,
-        dp,
-        micro,
-        row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
-        seq_length,
-        chunks,
-        cp,
-        p.ep or 1,
-        _expert_tensor_parallel(row, asked),
-        asked.option("precision", "bf16"),
-        bool(tp > 1 and asked.option("sequence_parallel", False)),
-        asked.stated.get("cp_comm", "p2p"),
-        _recompute(asked),
-        _repeated_layers(asked, model, p.pp or 1),
-        asked.zero(dp * cp > 1),
-        framework_of(asked, model, (tp, pp, dp * cp)),
-        _pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
-        assumption.packing if row.task != "pretrain" else None,
-        str(asked.stated.get("layout", "")),
-        bool(asked.stated.get("activation_offload")),
-        asked.stated.get("first_layers"),
-        asked.stated.get("last_layers"),
+        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=p.ep or 1, etp=_expert_tensor_parallel(row, asked), dp=dp),
+        micro=micro,
+        global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
+        seq_length=seq_length,
+        precision=asked.option("precision", "bf16"),
+        sequence_parallel=bool(tp > 1 and asked.option("sequence_parallel", False)),
+        cp_comm=asked.stated.get("cp_comm", "p2p"),
+        modules=_recompute(asked),
+        block_layers=_repeated_layers(asked, model, pp),
+        zero=asked.zero(dp * cp > 1),
+        framework=framework_of(asked, model, (tp, pp, dp * cp)),
+        ends_as_layers=_pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
+        packing=assumption.packing if row.task != "pretrain" else None,
+        layout=str(asked.stated.get("layout", "")),
+        activation_offload=bool(asked.stated.get("activation_offload")),
+        first_layers=asked.stated.get("first_layers"),
+        last_layers=asked.stated.get("last_layers"),
     )
     sizes = assumption.tuned_micro if row.batch.micro is None else ()
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]

@@ -97,10 +97,12 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
     stage = timed_stage(row)
     if stage is None:
         return None
-    if stage >= c.pp:
-        raise InputError(Problem("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.pp}"))
+    if stage >= c.degrees.pp:
+        raise InputError(
+            Problem("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.degrees.pp}")
+        )
     passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
-    times = c.global_batch // (c.dp * c.micro)
+    times = c.global_batch // (c.degrees.dp * c.micro)
     return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3
 
 
@@ -112,14 +114,18 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     samples = c.global_batch
     tokens = samples * c.seq_length
     for name, work, rate in (
-        ("tokens_per_s_per_gpu", tokens / c.gpus, measured.tokens_per_s_per_gpu or computed.tokens_per_s_per_gpu),
+        (
+            "tokens_per_s_per_gpu",
+            tokens / c.degrees.world_size,
+            measured.tokens_per_s_per_gpu or computed.tokens_per_s_per_gpu,
+        ),
         ("tokens_per_s", tokens, measured.tokens_per_s),
-        ("samples_per_s_per_gpu", samples / c.gpus, measured.samples_per_s_per_gpu),
+        ("samples_per_s_per_gpu", samples / c.degrees.world_size, measured.samples_per_s_per_gpu),
     ):
         if rate:
             return name, work / rate
     found = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
-    return (found[0], tokens / c.gpus / found[1]) if found else None
+    return (found[0], tokens / c.degrees.world_size / found[1]) if found else None
 
 
 def _peak_flops(what: Case) -> float:

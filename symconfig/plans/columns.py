@@ -7,6 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from symconfig.plans.degrees import Degrees
+
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
 
@@ -51,6 +53,11 @@ class Columns:
             cp_comm=self.cp_comm,
             precision=self.precision,
         )
+
+    def row(self, place: int, vpp: int) -> Degrees:
+        """Take the degrees of one configuration, with so many chunks a stage."""
+        tp, cp, ep, etp, dp = (int(column[place]) for column in (self.tp, self.cp, self.ep, self.etp, self.dp))
+        return Degrees(tp=tp, pp=self.pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
 
     @property
     def size(self) -> int:

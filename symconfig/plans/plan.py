@@ -14,6 +14,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
 
@@ -31,29 +32,6 @@ class Target:
     __pydantic_config__ = _CONFIG
     backend: Literal["megatron", "deepspeed"]
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """Degrees. tp * cp * dp * pp = GPUs; ep * etp divides tp * cp * dp; DeepSpeed's AutoTP is tp, its Ulysses is cp."""
-
-    __pydantic_config__ = _CONFIG
-    tp: int
-    pp: int
-    vpp: int
-    cp: int
-    ep: int
-    etp: int
-    dp: int
-
-    @property
-    def world_size(self) -> int:
-        return self.tp * self.pp * self.cp * self.dp
-
-    @property
-    def edp(self) -> int:
-        """Replicas of each expert within a pipeline stage."""
-        return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +154,7 @@ class Candidate:
 
     __pydantic_config__ = _CONFIG
     target: Target
-    parallel: Parallel
+    parallel: Degrees
     batch: Batch
     options: Options
     stages: tuple[Stage, ...]

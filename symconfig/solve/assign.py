@@ -79,21 +79,20 @@ class Open:
     def found(self, split: Split, block_layers: int) -> Found:
         """With a layout, as the search has its candidates."""
         floors, piece, n = self.floors, self.floors.piece, self.n
-        p = floors.points
-        tp, cp, ep, etp, dp, micro = (int(array[n]) for array in (p.tp, p.cp, p.ep, p.etp, p.dp, p.micro))
         return Found(
-            piece.request,
-            piece.machine,
-            piece.scheme,
-            split,
-            WHOLE if self.by_block else floors.choices[self.r],
-            floors.setting.zero,
-            floors.setting.offload[self.o],
-            block_layers,
-            (tp, floors.setting.pp, cp, ep, etp, dp, micro),
-            self.step_s,
-            0.0,
-            self.step_s,
+            request=piece.request,
+            machine=piece.machine,
+            scheme=piece.scheme,
+            split=split,
+            choice=WHOLE if self.by_block else floors.choices[self.r],
+            zero=floors.setting.zero,
+            offload=floors.setting.offload[self.o],
+            block_layers=block_layers,
+            degrees=floors.points.row(n, floors.setting.vpp),
+            micro=int(floors.points.micro[n]),
+            step_s=self.step_s,
+            device_bytes=0.0,
+            score=self.step_s,
         )
 
 

@@ -14,7 +14,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import LAYER
-from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Parallel, Predicted, Recompute, Stage, Target
+from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
 from symconfig.solve.detail import Detail
 from symconfig.solve.detail import detail as compute
 from symconfig.solve.found import Found
@@ -31,15 +31,14 @@ IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 def detail(found: Found, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """The candidate with its whole prediction; the best one also with unbalanced experts."""
     request, split = found.request, found.split
-    tp, pp, cp, ep, etp, dp, micro = found.degrees
     parts = compute(found)
-    microbatches = request.global_batch // (dp * micro)
+    microbatches = request.global_batch // (found.degrees.dp * found.micro)
     recompute = _recompute(found)
     stages = tuple(Stage(split.stage(i), describe(recompute), tidy(peak)) for i, peak in enumerate(parts.peaks))
     return Candidate(
         Target(job.backend, request.version),
-        Parallel(tp, pp, split.vpp, cp, ep, etp, dp),
-        Batch(micro, request.global_batch, microbatches, request.seq_length),
+        found.degrees,
+        Batch(found.micro, request.global_batch, microbatches, request.seq_length),
         _options(found, recompute),
         stages,
         replace(predicted(found, parts, cluster), imbalance=_imbalance(found, cluster) if best else None),
@@ -87,20 +86,20 @@ def describe(recompute: Recompute) -> str:
 
 def _options(found: Found, recompute: Recompute) -> Options:
     request, split = found.request, found.split
-    tp, pp, cp, _, _, dp, _ = found.degrees
-    replicated = dp * cp > 1
+    p = found.degrees
+    replicated = p.dp * p.cp > 1
     return Options(
         sequence_parallel=found.scheme.sequence_parallel,
         recompute=recompute,
         zero_stage=found.zero,
         precision=request.precision,
-        cp_comm=found.scheme.cp_comm if cp > 1 else None,
+        cp_comm=found.scheme.cp_comm if p.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated,
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
-            param_gather=replicated and found.zero >= 1 and (pp == 1 or split.vpp > 1),
-            tp_comm=request.framework.hide.tp_pieces > 1 and tp > 1,
-            pp_p2p=pp > 1 and split.vpp > 1,
+            param_gather=replicated and found.zero >= 1 and (p.pp == 1 or p.vpp > 1),
+            tp_comm=request.framework.hide.tp_pieces > 1 and p.tp > 1,
+            pp_p2p=p.pp > 1 and p.vpp > 1,
             moe_a2a=found.beside_another,
         ),
         optimizer_offload=found.offload.optimizer,
@@ -109,10 +108,10 @@ def _options(found: Found, recompute: Recompute) -> Options:
         pipeline_layout=split.layout,
         account_for_embedding=split.account_for_embedding,
         account_for_loss=split.account_for_loss,
-        microbatch_group_size=pp if split.vpp > 1 else None,
+        microbatch_group_size=p.pp if p.vpp > 1 else None,
         moe_dispatcher=_dispatcher(request) if request.model.experts else None,
         grad_bytes=int(request.framework.bytes.gradient),
-        schedule="none" if pp == 1 else "interleaved" if split.vpp > 1 else "1f1b",
+        schedule="none" if p.pp == 1 else "interleaved" if p.vpp > 1 else "1f1b",
         first_stage_layers=split.first_layers,
         last_stage_layers=split.last_layers,
     )

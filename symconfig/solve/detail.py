@@ -125,7 +125,7 @@ def _table(
 
 def detailed(found: Found, small: Table) -> Detail:
     """The same from the table of its blocks: its policy, or no and full recompute, at its point or copies of it."""
-    request, pp = found.request, found.degrees[1]
+    request, pp = found.request, found.degrees.pp
     every = np.arange(small.boundary.size)
     point = found.columns(every.size)
     counts = found.split.counts(small.kinds)

@@ -12,11 +12,12 @@ from symconfig.cost.table import Choice
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.columns import Columns
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """One candidate: everything that is needed to compute it again in detail."""
 
@@ -28,7 +29,8 @@ class Found:
     zero: ZeroStage
     offload: Offload
     block_layers: int  # > 0: full recompute of the first layers of every virtual stage
-    degrees: tuple[int, int, int, int, int, int, int]  # tp, pp, cp, ep, etp, dp, micro
+    degrees: Degrees
+    micro: int
     step_s: float
     device_bytes: float
     score: float
@@ -41,11 +43,14 @@ class Found:
 
     def columns(self, copies: int = 1) -> Columns:
         """The candidate as columns, so many times."""
-        tp, _, cp, ep, etp, dp, micro = (np.full(copies, degree, dtype=np.int64) for degree in self.degrees)
+        p = self.degrees
+        tp, cp, ep, etp, dp, micro = (
+            np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
+        )
         return Columns(
             tp=tp,
-            pp=self.degrees[1],
-            vpp=self.split.vpp,
+            pp=p.pp,
+            vpp=p.vpp,
             cp=cp,
             ep=ep,
             etp=etp,
@@ -61,16 +66,16 @@ class Found:
     @property
     def order(self) -> tuple[object, ...]:
         """Ranked by score; ties by fewer of everything, in the written order."""
-        tp, pp, cp, ep, etp, _, micro = self.degrees
+        p = self.degrees
         return (
             self.score,
-            tp,
-            pp,
-            self.split.vpp,
-            cp,
-            ep,
-            etp,
-            micro,
+            p.tp,
+            p.pp,
+            p.vpp,
+            p.cp,
+            p.ep,
+            p.etp,
+            self.micro,
             self.zero,
             self.offload.optimizer,
             len(self.choice.modules),

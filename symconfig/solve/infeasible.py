@@ -48,7 +48,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 def _stage_over(found: Found, limit_bytes: float) -> str:
     """The stage that holds the most, and by how much too much, of the leanest layout where that is quickly known."""
-    if found.degrees[1] == 1:
+    if found.degrees.pp == 1:
         return ""
     parts = detail(found)
     peaks, said = parts.peaks, ""

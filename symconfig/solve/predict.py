@@ -22,6 +22,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import CpComm, Scheme
 from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Candidate, Predicted
 from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
@@ -37,7 +38,7 @@ from symconfig.solve.timeline import refined_time
 _NOTHING = Offload()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
     """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
 
@@ -46,16 +47,10 @@ class Configuration:
     the layers of the stages.
     """
 
-    tp: int
-    pp: int
-    dp: int
+    degrees: Degrees
     micro: int
     global_batch: int
     seq_length: int
-    vpp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int = 1
     precision: Precision = "bf16"
     sequence_parallel: bool = False
     cp_comm: CpComm = "p2p"
@@ -73,10 +68,6 @@ class Configuration:
     version: str | None = None  # None: the one that symconfig writes for
     uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
     offload: Offload = _NOTHING
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.pp * self.cp * self.dp
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,7 @@ class Timer:
         self._found = as_found(model, cluster, configuration)
         self._sizes: KeptLattice | None = None
         self._simulated = 1.0  # over the formula's step
-        if configuration.pp > 1 and stage is None:
+        if configuration.degrees.pp > 1 and stage is None:
             parts = detail(self._found)
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
@@ -140,37 +131,30 @@ class Timer:
 
 def of_candidate(candidate: Candidate, framework: Framework) -> Configuration:
     """A plan's candidate as the configuration that it is, under these habits."""
-    p, b, o = candidate.parallel, candidate.batch, candidate.options
+    b, o = candidate.batch, candidate.options
     full = o.recompute.granularity == "full"
     given = (o.recompute.num_layers or 0) if full else 0
     return Configuration(
-        p.tp,
-        p.pp,
-        p.dp,
-        b.micro,
-        b.global_,
-        b.seq_length,
-        p.vpp,
-        p.cp,
-        p.ep,
-        p.etp,
-        o.precision,
-        o.sequence_parallel,
-        o.cp_comm or "p2p",
-        WHOLE.modules if full else frozenset(o.recompute.modules),
-        given if o.recompute.method == "block" else 0,
-        o.zero_stage,
-        framework,
-        (int(o.account_for_embedding), int(o.account_for_loss)),
-        None,
-        o.pipeline_layout or "",
-        o.activation_offload,
-        o.first_stage_layers,
-        o.last_stage_layers,
-        candidate.target.backend,
-        candidate.target.version,
-        max(given, 1) if o.recompute.method == "uniform" else 1,
-        Offload(o.optimizer_offload, o.param_offload),
+        degrees=candidate.parallel,
+        micro=b.micro,
+        global_batch=b.global_,
+        seq_length=b.seq_length,
+        precision=o.precision,
+        sequence_parallel=o.sequence_parallel,
+        cp_comm=o.cp_comm or "p2p",
+        modules=WHOLE.modules if full else frozenset(o.recompute.modules),
+        block_layers=given if o.recompute.method == "block" else 0,
+        zero=o.zero_stage,
+        framework=framework,
+        ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
+        layout=o.pipeline_layout or "",
+        activation_offload=o.activation_offload,
+        first_layers=o.first_stage_layers,
+        last_layers=o.last_stage_layers,
+        backend=candidate.target.backend,
+        version=candidate.target.version,
+        uniform_layers=max(given, 1) if o.recompute.method == "uniform" else 1,
+        offload=Offload(o.optimizer_offload, o.param_offload),
     )
 
 
@@ -179,7 +163,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     job = Job(
         model=model.name,
         cluster=cluster.name,
-        gpus=c.gpus,
+        gpus=c.degrees.world_size,
         global_batch_size=c.global_batch,
         seq_length=c.seq_length,
         packing=c.packing,
@@ -188,32 +172,42 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, cluster.gpu.architecture)
     request = Request(
-        model, job, c.framework, version, space, parse({}), c.gpus, c.global_batch, c.seq_length, c.precision
+        model=model,
+        job=job,
+        framework=c.framework,
+        version=version,
+        limits=space,
+        pins=parse({}),
+        gpus=c.degrees.world_size,
+        global_batch=c.global_batch,
+        seq_length=c.seq_length,
+        precision=c.precision,
     )
     return Found(
-        request,
-        machine(cluster, c.precision),
-        Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
-        _split(model, c),
-        Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
-        c.zero,
-        c.offload,
-        c.block_layers,
-        (c.tp, c.pp, c.cp, c.ep, c.etp, c.dp, c.micro),
-        0.0,
-        0.0,
-        0.0,
-        c.uniform_layers,
+        request=request,
+        machine=machine(cluster, c.precision),
+        scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
+        split=_split(model, c),
+        choice=Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
+        zero=c.zero,
+        offload=c.offload,
+        block_layers=c.block_layers,
+        degrees=c.degrees,
+        micro=c.micro,
+        step_s=0.0,
+        device_bytes=0.0,
+        score=0.0,
+        uniform_layers=c.uniform_layers,
     )
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
     """Stages as the configuration has them, else as even as they can be."""
-    at_start, at_end = c.ends_as_layers if c.pp > 1 else (0, 0)
-    split = laid_out(sequence(model), c.pp, c.layout) if c.layout else None
-    if c.pp > 1 and (c.first_layers or c.last_layers):
-        split = split or uneven(sequence(model), c.pp, c.vpp, c.first_layers, c.last_layers)
-    split = split or even(sequence(model), c.pp, c.vpp, at_start, at_end)
+    at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
+    split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
+    if c.degrees.pp > 1 and (c.first_layers or c.last_layers):
+        split = split or uneven(sequence(model), c.degrees.pp, c.degrees.vpp, c.first_layers, c.last_layers)
+    split = split or even(sequence(model), c.degrees.pp, c.degrees.vpp, at_start, at_end)
     if split is not None:
         return split
     raise InputError(
@@ -221,6 +215,6 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
             "has too few layers for these stages",
             field="num_hidden_layers",
             got=str(model.num_hidden_layers),
-            need=f"at least {c.pp * c.vpp}",
+            need=f"at least {c.degrees.pp * c.degrees.vpp}",
         )
     )

@@ -59,19 +59,19 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
         layers, together = (given or 0, 1) if o.recompute.method == "block" else (0, given or 1)
     else:
         choice = Choice(frozenset(o.recompute.modules), offloaded(plan.model) if o.activation_offload else frozenset())
-    degrees = (p.tp, p.pp, p.cp, p.ep, p.etp, p.dp, candidate.batch.micro)
     return Found(
-        asked,
-        machine(plan.cluster, o.precision),
-        scheme,
-        split,
-        choice,
-        o.zero_stage,
-        Offload(o.optimizer_offload, o.param_offload),
-        layers,
-        degrees,
-        candidate.predicted.step_s,
-        candidate.predicted.device_bytes,
-        candidate.predicted.step_s,
-        together,
+        request=asked,
+        machine=machine(plan.cluster, o.precision),
+        scheme=scheme,
+        split=split,
+        choice=choice,
+        zero=o.zero_stage,
+        offload=Offload(o.optimizer_offload, o.param_offload),
+        block_layers=layers,
+        degrees=p,
+        micro=candidate.batch.micro,
+        step_s=candidate.predicted.step_s,
+        device_bytes=candidate.predicted.device_bytes,
+        score=candidate.predicted.step_s,
+        uniform_layers=together,
     )

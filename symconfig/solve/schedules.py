@@ -114,4 +114,5 @@ def _cuts(found: Found, parts: Detail, vpp: int) -> list[Found]:
     every = splits(sequence(found.request.model), found.split.pp, vpp, seconds, _ANY_CUT)
     # As many layers of a stage are recomputed as before, at least.
     again = -(-found.block_layers * found.split.vpp // vpp)
-    return [replace(found, split=split, block_layers=again) for split in every]
+    degrees = replace(found.degrees, vpp=vpp)
+    return [replace(found, degrees=degrees, split=split, block_layers=again) for split in every]

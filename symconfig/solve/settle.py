@@ -24,7 +24,7 @@ def stage_gap(found: Found) -> float | None:
     A layout has the same pp x vpp and policy, but its own number of recomputed first layers, and fits in memory.
     None: no pipeline, or its layout is pinned.
     """
-    if found.degrees[1] == 1 or found.request.pins.layout is not None:
+    if found.degrees.pp == 1 or found.request.pins.layout is not None:
         return None
     parts = detail(found)
     ours = float(stage_seconds(parts, times(found, parts)).max())

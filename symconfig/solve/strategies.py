@@ -93,8 +93,7 @@ def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
 
 
 def _ranks(found: Found) -> dict[str, int]:
-    tp, pp, cp, ep, etp, dp, _ = found.degrees
-    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "dp": dp, "edp": tp * cp * dp // (ep * etp)}
+    return {name: getattr(found.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
 @dataclass(frozen=True, slots=True)

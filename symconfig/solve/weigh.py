@@ -169,28 +169,20 @@ class _Result:
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count = int(self.layers[r, o, n])
-        degrees = (
-            int(p.tp[n]),
-            batch.split.pp,
-            int(p.cp[n]),
-            int(p.ep[n]),
-            int(p.etp[n]),
-            int(p.dp[n]),
-            int(p.micro[n]),
-        )
         return Found(
-            piece.request,
-            piece.machine,
-            piece.scheme,
-            batch.split,
-            WHOLE if count else batch.table.policies[int(r)],
-            batch.setting.zero,
-            batch.setting.offload[int(o)],
-            count,
-            degrees,
-            float(self.step_s[r, o, n]),
-            device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
-            score,
+            request=piece.request,
+            machine=piece.machine,
+            scheme=piece.scheme,
+            split=batch.split,
+            choice=WHOLE if count else batch.table.policies[int(r)],
+            zero=batch.setting.zero,
+            offload=batch.setting.offload[int(o)],
+            block_layers=count,
+            degrees=p.row(n, batch.split.vpp),
+            micro=int(p.micro[n]),
+            step_s=float(self.step_s[r, o, n]),
+            device_bytes=device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
+            score=score,
         )
 
 

@@ -35,7 +35,7 @@ class Weighed:
 
     def add(self, found: Found) -> None:
         """Keep the best candidate of each choice of degrees, and of those the best few."""
-        key = (*found.degrees, found.split.vpp, found.request.precision)
+        key = (found.degrees, found.micro, found.request.precision)
         known = self.best.get(key)
         if known is None or found.order < known.order:
             self.best[key] = found

@@ -39,7 +39,7 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
     found = as_found(model, cluster, configuration)
     table = detail(found).table
     c = configuration
-    times = c.global_batch / (c.dp * c.micro) / c.pp
+    times = c.global_batch / (c.degrees.dp * c.micro) / c.degrees.pp
     counts = Counter(sequence(model))
     seconds: dict[str, list[float]] = {}
 

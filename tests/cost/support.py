@@ -13,6 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.detail import Detail, detail
 from symconfig.solve.found import Found
 from symconfig.solve.pins import parse
@@ -64,18 +65,19 @@ def cost(
     megatron = backend == "megatron"
     return detail(
         Found(
-            wanted,
-            machine(cluster, wanted.precision),
-            Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
-            split,
-            Choice(modules, offload),
-            zero,
-            Offload(),
-            0,
-            (tp, pp, cp, ep, etp, dp, micro),
-            0.0,
-            0.0,
-            0.0,
+            request=wanted,
+            machine=machine(cluster, wanted.precision),
+            scheme=Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
+            split=split,
+            choice=Choice(modules, offload),
+            zero=zero,
+            offload=Offload(),
+            block_layers=0,
+            degrees=Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp),
+            micro=micro,
+            step_s=0.0,
+            device_bytes=0.0,
+            score=0.0,
         )
     )
 

@@ -8,7 +8,8 @@ from symconfig.cost.framework import CONTENTION, Framework
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.solve.predict import Configuration, predict
+from symconfig.solve.predict import predict
+from tests.sample_configurations import configuration
 
 MICROBATCHES = 16
 PLAIN = replace(
@@ -23,8 +24,10 @@ HEAD = 5120 * 32000
 
 
 def seconds(framework: Framework, pp: int = 1, zero: int = 1) -> dict[str, float]:
-    configuration = Configuration(1, pp, 8 // pp, 1, MICROBATCHES * 8 // pp, 2048, zero=zero, framework=framework)
-    return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), configuration).predicted.time
+    asked = configuration(
+        pp=pp, dp=8 // pp, micro=1, global_batch=MICROBATCHES * 8 // pp, seq_length=2048, zero=zero, framework=framework
+    )
+    return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), asked).predicted.time
 
 
 def test_each_microbatch_pays_for_adding_its_gradients() -> None:
@@ -62,8 +65,8 @@ def test_a_hidden_collective_slows_the_weight_gradient_beside_it() -> None:
 
     def communication(hide: float) -> float:
         how = replace(PLAIN, hide=replace(PLAIN.hide, tp_backward=hide))
-        configuration = Configuration(8, 1, 1, 1, MICROBATCHES, 2048, framework=how)
-        return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), configuration).predicted.time[part]
+        asked = configuration(tp=8, micro=1, global_batch=MICROBATCHES, seq_length=2048, framework=how)
+        return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), asked).predicted.time[part]
 
     shown, hidden = communication(0.0), communication(1e6)
     hideable = (shown - hidden) / (1 - CONTENTION)  # the backward's half

@@ -1,6 +1,7 @@
 """FSDP: a collective for each block, contention with what runs beside it, recompute that stops early."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from symconfig.graph.model import derived
 from symconfig.graph.operator import LAYER, OPERATORS
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.predict import Configuration, Prediction, predict
+from symconfig.solve.predict import Prediction, predict
+from tests.sample_configurations import configuration
 
 LEVELS = machine(load_cluster("h100"), "bf16").levels
 
@@ -34,9 +36,9 @@ def test_large_messages_are_bound_by_bandwidth() -> None:
     assert ring(8e9, 1.0, 8) == pytest.approx(8e9 * 7 / 8 / LEVELS["level0_bytes_per_s"], rel=0.01)
 
 
-def plan(model: str, **changes: object) -> Prediction:
-    base = Configuration(1, 1, 64, 2, 128, 4096, zero=3, framework=FSDP)
-    return predict(load_model(model), load_cluster("h100"), replace(base, **changes))  # type: ignore[arg-type]
+def plan(model: str, **changes: Any) -> Prediction:
+    asked = {"dp": 64, "micro": 2, "global_batch": 128, "seq_length": 4096, "zero": 3, "framework": FSDP} | changes
+    return predict(load_model(model), load_cluster("h100"), configuration(**asked))
 
 
 def test_a_collective_for_each_block_waits_for_each() -> None:

@@ -10,13 +10,16 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.solve.predict import Configuration, predict
+from symconfig.solve.predict import predict
+from tests.sample_configurations import configuration
 
 LAYERS, TOKENS, HIDDEN, WIDTH, HEADS = 32, 4096, 4096, 14336, 6144  # of Llama 3.1 8B
 
 
 def memory(precision: str, framework: Framework = MEGATRON, model: str = "llama3.1-8b") -> dict[str, float]:
-    plan = Configuration(1, 1, 8, 1, 64, TOKENS, precision=precision, zero=1, framework=framework)
+    plan = configuration(
+        dp=8, micro=1, global_batch=64, seq_length=TOKENS, precision=precision, zero=1, framework=framework
+    )
     return predict(load_model(model), load_cluster("h100"), plan).predicted.memory
 
 

@@ -8,15 +8,18 @@ import pytest
 
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl, megatron
 from symconfig.solve.habits import habits
-from symconfig.solve.predict import Configuration, Prediction, predict
+from symconfig.solve.predict import Prediction, predict
+from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 
 S = 2048
 CASES = {
-    "llama2-13b": Configuration(4, 1, 2, 1, 8, S, sequence_parallel=True, zero=1),
-    "gpt3-175b": Configuration(8, 8, 1, 1, 16, S, sequence_parallel=True, zero=1),
-    "mixtral-8x7b": Configuration(1, 4, 8, 1, 64, S, ep=8, zero=1),
-    "deepseek-v3": Configuration(2, 16, 32, 1, 512, S, ep=64, sequence_parallel=True, zero=1),
+    "llama2-13b": configuration(tp=4, dp=2, micro=1, global_batch=8, seq_length=S, sequence_parallel=True, zero=1),
+    "gpt3-175b": configuration(tp=8, pp=8, micro=1, global_batch=16, seq_length=S, sequence_parallel=True, zero=1),
+    "mixtral-8x7b": configuration(pp=4, dp=8, micro=1, global_batch=64, seq_length=S, ep=8, zero=1),
+    "deepseek-v3": configuration(
+        tp=2, pp=16, dp=32, micro=1, global_batch=512, seq_length=S, ep=64, sequence_parallel=True, zero=1
+    ),
 }
 
 

@@ -66,24 +66,18 @@ def configuration(plan: Plan) -> Configuration:
     gathers = o.overlap.param_gather and o.zero_stage > 0
     framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
     return Configuration(
-        p.tp,
-        p.pp,
-        p.dp,
-        best.batch.micro,
-        best.batch.global_,
-        best.batch.seq_length,
-        p.vpp,
-        p.cp,
-        p.ep,
-        p.etp,
-        o.precision,
-        o.sequence_parallel and p.tp > 1,
-        o.cp_comm or "p2p",
-        frozenset({LAYER}) if full else frozenset(o.recompute.modules),
-        o.recompute.num_layers if o.recompute.method == "block" else 0,
-        o.zero_stage,
-        framework,
-        (int(o.account_for_embedding), int(o.account_for_loss)),
+        degrees=p,
+        micro=best.batch.micro,
+        global_batch=best.batch.global_,
+        seq_length=best.batch.seq_length,
+        precision=o.precision,
+        sequence_parallel=o.sequence_parallel and p.tp > 1,
+        cp_comm=o.cp_comm or "p2p",
+        modules=frozenset({LAYER}) if full else frozenset(o.recompute.modules),
+        block_layers=o.recompute.num_layers if o.recompute.method == "block" else 0,
+        zero=o.zero_stage,
+        framework=framework,
+        ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
         layout=o.pipeline_layout or "",
         first_layers=o.first_stage_layers,
         last_layers=o.last_stage_layers,
@@ -165,7 +159,7 @@ def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
     row = as_row(log, a100, model, batch=MeasuredBatch(seq_length=4096), options=MeasuredOptions(recompute="full"))
     item = judge(source_of(log), row, model, a100)
     c = item.case.configuration
-    assert (c.tp, c.dp, c.micro, c.global_batch, c.zero, c.precision) == (1, 8, 2, 64, 3, "bf16")
+    assert (c.degrees.tp, c.degrees.dp, c.micro, c.global_batch, c.zero, c.precision) == (1, 8, 2, 64, 3, "bf16")
     assert c.framework.name == "deepspeed"
     assert c.modules == {LAYER}
     assert item.time is not None
@@ -187,7 +181,7 @@ def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) 
     a100, model = load_cluster("a100-80gb"), load_model("llama2-7b")
     item = judge(source_of(log), as_row(log, a100, model), model, a100)
     c = item.case.configuration
-    assert (c.tp, c.cp, c.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
+    assert (c.degrees.tp, c.degrees.cp, c.degrees.dp, c.micro, c.global_batch, c.seq_length) == (2, 2, 2, 2, 16, 4096)
     assert c.cp_comm == "a2a"
     assert item.time is not None
     assert item.time[1] == 2.5
@@ -202,7 +196,7 @@ def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
     batch = MeasuredBatch(micro=1, seq_length=8192)
     row = as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=2), batch=batch)
     c = judge(source_of(log), row, model, h100).case.configuration
-    assert (c.tp, c.dp, c.global_batch, c.seq_length) == (2, 8, 64, 8192)
+    assert (c.degrees.tp, c.degrees.dp, c.global_batch, c.seq_length) == (2, 8, 64, 8192)
     with pytest.raises(InputError, match="multiply"):
         as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=3))
 

@@ -62,7 +62,7 @@ def test_interleaving_holds_what_was_measured(size: str) -> None:
 
 def test_pipelines_of_all_depths_take_what_was_measured() -> None:
     """arXiv 2205.05198, table 5: 8 to 64 stages, interleaved and not."""
-    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.pp > 1]
+    rows = [row for row in runs("korthikanti2022", "kor-t5") if row.case.configuration.degrees.pp > 1]
     assert len(rows) == 6
     assert all(row.time[0] == pytest.approx(row.time[1], rel=0.065) for row in rows)
 
@@ -73,7 +73,11 @@ def test_stages_that_gather_one_after_the_other_take_what_was_measured() -> None
     What is left of the error does not grow with the share of the gathers: they are in series.
     """
     many, few = (
-        [row for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss") if row.case.configuration.pp == 4]
+        [
+            row
+            for row in runs("megatron_bridge", f"{release}-pretrain-gpt-oss")
+            if row.case.configuration.degrees.pp == 4
+        ]
         for release in ("mb-26.02", "mb-25.11")
     )
     assert len(many) == len(few) == 1

@@ -251,8 +251,8 @@ def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, fi
 def test_chunks_of_a_pipeline_are_the_sources_where_rows_print_none(tmp_path: Path) -> None:
     text = run_text("a", "{mfu: 0.4}", tp=2)
     piped = text.replace("pp: 1", "pp: 4")
-    assert case("moe_parallel_folding", _row(tmp_path, piped)).configuration.vpp == 7
-    assert case("korthikanti2022", _row(tmp_path, piped)).configuration.vpp == 1
-    assert case("moe_parallel_folding", _row(tmp_path, text)).configuration.vpp == 1
+    assert case("moe_parallel_folding", _row(tmp_path, piped)).configuration.degrees.vpp == 7
+    assert case("korthikanti2022", _row(tmp_path, piped)).configuration.degrees.vpp == 1
+    assert case("moe_parallel_folding", _row(tmp_path, text)).configuration.degrees.vpp == 1
     printed = piped.replace("pp: 4", "pp: 4, vpp: 2")
-    assert case("moe_parallel_folding", _row(tmp_path, printed)).configuration.vpp == 2
+    assert case("moe_parallel_folding", _row(tmp_path, printed)).configuration.degrees.vpp == 2

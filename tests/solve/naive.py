@@ -21,6 +21,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Candidate
 from symconfig.solve import detail as details
 from symconfig.solve.found import Found
@@ -34,7 +35,6 @@ from symconfig.solve.split import Split, most_chunks, splits
 from tests.sample_models import sample_cluster, sample_model
 
 Key = tuple[int, ...]  # tp, pp, vpp, cp, ep, etp, dp, micro
-Degrees = tuple[int, int, int, int, int, int, int]  # tp, pp, cp, ep, etp, dp, micro, as Found has them
 
 _SMALL = {
     "hidden_size": 512,
@@ -78,8 +78,8 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
 
 def place(found: Found) -> Key:
     """The degrees of a found candidate, as `key` has those of a plan's."""
-    tp, pp, cp, ep, etp, dp, micro = found.degrees
-    return (tp, pp, found.split.vpp, cp, ep, etp, dp, micro)
+    p = found.degrees
+    return (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp, found.micro)
 
 
 def key(candidate: Candidate) -> Key:
@@ -110,7 +110,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     all_: set[Any] = set()
     fits: set[Any] = set()
     for found in (found for wanted in ways for found in _candidates(wanted, gpu)):
-        point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees)
+        point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees, found.micro)
         candidate = (point, found.block_layers > 0, found.beside_another)
         all_.add(candidate)
         parts = details.detail(found)
@@ -164,7 +164,8 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
                         scheme = Scheme(sp, comm)  # type: ignore[arg-type]
                         cut = splits(kinds, pp, vpp, weights(scheme), wanted.limits.layouts)
                         for split in cut:
-                            yield from _policies(wanted, gpu, scheme, split, (tp, pp, cp, ep, etp, dp, micro))
+                            at = Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
+                            yield from _policies(wanted, gpu, scheme, split, at, micro)
 
 
 def _runs_anywhere(model: ModelDescriptor, tp: int, cp: int, ep: int, etp: int, dp: int) -> bool:
@@ -212,16 +213,21 @@ def _runs_deepspeed(
     return not (model.adapter and (tp > 1 or ep > 1))
 
 
-def _policies(wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Degrees) -> Iterator[Found]:
-    tp, pp, cp, ep, etp, _, _ = degrees
+def _policies(
+    wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Degrees, micro: int
+) -> Iterator[Found]:
+    alone = degrees.tp * degrees.cp * degrees.ep * degrees.etp * degrees.pp == 1
     for zero in wanted.limits.zero:
-        if zero >= 2 and wanted.job.backend == "megatron" and tp * cp * ep * etp * pp > 1:
+        if zero >= 2 and wanted.job.backend == "megatron" and not alone:
             continue  # FSDP goes with data parallelism only
         for away in wanted.limits.offloads[zero]:
             if wanted.pins.fraction not in (None, away.optimizer):
                 continue
             for choice, layers in _recomputes(wanted, split):
-                yield Found(wanted, gpu, scheme, split, choice, zero, away, layers, degrees, 0.0, 0.0, 0.0)
+                yield Found(
+                    request=wanted, machine=gpu, scheme=scheme, split=split, choice=choice, zero=zero, offload=away,
+                    block_layers=layers, degrees=degrees, micro=micro, step_s=0.0, device_bytes=0.0, score=0.0,
+                )  # fmt: skip
 
 
 def _recomputes(wanted: Request, split: Split) -> Iterator[tuple[Choice, int]]:

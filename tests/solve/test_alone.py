@@ -11,16 +11,16 @@ from symconfig.cost.machine import constants, without_network
 from symconfig.solve.alone import alone
 from symconfig.solve.detail import detail
 from symconfig.solve.predict import Configuration, Timer, as_found
+from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 
 
-def configuration(**degrees: int) -> Configuration:
-    fields = {"tp": 1, "pp": 1, "dp": 1, "micro": 1, "global_batch": 8, "seq_length": 2048} | degrees
-    return Configuration(**fields)  # type: ignore[arg-type]
+def asked(**degrees: int) -> Configuration:
+    return configuration(**degrees, micro=1, global_batch=8, seq_length=2048)
 
 
 def test_one_gpu_does_all_of_its_step_by_itself() -> None:
-    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), configuration())
+    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), asked())
     whole = detail(found).cost
     mine = alone(found, 0)
     overhead = float(np.ravel(whole.time["overhead"])[0])
@@ -29,23 +29,23 @@ def test_one_gpu_does_all_of_its_step_by_itself() -> None:
 
 
 def test_no_stage_works_longer_than_the_step_takes() -> None:
-    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), configuration(tp=2, pp=4, dp=2))
+    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), asked(tp=2, pp=4, dp=2))
     step = float(np.ravel(detail(found).cost.step_s)[0])
     assert max(float(alone(found, stage).step_s[0]) for stage in range(4)) < step
 
 
 def test_without_a_network_no_collective_takes_time() -> None:
-    found = as_found(sample_model("mixtral-8x7b"), sample_cluster("a100-80gb"), configuration(tp=2, dp=8, ep=8))
+    found = as_found(sample_model("mixtral-8x7b"), sample_cluster("a100-80gb"), asked(tp=2, dp=8, ep=8))
     time = detail(replace(found, machine=without_network(found.machine))).cost.time
     assert float(np.ravel(time["layer communication"])[0]) == pytest.approx(0.0, abs=1e-12)
     assert float(np.ravel(time["data-parallel communication"])[0]) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_timer_of_a_stage_follows_the_constants() -> None:
-    cluster, model, asked = sample_cluster("a100-80gb"), sample_model("llama2-13b"), configuration(tp=2, pp=2, dp=2)
+    cluster, model, wanted = sample_cluster("a100-80gb"), sample_model("llama2-13b"), asked(tp=2, pp=2, dp=2)
     stated = constants(cluster.kernels)
     slower = {**stated, "gemm_efficiency": np.array([stated["gemm_efficiency"], 0.5 * stated["gemm_efficiency"]])}
-    seconds = Timer(model, cluster, asked, stage=1).step_seconds(slower, 2)
-    found = as_found(model, cluster, asked)
+    seconds = Timer(model, cluster, wanted, stage=1).step_seconds(slower, 2)
+    found = as_found(model, cluster, wanted)
     assert seconds[0] == pytest.approx(float(alone(found, 1).step_s[0]), rel=1e-12)
     assert seconds[1] > 1.5 * seconds[0]

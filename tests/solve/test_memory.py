@@ -8,9 +8,10 @@ import pytest
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.detail import detail
 from symconfig.solve.memory import stage_memory
-from symconfig.solve.predict import Configuration, as_found
+from symconfig.solve.predict import as_found
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import timeline
+from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.sample_plans import sample_plan
 from tests.solve.naive import tiny
@@ -41,7 +42,7 @@ def test_the_peak_of_every_stage_is_that_of_the_cost_model(name: str) -> None:
 def test_the_peak_of_uneven_chunks_is_that_of_the_cost_model(layout: str, vocab_size: int, first: int) -> None:
     """On the last stage either with what the loss keeps or, where its first chunk is large, without."""
     model = tiny(num_hidden_layers=18, vocab_size=vocab_size)
-    asked = Configuration(1, 2, 1, 1, 16, 4096, 4, layout=layout, block_layers=first)
+    asked = configuration(pp=2, micro=1, global_batch=16, seq_length=4096, vpp=4, layout=layout, block_layers=first)
     found = as_found(model, sample_cluster(), asked)
     parts = detail(found)
     memory = stage_memory(found, parts, timeline(found, parts))

@@ -13,6 +13,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Candidate
 from symconfig.solve.predict import Configuration, predict
 from symconfig.solve.search import search
+from tests.sample_configurations import configuration
 
 GIB = 2.0**30
 
@@ -21,22 +22,16 @@ def _configuration(candidate: Candidate) -> Configuration:
     p, b, o = candidate.parallel, candidate.batch, candidate.options
     full = o.recompute.granularity == "full"
     return Configuration(
-        p.tp,
-        p.pp,
-        p.dp,
-        b.micro,
-        b.global_,
-        b.seq_length,
-        p.vpp,
-        p.cp,
-        p.ep,
-        p.etp,
-        o.precision,
-        o.sequence_parallel,
-        o.cp_comm or "p2p",
-        frozenset({"layer"}) if full else frozenset(o.recompute.modules),
-        o.recompute.num_layers or 0 if o.recompute.method == "block" else 0,
-        o.zero_stage,
+        degrees=p,
+        micro=b.micro,
+        global_batch=b.global_,
+        seq_length=b.seq_length,
+        precision=o.precision,
+        sequence_parallel=o.sequence_parallel,
+        cp_comm=o.cp_comm or "p2p",
+        modules=frozenset({"layer"}) if full else frozenset(o.recompute.modules),
+        block_layers=o.recompute.num_layers or 0 if o.recompute.method == "block" else 0,
+        zero=o.zero_stage,
         ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
         layout=o.pipeline_layout or "",
         first_layers=o.first_stage_layers,
@@ -62,7 +57,11 @@ FUSED = replace(MEGATRON, implementation=replace(MEGATRON.implementation, loss="
 def test_measured_memory_of_a_pipeline() -> None:
     """MooreThreads/SimuMax v1.2, B200: 12 layers of Llama-3-70B, tp 1, pp 2, dp 4; allocated peak of each stage."""
     model = load_model("llama3.1-70b").model_copy(update={"num_hidden_layers": 12})
-    prediction = predict(model, load_cluster("b200"), Configuration(1, 2, 4, 1, 16, 4096, zero=1, framework=FUSED))
+    prediction = predict(
+        model,
+        load_cluster("b200"),
+        configuration(pp=2, dp=4, micro=1, global_batch=16, seq_length=4096, zero=1, framework=FUSED),
+    )
     assert [peak / GIB for peak in prediction.stage_bytes] == pytest.approx([66.55, 62.97], rel=0.015)
 
 
@@ -70,14 +69,16 @@ def test_measured_memory_with_tensor_parallelism() -> None:
     """The same source: tp 8, pp 1, sequence parallelism."""
     model = load_model("llama3.1-70b").model_copy(update={"num_hidden_layers": 12})
     prediction = predict(
-        model, load_cluster("b200"), Configuration(8, 1, 1, 1, 4, 4096, sequence_parallel=True, zero=1, framework=FUSED)
+        model,
+        load_cluster("b200"),
+        configuration(tp=8, micro=1, global_batch=4, seq_length=4096, sequence_parallel=True, zero=1, framework=FUSED),
     )
     assert prediction.predicted.peak_bytes / GIB == pytest.approx(28.29, rel=0.015)
 
 
 def test_habits_change_what_is_predicted() -> None:
     model, cluster = load_model("llama2-7b"), load_cluster("a100-80gb")
-    usual = Configuration(1, 1, 8, 1, 64, 2048, zero=1)
+    usual = configuration(dp=8, micro=1, global_batch=64, seq_length=2048, zero=1)
     slow = replace(MEGATRON.implementation, attention="torch", fused_norm=False, loss="torch")
     eager = replace(usual, framework=replace(MEGATRON, implementation=slow))
     a, b = predict(model, cluster, usual).predicted, predict(model, cluster, eager).predicted
@@ -87,7 +88,7 @@ def test_habits_change_what_is_predicted() -> None:
 
 def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
     model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
-    even = Configuration(2, 4, 4, 1, 64, 4096)
+    even = configuration(tp=2, pp=4, dp=4, micro=1, global_batch=64, seq_length=4096)
     found = [
         predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
         for given in ({"first_layers": 13, "last_layers": 7}, {"layout": "Et*13|t*10|t*10|t*7L"}, {"first_layers": 7})
@@ -98,4 +99,8 @@ def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
 
 def test_too_few_layers() -> None:
     with pytest.raises(InputError, match="too few layers"):
-        predict(load_model("llama2-7b"), load_cluster("a100-80gb"), Configuration(1, 8, 1, 1, 64, 2048, vpp=8))
+        predict(
+            load_model("llama2-7b"),
+            load_cluster("a100-80gb"),
+            configuration(pp=8, micro=1, global_batch=64, seq_length=2048, vpp=8),
+        )

@@ -17,8 +17,9 @@ from symconfig.solve import candidate
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.pieces import WHOLE
-from symconfig.solve.predict import Configuration, Timer, as_found, predict
+from symconfig.solve.predict import Timer, as_found, predict
 from symconfig.solve.timeline import EXCHANGE, STAGES, refined_s, refined_time, stage_seconds, timeline, times
+from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
@@ -27,7 +28,7 @@ def found(**fields: Any) -> Found:
     """An odd number of layers with a wide vocabulary, so that no two stages are alike."""
     model = tiny(num_hidden_layers=18, vocab_size=64000)
     asked = {"tp": 1, "pp": 4, "vpp": 2, "dp": 2, "micro": 1, "global_batch": 32, "seq_length": 2048, **fields}
-    return as_found(model, sample_cluster(), Configuration(**asked))
+    return as_found(model, sample_cluster(), configuration(**asked))
 
 
 @pytest.mark.parametrize("vpp", [1, 2, 4])
@@ -108,14 +109,14 @@ ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches,
 def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
     name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int, demanded: bool
 ) -> None:
-    asked = Configuration(
-        tp,
-        pp,
-        dp,
-        1,
-        dp * microbatches,
-        4096,
-        vpp,
+    asked = configuration(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        micro=1,
+        global_batch=dp * microbatches,
+        seq_length=4096,
+        vpp=vpp,
         sequence_parallel=tp > 1,
         zero=int(dp > 1),
         framework=replace(MEGATRON, demanded_gathers=demanded),
@@ -131,7 +132,7 @@ def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:
     def shown(tied: bool) -> tuple[float, float, Array]:
         """Of the step, and of the sum between the ends; and when the stages are done."""
         model = tiny(num_hidden_layers=8, vocab_size=128000).model_copy(update={"tie_word_embeddings": tied})
-        one = as_found(model, sample_cluster(), Configuration(1, 4, 2, 1, 32, 2048))
+        one = as_found(model, sample_cluster(), configuration(pp=4, dp=2, micro=1, global_batch=32, seq_length=2048))
         parts = detail(one)
         between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
         return refined_time(one, parts)[EXCHANGE], between, timeline(one, parts).finish_s
@@ -144,7 +145,7 @@ def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:
 def test_other_constants_scale_the_simulation_as_they_scale_the_formula() -> None:
     """So that a fit may weigh many constants without simulating each."""
     model, cluster = tiny(num_hidden_layers=18, vocab_size=64000), sample_cluster()
-    asked = Configuration(1, 4, 2, 1, 32, 2048, 2, zero=1)
+    asked = configuration(pp=4, dp=2, micro=1, global_batch=32, seq_length=2048, vpp=2, zero=1)
     slower = {"gemm_efficiency": 0.8 * constants(cluster.kernels)["gemm_efficiency"]}
     timed = float(Timer(model, cluster, asked).step_seconds({k: np.array([v]) for k, v in slower.items()}, 1)[0])
     kernels = cluster.kernels

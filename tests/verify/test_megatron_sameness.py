@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from symconfig.plans.plan import Batch, Options, Parallel
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Batch, Options
 from symconfig.verify import megatron, megatron_agreement, megatron_sameness
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron_resolved import Resolved
@@ -40,7 +41,7 @@ def test_every_field_of_the_descriptor_is_compared_or_named_as_not_architectural
 
 def test_every_number_of_the_plan_is_compared_or_named() -> None:
     compared = {row.field.split(".")[1] for row in megatron_agreement.ROWS} | {"etp", "num_microbatches"}
-    named = {field.name.rstrip("_") for kind in (Parallel, Batch, Options) for field in fields(kind)}
+    named = {field.name.rstrip("_") for kind in (Degrees, Batch, Options) for field in fields(kind)}
     assert named - compared - NOT_COMPARED == set()
 
 

@@ -52,9 +52,9 @@ KEYS = (
     Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
     Keys(("options.param_offload",), (("zero_optimization", "offload_param"),)),
     Keys(("options.grad_bytes",), (("data_types", "grad_accum_dtype"),)),
-    Keys(("configuration.tp",), (("tensor_parallel", "autotp_size"),)),
-    Keys(("configuration.cp",), (("sequence_parallel_size",),)),
-    Keys(("configuration.ep",), (("expert_parallel",),)),
+    Keys(("configuration.degrees.tp",), (("tensor_parallel", "autotp_size"),)),
+    Keys(("configuration.degrees.cp",), (("sequence_parallel_size",),)),
+    Keys(("configuration.degrees.ep",), (("expert_parallel",),)),
     RECOMPUTE,
 )
 
@@ -126,9 +126,9 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
     wanted = {
         "micro": best.batch.micro,
         "global_batch": best.batch.global_,
-        "tp": best.parallel.tp,
-        "cp": best.parallel.cp,
-        "ep": best.parallel.ep,
+        "degrees.tp": best.parallel.tp,
+        "degrees.cp": best.parallel.cp,
+        "degrees.ep": best.parallel.ep,
     }
     found = []
     for keys in KEYS:

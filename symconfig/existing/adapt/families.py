@@ -44,13 +44,13 @@ FAMILIES = (
         ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_bf16", "megatron_fsdp_main_grads_dtype"),
         None,
     ),
-    Family(("configuration.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
+    Family(("configuration.degrees.tp",), ("tensor_model_parallel_size", "model_parallel_size")),
     Family(("options.sequence_parallel",), ("sequence_parallel",)),
     Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
     Family(
         (
-            "configuration.pp",
-            "configuration.vpp",
+            "configuration.degrees.pp",
+            "configuration.degrees.vpp",
             "options.pipeline_layout",
             "options.first_stage_layers",
             "options.last_stage_layers",
@@ -70,9 +70,9 @@ FAMILIES = (
     ),
     Family(("options.microbatch_group_size",), ("microbatch_group_size_per_vp_stage",)),
     Family(("options.overlap.pp_p2p",), ("overlap_p2p_comm",)),
-    Family(("configuration.cp", "options.cp_comm"), ("context_parallel_size", "cp_comm_type")),
-    Family(("configuration.ep",), ("expert_model_parallel_size",)),
-    Family(("configuration.etp",), ("expert_tensor_parallel_size",)),
+    Family(("configuration.degrees.cp", "options.cp_comm"), ("context_parallel_size", "cp_comm_type")),
+    Family(("configuration.degrees.ep",), ("expert_model_parallel_size",)),
+    Family(("configuration.degrees.etp",), ("expert_tensor_parallel_size",)),
     Family(
         ("options.moe_dispatcher",), ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep")
     ),

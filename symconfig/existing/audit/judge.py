@@ -78,7 +78,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
         {
             "model": run.described.zoo or model.name,
             "cluster": cluster.name,
-            "gpus": configuration.gpus,
+            "gpus": configuration.degrees.world_size,
             "global_batch_size": configuration.global_batch,
             "seq_length": configuration.seq_length,
             "backend": run.target.backend,

@@ -7,7 +7,7 @@ the one that comes closest to fitting. Changes that only run together are made t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import isclose
 
@@ -18,6 +18,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.format import percent
 from symconfig.frameworks.megatron.behaviour import beside_another
 from symconfig.graph.operator import LAYER
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
@@ -25,7 +26,8 @@ from symconfig.solve.predict import Configuration, as_found, of_candidate
 from symconfig.solve.space import Refused, admitted, interleaved
 from symconfig.solve.timeline import refined_s
 
-# Fields of a configuration that are one decision, in the order in which ties are broken.
+DEGREES = frozenset(field.name for field in fields(Degrees))
+# Fields of a configuration, or of its degrees, that are one decision, in the order in which ties are broken.
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "tp": ("tp",),
     "stages": ("pp", "vpp", "layout", "first_layers", "last_layers", "ends_as_layers"),
@@ -104,8 +106,8 @@ class _Walk:
         return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
 
     def _found(self, c: Configuration) -> Found | None:
-        inner = c.tp * c.pp * c.cp
-        if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.dp * c.micro):
+        inner = c.degrees.tp * c.degrees.pp * c.degrees.cp
+        if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.degrees.dp * c.micro):
             return None
         try:
             return as_found(self.judged.plan.model, self.better.cluster, c)
@@ -132,39 +134,48 @@ def _runs(found: Found) -> bool:
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
     """Whether this decision is another one, where it means anything."""
     mine, theirs = _meant(one), _meant(other)
-    return any(getattr(mine, field) != getattr(theirs, field) for field in DECISIONS[name])
+    return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
+
+
+def _value(c: Configuration, field: str) -> object:
+    return getattr(c.degrees if field in DEGREES else c, field)
 
 
 def _meant(c: Configuration) -> Configuration:
     """Without what has no meaning at these degrees."""
     framework = c.framework
-    if c.pp == 1:
-        c = replace(c, vpp=1, layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0))
-    if c.pp == 1 or c.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
+    if c.degrees.pp == 1:
+        c = replace(
+            c, degrees=replace(c.degrees, vpp=1), layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0)
+        )
+    if c.degrees.pp == 1 or c.degrees.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
         framework = replace(framework, demanded_gathers=False)
     if c.zero == 0:
         framework = replace(framework, gathers_apart=False, demanded_gathers=False)
-    if c.dp * c.cp == 1:
+    if c.degrees.dp * c.degrees.cp == 1:
         framework = replace(
             framework, gathers_apart=False, demanded_gathers=False, hide=replace(framework.hide, data=0.0)
         )
-    if c.vpp == 1:
+    if c.degrees.vpp == 1:
         framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
     return replace(
         c,
         framework=framework,
-        sequence_parallel=c.sequence_parallel and c.tp > 1,
-        cp_comm=c.cp_comm if c.cp > 1 else "p2p",
+        sequence_parallel=c.sequence_parallel and c.degrees.tp > 1,
+        cp_comm=c.cp_comm if c.degrees.cp > 1 else "p2p",
     )
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
     """The configuration with these decisions as the target has them; data parallelism has all GPUs that are left."""
-    values = {field: getattr(target, field) for name in names for field in DECISIONS[name]}
-    then = replace(now, **values)
-    if "tp" in names and then.tp == 1:
+    named = [field for name in names for field in DECISIONS[name]]
+    degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
+    values = {field: getattr(target, field) for field in named if field not in DEGREES}
+    then = replace(now, degrees=replace(now.degrees, **degrees), **values)
+    if "tp" in names and then.degrees.tp == 1:
         then = replace(then, sequence_parallel=False)
-    return replace(then, dp=max(1, now.gpus // (then.tp * then.pp * then.cp)))
+    p = then.degrees
+    return replace(then, degrees=replace(p, dp=max(1, now.degrees.world_size // (p.tp * p.pp * p.cp))))
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
@@ -174,13 +185,13 @@ def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
 
 def _said(now: Configuration, then: Configuration) -> Iterator[str]:
     for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
-        if getattr(now, field) != getattr(then, field):
-            yield f"{field.replace('micro', 'micro-batch')} {getattr(now, field)} -> {getattr(then, field)}"
-    if _ends(now) != _ends(then) and then.pp > 1:
+        if (before := _value(now, field)) != (after := _value(then, field)):
+            yield f"{field.replace('micro', 'micro-batch')} {before} -> {after}"
+    if _ends(now) != _ends(then) and then.degrees.pp > 1:
         yield f"stages {_ends(now)} -> {_ends(then)}"
-    if now.cp_comm != then.cp_comm and then.cp > 1:
+    if now.cp_comm != then.cp_comm and then.degrees.cp > 1:
         yield f"context parallelism by {then.cp_comm}"
-    if now.sequence_parallel != then.sequence_parallel and then.tp > 1:
+    if now.sequence_parallel != then.sequence_parallel and then.degrees.tp > 1:
         yield f"sequence parallelism {'on' if then.sequence_parallel else 'off'}"
     if recompute(now) != recompute(then):
         yield f"recompute {recompute(now)} -> {recompute(then)}"

@@ -24,6 +24,7 @@ from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Options, Overlap, Recompute, Target
 from symconfig.solve.predict import Configuration
 
@@ -141,14 +142,10 @@ def _configuration(
     zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
     replicas = batch.gpus // grid.tensor
     return Configuration(
-        tp=grid.tensor,
-        pp=1,
-        dp=dp,
+        degrees=Degrees(tp=grid.tensor, pp=1, vpp=1, cp=grid.sequence, ep=experts, etp=1, dp=dp),
         micro=batch.micro,
         global_batch=batch.micro * batch.steps * dp,
         seq_length=length,
-        cp=grid.sequence,
-        ep=experts,
         precision=precision,
         cp_comm="a2a" if grid.sequence > 1 else "p2p",
         modules=frozenset({LAYER}) if recompute.granularity == "full" else frozenset(),
@@ -162,13 +159,13 @@ def _configuration(
 
 
 def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelDescriptor) -> Options:
-    zero, replicated = zero_of(config), c.dp * c.cp > 1
+    zero, replicated = zero_of(config), c.degrees.dp * c.degrees.cp > 1
     return Options(
         sequence_parallel=False,
         recompute=recompute,
         zero_stage=zero.stage,
         precision=c.precision,
-        cp_comm="a2a" if c.cp > 1 else None,
+        cp_comm="a2a" if c.degrees.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated and (zero.overlap or zero.stage == 0),
             param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),

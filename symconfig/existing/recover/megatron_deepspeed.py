@@ -119,15 +119,15 @@ def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
 
 def _with_json(found: Run, config: Any) -> Run:
     c, zero, width = found.configuration, zero_of(config), gradient_bytes_of(config)
-    ulysses: CpComm | None = "a2a" if c.cp > 1 else None
+    ulysses: CpComm | None = "a2a" if c.degrees.cp > 1 else None
     configuration = replace(
         c,
         zero=zero.stage,
         offload=zero.offload,
         cp_comm=ulysses or c.cp_comm,
-        framework=with_zero(c.framework, zero, width, c.dp * c.cp),
+        framework=with_zero(c.framework, zero, width, c.degrees.dp * c.degrees.cp),
     )
-    replicated = c.dp * c.cp > 1
+    replicated = c.degrees.dp * c.degrees.cp > 1
     overlap = replace(
         found.options.overlap,
         grad_reduce=replicated and zero.overlap,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
-from symconfig.plans.plan import Parallel, Plan, Target
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Plan, Target
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.kinds import between
 from symconfig.runs.checkpoint.pickled import Plain
@@ -69,7 +70,7 @@ def _experts(said: Plain, like: ModelDescriptor) -> Experts | None:
     return one.model_copy(update={"num_experts": said})
 
 
-def _parallel(checkpoint: Checkpoint, like: Parallel) -> Parallel:
+def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
     said = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
     if said and "vpp" not in said and "pp" in said and said["pp"] != like.pp:
         said["vpp"] = 1

@@ -83,9 +83,10 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
         packing=asked.packing,
         modules=frozenset(c.modules & known),
     )
+    p = c.degrees
     if plan.model.experts is None:
-        c = replace(c, ep=1, etp=1)
-    return replace(c, dp=max(1, plan.best.parallel.world_size // (c.tp * c.pp * c.cp)))
+        p = replace(p, ep=1, etp=1)
+    return replace(c, degrees=replace(p, dp=max(1, plan.best.parallel.world_size // (p.tp * p.pp * p.cp))))
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
@@ -116,21 +117,22 @@ def _request(plan: Plan, precision: Precision, beside_another: bool) -> Request:
 
 def _undivided(plan: Plan, c: Configuration) -> Iterator[str]:
     """GPUs and batch that the degrees leave a rest of."""
-    gpus, inner = plan.best.parallel.world_size, c.tp * c.pp * c.cp
+    p, gpus = c.degrees, plan.best.parallel.world_size
+    inner = p.tp * p.pp * p.cp
     if gpus % inner:
-        yield f"tp {c.tp} x pp {c.pp} x cp {c.cp} = {inner} does not divide {gpus} GPUs"
-    elif c.global_batch % (c.dp * c.micro):
-        yield f"dp {c.dp} x micro-batch {c.micro} does not divide the batch of {c.global_batch}"
+        yield f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
+    elif c.global_batch % (p.dp * c.micro):
+        yield f"dp {p.dp} x micro-batch {c.micro} does not divide the batch of {c.global_batch}"
 
 
 def _unknown(asked: Request, c: Configuration) -> str:
     """What the target has not at any degree."""
     limits, name = asked.limits, f"{asked.framework.name} {asked.version}"
-    if c.pp > 1 and not limits.pipeline:
+    if c.degrees.pp > 1 and not limits.pipeline:
         return f"{name} has no pipeline for this model"
     if c.zero not in limits.zero:
         return f"{name} has no ZeRO stage {c.zero} here"
-    if c.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
+    if c.degrees.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
         wanted = "with" if not c.sequence_parallel else "without"
         return f"{name} has tensor parallelism only {wanted} sequence parallelism"
     return ""

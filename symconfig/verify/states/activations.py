@@ -71,12 +71,12 @@ def _without_engine(found: Found) -> Found:
     It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
     (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
     """
-    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    p = found.degrees
     return replace(
         found,
-        request=replace(found.request, seq_length=found.request.seq_length // cp),
+        request=replace(found.request, seq_length=found.request.seq_length // p.cp),
         choice=replace(found.choice, offload=frozenset()),
-        degrees=(tp, pp, 1, ep, etp, dp * cp, micro),
+        degrees=replace(p, cp=1, dp=p.dp * p.cp),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from symconfig.cost.framework import Framework
 from symconfig.errors import InputError, Problem
-from symconfig.plans.plan import Parallel
+from symconfig.plans.degrees import Degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Coordinates:
     edp: int
 
 
-def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordinates:
+def coordinates(parallel: Degrees, framework: Framework, rank: int) -> Coordinates:
     """Of a global rank. Raises InputError for one that the plan does not have."""
     if not 0 <= rank < parallel.world_size:
         raise InputError(
@@ -46,17 +46,17 @@ def coordinates(parallel: Parallel, framework: Framework, rank: int) -> Coordina
     )
 
 
-def first_rank(parallel: Parallel, stage: int) -> int:
+def first_rank(parallel: Degrees, stage: int) -> int:
     """The lowest rank of a pipeline stage. Both grids have the stages outermost."""
     return stage * (parallel.world_size // parallel.pp)
 
 
-def stage_of(parallel: Parallel, rank: int) -> int:
+def stage_of(parallel: Degrees, rank: int) -> int:
     """The pipeline stage of a rank."""
     return rank // (parallel.world_size // parallel.pp)
 
 
-def _places(parallel: Parallel, grid: tuple[str, ...], rank: int) -> dict[str, int]:
+def _places(parallel: Degrees, grid: tuple[str, ...], rank: int) -> dict[str, int]:
     """Along each axis of a grid, innermost first."""
     found = {}
     for axis in grid:

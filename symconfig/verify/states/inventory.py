@@ -62,16 +62,12 @@ def chunk_parameters(
 
 def whole_numbers(found: Found) -> dict[str, int]:
     """Every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
-    tp, _, cp, ep, etp, dp, _ = found.degrees
+    p = found.degrees
     framework, model = found.request.framework, found.request.model
     sizes = {name: int(size) for name, size in dim_sizes(model).items()}
     return sizes | {
-        "tp": tp,
-        "cp": cp,
-        "ep": ep,
-        "etp": etp,
-        "dp": dp,
-        d.VOCAB: framework.padded_vocab(model.vocab_size, tp),
+        **{name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")},
+        d.VOCAB: framework.padded_vocab(model.vocab_size, p.tp),
     }
 
 

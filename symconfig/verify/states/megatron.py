@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from symconfig.cost.stages import layers
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.plans.plan import Parallel, Plan
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Plan
 from symconfig.verify.states.buffers import Bucket, Piece, bucket_size, buckets
 from symconfig.verify.states.grid import Coordinates, coordinates
 from symconfig.verify.states.inventory import Parameter, chunk_parameters
@@ -165,7 +166,7 @@ def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: T
     )
 
 
-def _degrees(plan: Plan) -> Parallel:
+def _degrees(plan: Plan) -> Degrees:
     """As Megatron has them: the expert grid of a model without experts is cut as the dense one."""
     parallel = plan.best.parallel
     return parallel if plan.model.experts else replace(parallel, etp=parallel.tp)

@@ -73,7 +73,7 @@ def same(found: Run, made: Plan) -> None:
     assert found.described.zoo == (made.model.name if made.model.name in zoo_models() else None)
     assert found.options == best.options
     p = best.parallel
-    assert (c.tp, c.pp, c.vpp, c.cp, c.ep, c.etp, c.dp) == (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp)
+    assert c.degrees == p
     assert (c.micro, c.global_batch, c.seq_length) == (best.batch.micro, best.batch.global_, best.batch.seq_length)
     assert c.offload == Offload(best.options.optimizer_offload, best.options.param_offload)
     assert (c.zero, c.precision, c.backend) == (best.options.zero_stage, best.options.precision, "deepspeed")
@@ -184,7 +184,7 @@ def test_deepspeed_resolves_the_same() -> None:
 
 def test_three_sizes_give_the_gpus() -> None:
     found = of({**SIMPLE, "train_batch_size": 128}, gpus=None)
-    assert found.configuration.gpus == 16
+    assert found.configuration.degrees.world_size == 16
     assert "GPUs" in {item.what for item in found.assumed}
 
 

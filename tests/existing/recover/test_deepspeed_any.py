@@ -99,6 +99,6 @@ def test_anything_is_read_or_refused_in_sentences(
         return
     c = made.configuration
     assert c.gpus == (gpus or c.gpus)
-    assert c.global_batch % (c.micro * c.dp) == 0
+    assert c.global_batch % (c.micro * c.degrees.dp) == 0
     assert 0 <= c.offload.optimizer <= 1
     assert c.zero == made.options.zero_stage

@@ -62,7 +62,15 @@ def test_model_and_degrees_are_the_options_and_zero_the_json() -> None:
     found = of()
     c = found.configuration
     assert found.described.zoo == "llama2-70b"
-    assert (c.tp, c.pp, c.dp, c.micro, c.global_batch, c.zero, c.precision) == (8, 4, 2, 1, 64, 1, "bf16")
+    assert (c.degrees.tp, c.degrees.pp, c.degrees.dp, c.micro, c.global_batch, c.zero, c.precision) == (
+        8,
+        4,
+        2,
+        1,
+        64,
+        1,
+        "bf16",
+    )
     assert c.framework.implementation.attention == "flash"
     assert not c.framework.engine
     assert (found.options.zero_stage, found.options.grad_bytes) == (1, 4)
@@ -83,7 +91,7 @@ def test_recompute_and_ulysses() -> None:
         "--pipeline-model-parallel-size=1",
         "--checkpoint-activations",
     )
-    assert (found.configuration.cp, found.options.cp_comm, found.configuration.dp) == (2, "a2a", 4)
+    assert (found.configuration.degrees.cp, found.options.cp_comm, found.configuration.degrees.dp) == (2, "a2a", 4)
     assert found.options.recompute.granularity == "full"
     assert (found.configuration.offload.optimizer, found.options.zero_stage) == (1.0, 3)
 

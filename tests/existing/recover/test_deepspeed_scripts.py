@@ -138,7 +138,7 @@ def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int
         tmp_path, f"{launcher} train.py --deepspeed ds.json --model Qwen/Qwen2.5-7B --seq_length 2048\n", ds=config
     )
     if gpus is not None:
-        assert run(found, H100, Asked()).configuration.gpus == gpus
+        assert run(found, H100, Asked()).configuration.degrees.world_size == gpus
         return
     with pytest.raises(InputError) as caught:
         run(found, H100, Asked())
@@ -169,7 +169,7 @@ torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
     made = run(found, H100, Asked())
     c = made.configuration
     assert made.described.zoo == "llama2-70b"
-    assert (c.tp, c.pp, c.dp, c.global_batch, c.zero) == (8, 4, 2, 128, 1)
+    assert (c.degrees.tp, c.degrees.pp, c.degrees.dp, c.global_batch, c.zero) == (8, 4, 2, 128, 1)
     assert told(found, 64) == {"deepspeed-no-overlap"}
 
 
