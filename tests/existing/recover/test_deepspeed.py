@@ -161,7 +161,7 @@ def refused(config: dict[str, Any], *words: str, gpus: int | None = 8, asked: As
 )
 def test_two_sizes_of_the_batch_give_the_third(sizes: dict[str, int], batch: tuple[int, int]) -> None:
     found = of({**sizes, "bf16": {"enabled": True}}).configuration
-    assert (found.micro, found.global_batch // (found.micro * found.dp)) == batch
+    assert (found.micro, found.global_batch // (found.micro * found.degrees.dp)) == batch
 
 
 def test_deepspeed_resolves_the_same() -> None:
@@ -179,7 +179,7 @@ def test_deepspeed_resolves_the_same() -> None:
     for config, answer in zip(cases, real([{"config": case, "world_size": 8} for case in cases], 120), strict=True):
         found, resolved = of({**config, "bf16": {"enabled": True}}).configuration, answer["resolved"]
         assert found.micro == resolved["train_micro_batch_size_per_gpu"]
-        assert found.global_batch * found.tp == resolved["train_batch_size"]
+        assert found.global_batch * found.degrees.tp == resolved["train_batch_size"]
 
 
 def test_three_sizes_give_the_gpus() -> None:

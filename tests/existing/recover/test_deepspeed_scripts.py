@@ -92,7 +92,7 @@ torchrun $DISTRIBUTED finetune.py \\
     )
     made = run(found, H100, Asked())
     c, adapter = made.configuration, made.described.model.adapter
-    assert (c.gpus, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
+    assert (c.degrees.world_size, c.micro, c.global_batch, c.seq_length, c.zero) == (16, 2, 256, 4096, 2)
     assert made.options.recompute.granularity == "full"
     assert adapter is not None
     assert told(found, 16) == set()
@@ -117,7 +117,7 @@ deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --model meta-llama/Ll
     )
     made = run(found, H100, Asked())
     c = made.configuration
-    assert (c.gpus, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
+    assert (c.degrees.world_size, c.micro, c.global_batch, c.zero, c.offload.optimizer) == (8, 4, 64, 3, 1.0)
     assert told(found, 8) == {"deepspeed-misspelt-key"}
 
 
