@@ -12,9 +12,8 @@ from functools import cache
 from typing import Any
 
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.habits import precision
-from symconfig.existing.recover.megatron import recomputed, zero_stage
 from symconfig.frameworks.megatron.flags import Flag, flags, versions
+from symconfig.frameworks.megatron.options import precision, recomputed, zero_stage
 from symconfig.measured.log_records import TrainingLog, Value
 
 Namespace = Mapping[str, Value]

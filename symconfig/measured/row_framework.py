@@ -8,8 +8,9 @@ from typing import Any
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.behaviour import COMPILED, Switches, switched
 from symconfig.frameworks.known import FRAMEWORKS
-from symconfig.frameworks.megatron.behaviour import MEGATRON, USER_BUFFERS, beside_another
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.blocks.common import Implementation, Kernel
 from symconfig.measured.asked import Asked
 
@@ -116,38 +117,32 @@ def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, 
 
 
 def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framework:
-    base = FRAMEWORKS[asked.assumption.framework]
+    base, architecture = FRAMEWORKS[asked.assumption.framework], asked.cluster.gpu.architecture
     habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
-    kernel, rate = attention_of(attention, asked.cluster.gpu.architecture)
-    how = {name: habits[name] for name in _IMPLEMENTATION if name in habits}
-    if asked.stated.get("torch_compile"):  # fuses chains of element-wise kernels
-        how |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
+    kernel, rate = attention_of(attention, architecture)
+    how = {"attention": kernel} | {name: habits[name] for name in _IMPLEMENTATION if name in habits}
+    if asked.stated.get("torch_compile"):
+        how |= COMPILED
     if asked.stated.get("fused_rmsnorm") is not None:
         how["fused_norm"] = asked.stated["fused_rmsnorm"]
     if asked.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
-    hide = {name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")}
     p = asked.row.parallel
     overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
-    if overlap.get("grad_reduce") is False:
-        hide["data"] = 0.0
-    stages = (p.pp or 1) > 1 and (p.vpp or 1) == 1
-    demanded = stages and hide.get("data", base.hide.data) > 0 and overlap.get("param_gather") is not False
-    if overlap.get("pp_p2p") is False:
-        hide["pp"] = 0.0
-    if overlap.get("tp_comm") or asked.stated.get("async_tp"):  # PyTorch cuts a product in pieces likewise
-        hide |= USER_BUFFERS
-    sizes = {name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits}
-    if asked.stated.get("fsdp_mixed_precision") == "PURE":
-        habits["reduced_bytes"] = 2.0
-    if overlap.get("moe_a2a") or asked.stated.get("moe_a2a"):
-        base = beside_another(base, asked.cluster.gpu.architecture)
-    return replace(
-        base,
-        implementation=replace(base.implementation, attention=kernel, **how),
-        bytes=replace(base.bytes, **sizes),
-        hide=replace(base.hide, **hide),
-        attention_rate=rate,
-        demanded_gathers=demanded,
-        **{name: habits[name] for name in _FRAMEWORK if name in habits},
+    found = Switches(
+        implementation=how,
+        bytes={name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits},
+        hide={name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")},
+        framework={"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits},
+        reduces_beside=overlap.get("grad_reduce") is not False,
+        sends_beside=overlap.get("pp_p2p") is not False,
+        # PyTorch cuts a product in pieces likewise.
+        cuts_products=bool(overlap.get("tp_comm") or asked.stated.get("async_tp")),
+        pairs_microbatches=bool(overlap.get("moe_a2a") or asked.stated.get("moe_a2a")),
     )
+    if asked.stated.get("fsdp_mixed_precision") == "PURE":
+        found = replace(found, framework={**found.framework, "reduced_bytes": 2.0})
+    stages = (p.pp or 1) > 1 and (p.vpp or 1) == 1
+    reduces = found.hides().get("data", base.hide.data) > 0
+    demanded = stages and reduces and overlap.get("param_gather") is not False
+    return switched(replace(base, demanded_gathers=demanded), architecture, found)

@@ -12,12 +12,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
 from symconfig.solve.gamma import Gammas
-from symconfig.solve.habits import habits
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import Proof, refine
@@ -43,8 +43,8 @@ def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precisi
     if wanted != "auto":
         return [name for name in PRECISIONS if name == wanted]
     peaks = cluster.gpu.peak_flops
-    usual: Precision = "bf16" if peaks.bf16 is not None else "fp16"
-    names = [usual, *BACKENDS[job.backend].low_precisions]
+    plain: Precision = "bf16" if peaks.bf16 is not None else "fp16"
+    names = [plain, *BACKENDS[job.backend].low_precisions]
     return [name for name in names if getattr(peaks, name) is not None]
 
 
@@ -130,7 +130,7 @@ def request(
     return Request(
         model,
         job,
-        framework or habits(job.backend, cluster.gpu.architecture, attention=job.attention),
+        framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention),
         version,
         space(model, cluster, job, pins),
         pins,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl, megatron
-from symconfig.solve.habits import habits
 from symconfig.solve.predict import Prediction, predict
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
@@ -53,6 +53,6 @@ def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
 
 
 def test_a_gpu_without_flash_attention_changes_transformer_engine_only() -> None:
-    assert habits("megatron", "hopper") == MEGATRON
-    assert habits("megatron", "volta").implementation.attention == "fused_softmax"
-    assert habits("megatron", "volta", "local") == habits("megatron", "hopper", "local") == megatron("local")
+    assert usual("megatron", "hopper") == MEGATRON
+    assert usual("megatron", "volta").implementation.attention == "fused_softmax"
+    assert usual("megatron", "volta", "local") == usual("megatron", "hopper", "local") == megatron("local")

@@ -8,8 +8,8 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.behaviour import usual
 from symconfig.plans.plan import Plan
-from symconfig.solve.habits import habits
 from symconfig.solve.search import search
 
 _PIECES = ("tp_forward", "tp_backward", "tp_pieces")  # of --tp-comm-overlap, which is the run's to have
@@ -23,8 +23,7 @@ def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
 
 def willing(framework: Framework, architecture: str) -> Framework:
     """The framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
-    usual, mine = habits(framework.name, architecture).hide, framework.hide
+    mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
-    return replace(
-        framework, hide=replace(usual, **pieces), gathers_apart=False, demanded_gathers=False, microbatch_group=0
-    )
+    hide = replace(usual(framework.name, architecture).hide, **pieces)
+    return replace(framework, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
@@ -18,10 +17,11 @@ from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Run
+from symconfig.frameworks.behaviour import COMPILED, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, with_zero, zero_of
+from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
@@ -101,7 +101,13 @@ class _Reader:
         if problems or model is None or batch is None or length is None:
             raise InputError(list(dict.fromkeys(problems)))
         found = _configuration(config, batch, grid, experts, length, precision, recompute)
-        framework = _kernels(found.framework, arguments, model.model)
+        switched_on = switches(
+            zero_of(config),
+            gradient_bytes_of(config),
+            batch.gpus // grid.tensor,
+            _kernels(arguments, model.model),
+        )
+        framework = switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on)
         return Run(
             Target("deepspeed", DEEPSPEED_RELEASE),
             model,
@@ -140,7 +146,6 @@ def _configuration(
     config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision, recompute: Recompute
 ) -> Configuration:
     zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
-    replicas = batch.gpus // grid.tensor
     return Configuration(
         degrees=Degrees(tp=grid.tensor, pp=1, vpp=1, cp=grid.sequence, ep=experts, etp=1, dp=dp),
         micro=batch.micro,
@@ -151,7 +156,6 @@ def _configuration(
         modules=frozenset({LAYER}) if recompute.granularity == "full" else frozenset(),
         block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
         zero=zero.stage,
-        framework=with_zero(DEEPSPEED, zero, gradient_bytes_of(config), replicas),
         backend="deepspeed",
         version=DEEPSPEED_RELEASE,
         offload=zero.offload,
@@ -195,14 +199,15 @@ def _recompute(arguments: Arguments) -> Recompute:
     return whole if layers == "-1" or arguments.switch(*_RECOMPUTE) else Recompute("none")
 
 
-def _kernels(framework: Framework, arguments: Arguments, model: ModelDescriptor) -> Framework:
-    """With the kernels that the arguments choose. Where a model can only run eager attention, plans take it so, too."""
-    how = framework.implementation
+def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
+    """Return the kernels that the arguments choose, as fields of the implementation. Where a model can only run eager
+    attention, plans take it so, too."""
+    found: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
-        how = replace(how, attention="torch")
+        found["attention"] = "torch"
     if arguments.switch("use_liger_kernel", "enable_liger_kernel"):
-        how = replace(how, fused_norm=True, fused_activation=True, fused_rope=True, loss="fused")
+        found |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "fused"}
     if arguments.switch("torch_compile"):
-        how = replace(how, fused_norm=True, fused_activation=True, fused_rope=True, fused_yarn=True)
-    return replace(framework, implementation=how)
+        found |= COMPILED
+    return found

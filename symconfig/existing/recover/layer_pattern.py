@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from symconfig.descriptor.model import MAX_LAYERS
-from symconfig.existing.recover.namespace import Value
+from symconfig.frameworks.megatron.flags import Value
 
 _TOKEN = re.compile(r"\s*(\d{1,9}|[][(),+*])")
 _LONGEST, _DEEPEST = 100_000, 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,16 +10,16 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover import habits, uncounted
+from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.bounds import out_of_bounds
 from symconfig.existing.recover.model import described
-from symconfig.existing.recover.namespace import Namespace, Value
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.stages import Said, dealt, stages
-from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron import options
+from symconfig.frameworks.megatron.flags import Value
 from symconfig.graph.operator import LAYER
-from symconfig.plans.choices import ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Options, Overlap, Recompute, Target
 from symconfig.render.megatron_run import offloaded_modules
@@ -66,7 +65,7 @@ class Reader:
         names = self.names
         for dest, what in uncounted.refused(names):
             yield self._problem(dest, f"{what} is not predicted")
-        if habits.precision(names) is None:
+        if options.precision(names) is None:
             yield Problem("runs in fp32 are not predicted", field="--bf16", got="neither bf16 nor fp16", need="one")
         if (optimizer := names["optimizer"]) not in ("adam", None):
             yield self._problem("optimizer", "only Adam's state is known", got=str(optimizer), need="adam")
@@ -143,13 +142,13 @@ class Reader:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
         said = stages(names, descriptor.num_hidden_layers, pp)
-        vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), zero_stage(names)
-        beside = habits.overlap(names, zero, pp, vpp)
-        width = habits.gradient_bytes(names, zero)
-        shape = habits.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
-        framework = habits.framework(names, self.cluster.gpu.architecture, beside, shape)
+        vpp, dp, zero = said.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        beside = options.overlap(names, zero, pp, vpp)
+        width = options.gradient_bytes(names, zero)
+        shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
+        framework = options.behaviour(names, self.cluster.gpu.architecture, beside, shape)
         experts = descriptor.experts is not None
-        recompute = recomputed(names)
+        recompute = options.recomputed(names)
         configuration = Configuration(
             degrees=Degrees(
                 tp=tp,
@@ -163,7 +162,7 @@ class Reader:
             micro=names.whole("micro_batch_size"),
             global_batch=self._global(dp),
             seq_length=self._seq_length(),
-            precision=habits.precision(names) or "bf16",
+            precision=options.precision(names) or "bf16",
             sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
             cp_comm=_cp_comm(names),
             modules=_modules(recompute),
@@ -207,8 +206,8 @@ class Reader:
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
         if (place := names.place("rampup_batch_size")) is not None:
             yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
-        if habits.graphs(names) and habits.graphed(names) is None:
-            parts = ", ".join(sorted(habits.graphed_modules(names)))
+        if options.graphs(names) and options.graphed(names) is None:
+            parts = ", ".join(sorted(options.graphed_modules(names)))
             yield Assumed(
                 "CUDA graphs",
                 "none",
@@ -226,39 +225,6 @@ class Reader:
                     "only these together are predicted",
                     names.place("offload_modules"),
                 )
-
-
-def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
-    """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
-    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
-        return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
-    return 1 if names.get("use_distributed_optimizer") else 0
-
-
-def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """What --recompute-*, --recompute-activations, --moe-layer-recompute and, before core, --checkpoint-activations ask
-    for."""
-    kind = names.get("recompute_granularity")
-    if names.get("recompute_activations"):
-        kind = kind or "selective"
-    if names.get("checkpoint_activations"):
-        kind = kind or "full"
-    if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
-        kind = kind or "selective"
-    if kind == "selective":
-        # Megatron prints a list as text.
-        chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
-        if names.get("moe_layer_recompute"):
-            chosen.add("moe")
-        return Recompute("selective", tuple(sorted(chosen)))
-    if kind != "full":
-        return Recompute("none")
-    layers = names.get("recompute_num_layers")
-    return Recompute(
-        "full",
-        method="block" if names.get("recompute_method") == "block" else "uniform",
-        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
-    )
 
 
 def _modules(recompute: Recompute) -> frozenset[str]:

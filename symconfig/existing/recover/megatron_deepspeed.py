@@ -19,8 +19,9 @@ from symconfig.existing.recover.asked import Asked
 from symconfig.existing.recover.deepspeed_batch import of_one_node
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.frameworks.behaviour import switched
 from symconfig.frameworks.deepspeed.keys import MICRO, TRAIN
-from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, with_zero, zero_of
+from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, switches, zero_of
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.graph.scheme import CpComm
 
@@ -61,7 +62,7 @@ def run(reading: Reading, tree: Tree, cluster: ClusterDescriptor, asked: Asked) 
         raise InputError([*problems, *(error.problems if gpus else names.problems)]) from None
     if problems:
         raise InputError(problems)
-    return _with_json(found, tree.data)
+    return _with_json(found, tree.data, cluster)
 
 
 def settings(reading: Reading, tree: Tree) -> tuple[Setting, ...]:
@@ -117,7 +118,7 @@ def _problems(reading: Reading, tree: Tree, asked: Asked) -> Iterator[Problem]:
     yield from arguments.problems
 
 
-def _with_json(found: Run, config: Any) -> Run:
+def _with_json(found: Run, config: Any, cluster: ClusterDescriptor) -> Run:
     c, zero, width = found.configuration, zero_of(config), gradient_bytes_of(config)
     ulysses: CpComm | None = "a2a" if c.degrees.cp > 1 else None
     configuration = replace(
@@ -125,7 +126,7 @@ def _with_json(found: Run, config: Any) -> Run:
         zero=zero.stage,
         offload=zero.offload,
         cp_comm=ulysses or c.cp_comm,
-        framework=with_zero(c.framework, zero, width, c.degrees.dp * c.degrees.cp),
+        framework=switched(c.framework, cluster.gpu.architecture, switches(zero, width, c.degrees.dp * c.degrees.cp)),
     )
     replicated = c.degrees.dp * c.degrees.cp > 1
     overlap = replace(

@@ -14,13 +14,13 @@ from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.layer_pattern import layer_pattern
 from symconfig.existing.recover.moe import expert_fields, has_experts
-from symconfig.existing.recover.namespace import Value
 from symconfig.existing.recover.rope import position_fields
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.said import Fields, Said
 from symconfig.existing.recover.settle import settled
 from symconfig.existing.recover.undescribed import refuse_undescribed
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
+from symconfig.frameworks.megatron.flags import Value
 from symconfig.render.megatron_model import CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_OFFSET
 
 _EPSILON = ("layernorm_epsilon", "norm_epsilon")  # from core_v0.16 on, and before

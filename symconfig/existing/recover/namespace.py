@@ -6,14 +6,12 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
-from symconfig.frameworks.megatron.flags import Flag, FlagTable, flags, option, versions
-
-Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
+from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, flags, option, versions
 
 
 class Namespace(Mapping[str, Value]):

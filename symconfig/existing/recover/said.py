@@ -8,9 +8,9 @@ from contextlib import suppress
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.namespace import Namespace, Value, defaults
+from symconfig.existing.recover.namespace import Namespace, defaults
 from symconfig.existing.recover.run import Assumed
-from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
+from symconfig.frameworks.megatron.flags import FlagTable, Value, flags, option, versions
 
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from symconfig.existing.recover.namespace import Value
+from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from symconfig.existing.recover.namespace import Namespace, Value, defaults
+from symconfig.existing.recover.namespace import Namespace, defaults
 from symconfig.existing.recover.run import Assumed
-from symconfig.frameworks.megatron.flags import versions
+from symconfig.frameworks.megatron.flags import Value, versions
 
 DATA = Path(__file__).with_name("destinations.json")
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.namespace import Namespace, Value
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.versions import OLD
+from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")

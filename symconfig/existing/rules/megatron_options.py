@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.namespace import Value, parsed
+from symconfig.existing.recover.namespace import parsed
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.rule import Rules
 from symconfig.existing.rules.versions import OLD, Old
-from symconfig.frameworks.megatron.flags import flags, versions
+from symconfig.frameworks.megatron.flags import Value, flags, versions
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 

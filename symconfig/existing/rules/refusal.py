@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from symconfig.errors import Problem
-from symconfig.existing.recover.namespace import Value
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import Check
+from symconfig.frameworks.megatron.flags import Value
 
 Asks: TypeAlias = Callable[[MegatronFacts], bool]
 

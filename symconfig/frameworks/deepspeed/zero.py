@@ -1,12 +1,13 @@
-"""The section zero_optimization of a DeepSpeed JSON, and what it makes of a framework's habits."""
+"""The section zero_optimization of a DeepSpeed JSON, and what it switches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from symconfig.cost.framework import Framework
 from symconfig.cost.stages import Offload
+from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
 from symconfig.plans.choices import ZERO_STAGES, Precision, ZeroStage
 
@@ -59,18 +60,14 @@ def gradient_bytes_of(config: Any) -> int:
     return 4 if section(config, "data_types").get("grad_accum_dtype") in ("fp32", "float32", "float") else 2
 
 
-def with_zero(framework: Framework, zero: Zero, gradient_bytes: int, replicas: int) -> Framework:
-    """The framework's habits with what the JSON switches. replicas: ranks that the same weights would be on."""
-    hide = framework.hide
-    if replicas > 1 and zero.stage and not zero.overlap:
-        hide = replace(hide, data=0.0)
-    if replicas > 1 and zero.stage == 3 and not zero.prefetch:
-        hide = replace(hide, sharded_weights=0.0)
-    return replace(
-        framework,
-        hide=hide,
-        bytes=replace(framework.bytes, gradient=float(gradient_bytes)),
-        all_reduced_gradients=zero.stage in (1, 2) and not zero.scatters,
+def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
+    """Return what the JSON switches. replicas: ranks that the same weights would be on. kernels: the program's."""
+    return Switches(
+        implementation=kernels or {},
+        bytes={"gradient": float(gradient_bytes)},
+        framework={"all_reduced_gradients": zero.stage in (1, 2) and not zero.scatters},
+        reduces_beside=replicas <= 1 or not zero.stage or zero.overlap,
+        gathers_ahead=replicas <= 1 or zero.stage != 3 or zero.prefetch,
     )
 
 

@@ -83,8 +83,3 @@ MEGATRON_LOCAL = replace(
     grouped_streams=0,
     engine=False,
 )
-
-
-def megatron(transformer_impl: TransformerImpl) -> Framework:
-    """Megatron-LM with Transformer Engine's layers or with its own."""
-    return MEGATRON if transformer_impl == "transformer_engine" else MEGATRON_LOCAL

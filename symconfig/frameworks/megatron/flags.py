@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from symconfig.errors import InputError, Problem
 
@@ -25,6 +25,9 @@ SOURCE = "argument parser of github.com/NVIDIA/Megatron-LM at each tag; dev-2026
 _INT = re.compile(r"[+-]?\d+(_\d+)*")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IGNORECASE)
 _PATTERN = re.compile(r"[\d,\[\]()+*]+")  # Megatron evaluates such a list expression and allows these characters only
+
+# Of a destination, as the parser holds it.
+Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.stages import ENDS
 from symconfig.cost.table import Choice
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.detail import begins, detail
 from symconfig.solve.found import Found
-from symconfig.solve.habits import habits
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.restore import restore
 
@@ -58,7 +58,7 @@ def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transform
 def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Found:
     """The plan's point of the lattice under Transformer Engine's layers or Megatron's own."""
     found = restore(plan, plan.best)
-    framework = habits(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
+    framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
         found = _without_engine(found)
     framework = replace(framework, hide=found.request.framework.hide)

@@ -6,9 +6,8 @@ import pytest
 
 from symconfig.cost.framework import Framework
 from symconfig.existing.audit.audit import Audit
-from symconfig.existing.recover.habits import graphed
-from symconfig.existing.recover.megatron import recomputed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.options import graphed, recomputed
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
 from tests.existing.recover.options import names_of
 

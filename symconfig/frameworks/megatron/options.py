@@ -1,18 +1,19 @@
-"""Megatron-LM's habits under a set of options: which kernels run, what runs beside what, how wide the states are."""
+"""What Megatron-LM's options switch: which kernels run, what runs beside what, how wide the states are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from symconfig.cost.framework import Framework, Graphed
-from symconfig.existing.recover.namespace import Value
-from symconfig.frameworks.megatron.behaviour import MEGATRON_LOCAL, USER_BUFFERS, beside_another
-from symconfig.graph.blocks.common import Implementation
-from symconfig.plans.choices import Precision
-from symconfig.plans.plan import Overlap
-from symconfig.solve.habits import habits
+from symconfig.frameworks.behaviour import Switches, switched, usual
+from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
+from symconfig.frameworks.megatron.flags import Value
+from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.plan import Overlap, Recompute
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
@@ -24,6 +25,39 @@ def precision(names: Mapping[str, Value]) -> Precision | None:
     if names.get("fp8") or names.get("fp8_format"):
         return "mxfp8" if names.get("fp8_recipe") == "mxfp8" else "fp8"
     return "bf16" if names.get("bf16") else "fp16" if names.get("fp16") else None
+
+
+def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
+    """Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding strategy."""
+    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
+    return 1 if names.get("use_distributed_optimizer") else 0
+
+
+def recomputed(names: Mapping[str, Value]) -> Recompute:
+    """What --recompute-*, --recompute-activations, --moe-layer-recompute and, before core, --checkpoint-activations ask
+    for."""
+    kind = names.get("recompute_granularity")
+    if names.get("recompute_activations"):
+        kind = kind or "selective"
+    if names.get("checkpoint_activations"):
+        kind = kind or "full"
+    if names.get("moe_layer_recompute"):  # transformer_config.py: one of the modules, by its old name
+        kind = kind or "selective"
+    if kind == "selective":
+        # Megatron prints a list as text.
+        chosen = set(re.findall(r"[a-z_0-9]+", str(names.get("recompute_modules") or "core_attn")))
+        if names.get("moe_layer_recompute"):
+            chosen.add("moe")
+        return Recompute("selective", tuple(sorted(chosen)))
+    if kind != "full":
+        return Recompute("none")
+    layers = names.get("recompute_num_layers")
+    return Recompute(
+        "full",
+        method="block" if names.get("recompute_method") == "block" else "uniform",
+        num_layers=layers if isinstance(layers, int) and layers > 0 else 1,
+    )
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
@@ -66,36 +100,35 @@ class Shape:
         return self.pp > 1 and self.vpp == 1
 
 
-def framework(names: Mapping[str, Value], architecture: str, beside: Overlap, shape: Shape) -> Framework:
-    """Megatron-LM on this GPU as the options have it."""
-    local = names.get("transformer_impl") == "local"
-    base = habits("megatron", architecture, "local" if local else "transformer_engine")
-    hide: dict[str, Any] = {}
-    if not beside.grad_reduce and shape.replicas > 1:
-        hide["data"] = 0.0
-    if beside.tp_comm:
-        hide |= USER_BUFFERS
-    if not beside.pp_p2p and names.get("overlap_p2p_comm") is False:
-        hide["pp"] = 0.0
-    wide = replace(base.bytes, gradient=float(shape.gradient_bytes), optimizer=_optimizer_bytes(names))
-    # Megatron-FSDP never adds a gradient where it is summed, and its habits are so.
+def behaviour(names: Mapping[str, Value], architecture: str, beside: Overlap, shape: Shape) -> Framework:
+    """Return Megatron-LM on this GPU as the options have it."""
+    impl: TransformerImpl = "local" if names.get("transformer_impl") == "local" else "transformer_engine"
+    base = usual(MEGATRON.name, architecture, impl)
+    return switched(base, architecture, _switches(names, base, beside, shape))
+
+
+def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shape: Shape) -> Switches:
+    # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
-    found = replace(
-        base,
-        implementation=replace(base.implementation, **dict(_kernels(names, base.implementation, local, shape.latent))),
-        hide=replace(base.hide, **hide),
-        bytes=wide,
-        gathers_apart=sharded and not beside.param_gather and not shape.in_turn,
-        demanded_gathers=sharded and beside.param_gather and shape.in_turn,
-        quantised_weights=bool(names.get("fp8_param_gather")),
-        optimizer_instances=_instances(names),
-        accumulated_bytes=MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
-        kept_gradient_buffers=base.kept_gradient_buffers and not added_apart,
-        graphed=graphed(names) or base.graphed,
-        microbatch_group=_group(names, shape),
+    return Switches(
+        implementation=dict(_kernels(names, base, shape.latent)),
+        bytes={"gradient": float(shape.gradient_bytes), "optimizer": _optimizer_bytes(names)},
+        framework={
+            "gathers_apart": sharded and not beside.param_gather and not shape.in_turn,
+            "demanded_gathers": sharded and beside.param_gather and shape.in_turn,
+            "quantised_weights": bool(names.get("fp8_param_gather")),
+            "optimizer_instances": _instances(names),
+            "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
+            "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
+            "graphed": graphed(names) or base.graphed,
+            "microbatch_group": _group(names, shape),
+        },
+        reduces_beside=beside.grad_reduce or shape.replicas <= 1,
+        sends_beside=beside.pp_p2p or names.get("overlap_p2p_comm") is not False,
+        cuts_products=beside.tp_comm,
+        pairs_microbatches=beside.moe_a2a,
     )
-    return beside_another(found, architecture) if beside.moe_a2a else found
 
 
 def _group(names: Mapping[str, Value], shape: Shape) -> int:
@@ -147,12 +180,12 @@ def _optimizer_bytes(names: Mapping[str, Value]) -> float:
     return sum(_WIDTHS.get(str(names.get(part) or "fp32").removeprefix("torch."), 4.0) for part in parts)
 
 
-def _kernels(names: Mapping[str, Value], usual: Implementation, local: bool, latent: bool) -> Iterator[tuple[str, Any]]:
-    """Fields of the implementation that the options make other than the usual one's."""
+def _kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:
+    """Fields of the implementation that the options make other than the usual ones."""
     backend = str(names.get("attention_backend") or "auto")
-    if backend in ("unfused", "local") and usual.attention == "flash":
+    if backend in ("unfused", "local") and base.implementation.attention == "flash":
         yield "attention", "fused_softmax"
-    elif local and names.get("use_flash_attn"):
+    elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"
     if names.get("cross_entropy_loss_fusion"):
         yield "loss", "fused"

@@ -1,0 +1,77 @@
+"""The one way from a framework, a GPU and what a run switches to the behaviour that the cost model counts with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from symconfig.cost.framework import Framework
+from symconfig.frameworks.facts import flash
+from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
+from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
+from symconfig.graph.blocks.common import Kernel
+
+# torch.compile fuses chains of element-wise kernels: fields of `Implementation`.
+COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What a run has otherwise than its framework usually has.
+
+    Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
+
+    implementation, bytes, hide, framework: fields of `Implementation`, `Bytes`, `Hide` and `Framework`, and their
+    values. reduces_beside: gradients are reduced beside the backward. gathers_ahead: sharded weights are gathered
+    before their layer wants them. sends_beside: an interleaved pipeline sends beside the next chunk. cuts_products:
+    tensor-parallel products and their collectives run in pieces. pairs_microbatches: the experts' all-to-all runs
+    beside another microbatch.
+    """
+
+    implementation: Mapping[str, Any] = field(default_factory=dict)
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    hide: Mapping[str, float] = field(default_factory=dict)
+    framework: Mapping[str, Any] = field(default_factory=dict)
+    reduces_beside: bool = True
+    gathers_ahead: bool = True
+    sends_beside: bool = True
+    cuts_products: bool = False
+    pairs_microbatches: bool = False
+
+    def hides(self) -> dict[str, Any]:
+        """Return the fields of `Hide` that it sets."""
+        never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
+        pieces = USER_BUFFERS if self.cuts_products else {}
+        return {**self.hide, **{name: 0.0 for name, beside in never.items() if not beside}, **pieces}
+
+
+def usual(
+    name: str,
+    architecture: str,
+    transformer_impl: TransformerImpl = "transformer_engine",
+    attention: str | None = None,
+) -> Framework:
+    """Return the framework as it runs on this GPU. attention: the job's kernel.
+
+    Without flash attention, asked for or for want of a kernel, Transformer Engine keeps the scores as scaled, masked
+    and softmaxed at once, Transformers as PyTorch's operators leave them.
+    """
+    framework = FRAMEWORKS[name] if transformer_impl == "transformer_engine" else OWN_LAYERS.get(name, FRAMEWORKS[name])
+    if not flash(architecture, attention, framework.engine):
+        kernel: Kernel = "fused_softmax" if framework.engine else "torch"
+        if framework.implementation.attention == "flash":
+            return replace(framework, implementation=replace(framework.implementation, attention=kernel))
+    return framework
+
+
+def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
+    """Return the framework as a run on this GPU has it."""
+    found = replace(
+        framework,
+        implementation=replace(framework.implementation, **switches.implementation),
+        bytes=replace(framework.bytes, **switches.bytes),
+        hide=replace(framework.hide, **switches.hides()),
+        **switches.framework,
+    )
+    return beside_another(found, architecture) if switches.pairs_microbatches else found
