@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from symconfig.frameworks.behaviour import usual
-from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl, megatron
+from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
 from symconfig.solve.predict import Prediction, predict
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
@@ -24,7 +24,7 @@ CASES = {
 
 
 def run(name: str, impl: TransformerImpl) -> Prediction:
-    configuration = replace(CASES[name], framework=megatron(impl))
+    configuration = replace(CASES[name], framework=usual("megatron", "ampere", impl))
     return predict(sample_model(name), sample_cluster("a100-80gb"), configuration)
 
 
@@ -40,7 +40,7 @@ def test_own_layers_take_longer_and_keep_more(name: str) -> None:
 
 def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
     """And the gradients of scores and of what they are made from are alive at once."""
-    own = megatron("local")
+    own = MEGATRON_LOCAL
     flash = replace(own, implementation=replace(own.implementation, attention="flash"))
     long = replace(CASES["llama2-13b"], seq_length=8 * S)  # else the head's work needs most
     one, other = (
@@ -55,4 +55,4 @@ def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
 def test_a_gpu_without_flash_attention_changes_transformer_engine_only() -> None:
     assert usual("megatron", "hopper") == MEGATRON
     assert usual("megatron", "volta").implementation.attention == "fused_softmax"
-    assert usual("megatron", "volta", "local") == usual("megatron", "hopper", "local") == megatron("local")
+    assert usual("megatron", "volta", "local") == usual("megatron", "hopper", "local") == MEGATRON_LOCAL

@@ -9,8 +9,9 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.megatron.behaviour import TransformerImpl, megatron
+from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.dims import elements
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
@@ -29,7 +30,7 @@ MODELS["a shared expert behind a gate"] = sample_model("deepseek-v3", experts=_S
 
 def every_block(impl: TransformerImpl, model: ModelDescriptor) -> Iterator[tuple[str, DerivedBlock]]:
     for sequence_parallel in (False, True):
-        yield from derived(model, megatron(impl).implementation, Scheme(sequence_parallel)).items()
+        yield from derived(model, usual("megatron", "hopper", impl).implementation, Scheme(sequence_parallel)).items()
 
 
 def made(name: str) -> set[str]:
