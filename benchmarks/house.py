@@ -124,17 +124,59 @@ def literal(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def compared(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the words that `==`, `!=`, `in`, `not in`, a `match` case or a look-up by a literal key decides by."""
+def constants(tree: ast.Module) -> dict[str, str]:
+    """Return the module's names for texts: `JSON = "deepspeed"`."""
+    found = {}
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = getattr(node, "value", None)
+        if targets and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found |= {target.id: value.value for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def compared(tree: ast.Module, looked_up: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield the words that `==`, `!=`, `is`, `in`, a `match` case, a look-up or the beginning of a text decides by.
+
+    A name of the module for a word counts as the word, and so does a member of an enum (`Framework.MEGATRON`). Words of
+    `Literal[...]` are a type. looked_up: count look-ups and members.
+    """
+    named = constants(tree)
     for node in ast.walk(tree):
+        operands: list[ast.expr] = []
         if isinstance(node, ast.Compare):
-            for operand in (node.left, *node.comparators):
-                inner = operand.elts if isinstance(operand, ast.Tuple | ast.Set | ast.List) else (operand,)
-                for each in inner:
-                    if (word := literal(each)) is not None:
-                        yield node.lineno, word
-        elif isinstance(node, ast.MatchValue) and (word := literal(node.value)) is not None:
-            yield node.value.lineno, word
+            operands = [node.left, *node.comparators]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != "Literal":
+            operands = [node.slice] if looked_up else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            operands = node.args[:1] if node.func.attr in ("startswith", "endswith") else []
+        elif isinstance(node, ast.MatchValue):
+            operands = [node.value]
+        for operand in operands:
+            inner = operand.elts if isinstance(operand, ast.Tuple | ast.Set | ast.List) else (operand,)
+            for each in inner:
+                word = literal(each)
+                if isinstance(each, ast.Name):
+                    word = named.get(each.id)
+                elif (
+                    looked_up
+                    and isinstance(each, ast.Attribute)
+                    and each.attr.isupper()
+                    and isinstance(node, ast.Compare)
+                ):
+                    word = each.attr.lower()
+                if word is not None and hasattr(each, "lineno"):
+                    yield each.lineno, word
+
+
+def tables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the literal keys of dicts."""
+    for node in ast.walk(tree):
+        for key in node.keys if isinstance(node, ast.Dict) else ():
+            if key is not None and (word := literal(key)) is not None:
+                yield key.lineno, word
 
 
 def families() -> frozenset[str]:
@@ -175,9 +217,13 @@ def measure() -> House:
         graph[name] = {other for other in imports(tree, modules) if other != name}
         if len(text.splitlines()) < SHORT_FILE and path.name != "__init__.py":
             house.places["files under 40 lines"].append(str(place))
+        for number, word in tables(tree):
+            if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
+                house.places["tables by a framework's name"].append(f"{place}:{number}: {word}")
         for number, word in compared(tree):
             if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
                 house.places["comparisons with a framework's name"].append(f"{place}:{number}: {word}")
+        for number, word in compared(tree, looked_up=False):
             if word in model_names and here in MODEL_ROOMS:
                 house.places["comparisons with a model's family"].append(f"{place}:{number}: {word}")
         in_cost = here == "cost" and path.name != "compiled.py"  # which is generated
@@ -202,6 +248,7 @@ def measure() -> House:
 
 FINDINGS = (
     "comparisons with a framework's name",
+    "tables by a framework's name",
     "comparisons with a model's family",
     "names of operators in cost",
     "shapes of a configuration",
