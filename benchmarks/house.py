@@ -27,6 +27,7 @@ NAMED_FREELY = frozenset({"frameworks", "render", "verify"})  # rooms where a fr
 MODEL_ROOMS = frozenset({"graph", "cost", "solve"})  # rooms where no model's family may
 MANY_ARGUMENTS = 7
 SHORT_FILE = 40
+LONG_NAME = 4  # letters of a name that is looked for behind a prefix, too
 # The fields by which a class is recognised as a shape of a configuration: it names most of the degrees.
 DEGREES = frozenset({"tp", "pp", "cp", "ep", "etp", "dp"})
 MOST_DEGREES = 4
@@ -124,6 +125,11 @@ def literal(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
+def docstrings(tree: ast.Module) -> frozenset[int]:
+    """Return the identities of the strings that stand alone, as docstrings do."""
+    return frozenset(id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr))
+
+
 def constants(tree: ast.Module) -> dict[str, str]:
     """Return the module's names for texts: `JSON = "deepspeed"`."""
     found = {}
@@ -189,18 +195,43 @@ def families() -> frozenset[str]:
 
 
 def operators(modules: Mapping[str, Path]) -> frozenset[str]:
-    """Names of operators, as the blocks give them: first literal argument of a call in graph/blocks."""
+    """Names that the blocks give: operators, tensors, weights, modules, kinds, dims.
+
+    One of the first two arguments of a call in graph/blocks, or its `name` or `kind`; of a formatted one each piece;
+    and a constant of a module there.
+    """
     found = set()
-    for name, path in modules.items():
-        if not name.startswith("symconfig.graph.blocks"):
+    for module, path in modules.items():
+        if not module.startswith("symconfig.graph.blocks"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and node.args and (word := literal(node.args[0])) is not None:
-                found.add(word)
-            for keyword in node.keywords if isinstance(node, ast.Call) else ():
-                if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
-                    found.add(str(keyword.value.value))
-    return frozenset(found)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                given = [*node.args[:2], *(word.value for word in node.keywords if word.arg in ("name", "kind"))]
+                found |= {word for each in given for word in pieces(each)}
+        for statement in tree.body:
+            if isinstance(statement, ast.Assign):
+                values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+                found |= {word for each in values for word in pieces(each)}
+    return frozenset(bare(word) for word in found if any(letter.isalpha() for letter in word))
+
+
+def pieces(node: ast.expr) -> Iterator[str]:
+    """Yield the literal text of a string, or of each part of a formatted one."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    yield from (word for part in parts if (word := literal(part)) is not None)
+
+
+def bare(name: str) -> str:
+    """A name without what says which of an operator's tensors it is."""
+    return name.removesuffix(".weight").removesuffix(".bias").strip("._")
+
+
+def named(word: str, names: frozenset[str]) -> bool:
+    """Whether a literal is such a name, alone or behind a prefix."""
+    last = bare(word)
+    ends = [last[place:] for place in range(1, len(last)) if last[place - 1] in "._"]
+    return bool(last) and (last in names or any(end in names and len(end) >= LONG_NAME for end in ends))
 
 
 def measure() -> House:
@@ -226,6 +257,7 @@ def measure() -> House:
         for number, word in compared(tree, looked_up=False):
             if word in model_names and here in MODEL_ROOMS:
                 house.places["comparisons with a model's family"].append(f"{place}:{number}: {word}")
+        texts = docstrings(tree)
         in_cost = here == "cost" and path.name != "compiled.py"  # which is generated
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
@@ -240,7 +272,13 @@ def measure() -> House:
                           and isinstance(item.target, ast.Name)}  # fmt: skip
                 if len(fields & DEGREES) >= MOST_DEGREES:
                     house.places["shapes of a configuration"].append(f"{place}:{node.lineno}: {node.name}")
-            elif in_cost and isinstance(node, ast.expr) and (word := literal(node)) in operator_names:
+            elif (
+                in_cost
+                and id(node) not in texts
+                and isinstance(node, ast.expr)
+                and (word := literal(node))
+                and named(word, operator_names)
+            ):
                 house.places["names of operators in cost"].append(f"{place}:{node.lineno}: {word}")
     house.circles = circles({name: others & graph.keys() for name, others in graph.items()})
     return house

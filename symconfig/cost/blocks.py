@@ -29,7 +29,6 @@ from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
-_VOCABULARY = ("word_embedding.weight", "lm_head.weight")
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")
 SECONDS = slice(PASSES.index("again"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
@@ -276,8 +275,8 @@ def _weights(
         total([s for s in shards if s.quantised]),
         total([s for s in still if s.expert]),
         sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
-        total([s for s in live if s.name in _VOCABULARY]),
-        total([s for s in still if s.name in _VOCABULARY]),
+        total([s for s in live if s.table]),
+        total([s for s in still if s.table]),
         total([s for s in live if not s.expert and s.elements == s.whole]),
         *largest,
         workspaces,
@@ -296,10 +295,10 @@ def _widest(
         result: Array = np.max([zero, *(lattice.value(shard.elements) for shard in chosen)], axis=0)
         return result
 
-    live = [shard for shard in shards if not shard.frozen and shard.name not in _VOCABULARY]
+    live = [shard for shard in shards if not shard.frozen and not shard.table]
     dense, experts = [s for s in live if not s.expert], [s for s in live if s.expert]
     vectors = [s for s in dense if s.row == ONE]
-    joined = [s for s in experts if s.name.removesuffix(".weight") in framework.joined_experts]
+    joined = [s for s in experts if s.joined]
     together = sum((lattice.value(shard.elements) for shard in joined), zero)
     return (
         sum((lattice.value(shard.elements) for shard in vectors), zero),

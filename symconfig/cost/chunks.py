@@ -11,9 +11,10 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.exchange import TAKEN, exchange
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import ENDS, Setting, Stages, StageShape, stages
+from symconfig.cost.stages import Setting, Stages, StageShape, stages
 from symconfig.cost.table import Table
 from symconfig.graph.derived import Phase
+from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.schedule.times import Start, Times
 
@@ -75,7 +76,7 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
-    layers = sum(kind not in ENDS for kind in chunk)
+    layers = sum(is_layer(kind) for kind in chunk)
     return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
 
 
@@ -89,7 +90,7 @@ def _weight_gradients(table: Table) -> Array:
 def _repeated(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
     """[chunks]: what running the first layers of each again adds."""
     change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
-    heads = [[kind for kind in chunk if kind not in ENDS][:layers] for chunk in chunks]
+    heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]
     counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)
     result: Array = counts @ change
     return result

@@ -10,9 +10,10 @@ from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
+from symconfig.graph.implementation import Dispatch
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 # Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
 # 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
@@ -25,8 +26,8 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
     if c.kind is Kind.ALL_TO_ALL:
-        copies = lattice.numbers["num_experts_per_tok"] if "ep" in c.axes else 1.0
-        once = float("ep" in c.axes and framework.implementation.dispatcher != "alltoall")
+        copies = lattice.value(c.copies)
+        once = float("ep" in c.axes and framework.implementation.experts.dispatch is not Dispatch.SLOTS)
         seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, **machine.levels)
     else:
         seconds = compiled.ring_s(amount, 2.0 if c.kind is Kind.ALL_REDUCE else 1.0, ranks, stride, **machine.levels)
@@ -64,7 +65,7 @@ def beside_another(
 
     def beside(c: Collective) -> Array:
         """The work of the other microbatch that has its turn at the same time."""
-        ahead, inside = c.phase is Phase.FORWARD, c.owner != "combine"
+        ahead, inside = c.phase is Phase.FORWARD, c.leg is not Leg.BACK
         turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
-from symconfig.graph.blocks.common import Implementation
-from symconfig.graph.operator import FOUR_BIT_BYTES
+from symconfig.graph.implementation import Implementation
+from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 
 # Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
 # 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
@@ -19,7 +19,6 @@ from symconfig.graph.operator import FOUR_BIT_BYTES
 CONTENTION = 0.45
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
-Graphed = Literal["none", "router", "outside experts", "all"]  # of a layer's operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +120,14 @@ class Framework:
     # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
     # whole (deepspeed/runtime/zero/stage_1_and_2.py).
     whole_gradients_at: frozenset[int] = frozenset()
-    # Stems of weights of experts that are one parameter where one rank has all experts.
-    joined_experts: frozenset[str] = frozenset()
     expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
     adam_bytes: float = 34.0
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
-    # Operators replayed as CUDA graphs, with no host between. The router: with its norm and the counts of tokens.
-    graphed: Graphed = "none"
+    # Where the operators stand that are replayed as CUDA graphs, with no host between.
+    graphed: frozenset[Leg] = frozenset()
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
         """Rows of its embedding."""

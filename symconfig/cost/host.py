@@ -8,7 +8,9 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, Collective, DerivedBlock, Matmul, Phase
+from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.layout import Kind
+from symconfig.graph.operator import Leg
 
 # Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it
 # (Transformer Engine, pytorch/csrc/extensions/gemm.cpp). Fitted by hand to runs with 8 and 16 experts a rank.
@@ -22,8 +24,8 @@ _SWIZZLE = 0.1
 
 
 def inside_experts(block: DerivedBlock) -> frozenset[str]:
-    """Operators from the tokens' journey to their experts to that back."""
-    return frozenset(op for op, modules in block.modules if "moe_experts" in modules or op in ("dispatch", "combine"))
+    """Operators from the one that brings tokens to their experts to the one that brings them back."""
+    return block.on(Leg.OUT, Leg.EXPERTS, Leg.BACK)
 
 
 def is_dispatch(c: Collective) -> bool:
@@ -33,13 +35,8 @@ def is_dispatch(c: Collective) -> bool:
 
 def _graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
     """Operators that CUDA graphs launch."""
-    every = frozenset(work.op for work in block.work)
-    return {
-        "none": frozenset[str](),
-        "router": frozenset({"mlp_norm", "router", "route"}) if inside_experts(block) else frozenset[str](),
-        "outside experts": every - inside_experts(block),
-        "all": every,
-    }[framework.graphed]
+    legs = dict(block.legs)
+    return frozenset(work.op for work in block.work if legs.get(work.op, Leg.APART) in framework.graphed)
 
 
 def host_seconds(
@@ -50,7 +47,7 @@ def host_seconds(
     result: dict[tuple[str, Phase], Array] = {}
     for work in block.work:
         turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
-        if isinstance(work, Matmul) and not framework.implementation.sequential_experts:
+        if isinstance(work, Matmul) and framework.implementation.experts.kernels is not ExpertKernels.IN_TURN:
             turns = 1 + (turns - 1) * _NEXT_PRODUCT
         if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
             turns = turns * _LOW_PRECISION

@@ -16,11 +16,10 @@ from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.table import WEIGHTS, Table
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import is_layer
 from symconfig.plans.choices import ZeroStage
 
-# Blocks whose backward follows their forward at once, at the end of the last stage: one microbatch is in flight there.
-LAST = ("mtp", "head")
-ENDS = ("embedding", *LAST)
 _WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
 _PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient", "ends")  # of `Stages`
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
@@ -106,7 +105,7 @@ class Stages:
 
     def only(self, stage: int) -> Stages:
         """One of the stage shapes, as the only one."""
-        whole = ("embedding", "boundary", "replicated")
+        whole = ("boundary", "replicated")
         return Stages(
             *(
                 getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
@@ -137,7 +136,8 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     """One product with the counts for all arrays at once. tied: both ends use one weight."""
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     # A stage that predicts further tokens without the head keeps them like any other block.
-    head = np.array([kind in LAST for kind in table.kinds]) & (counts[:, [table.kinds.index("head")]] > 0)
+    places = table.places
+    head = np.array([place.closes for place in places]) & (counts[:, [places.index(Place.LAST)]] > 0)
     passes, weights = table.passes[..., points], table.weights[..., points]
     of = dict(zip(WEIGHTS, weights, strict=True))
     body = np.where(head, 0.0, [shape.kept or shape.counts for shape in shapes])
@@ -149,7 +149,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     transient = np.array([most.working(shape.together, has) for shape, has in zip(shapes, kinds_of, strict=True)])
     held = counts @ weights[: WEIGHTS.index("buffers")]
     vocabulary = counts @ (of["vocabulary"] + of["frozen_vocabulary"])
-    more = _look_ups(table.kinds, counts, tied)
+    more = _look_ups(places, counts, tied)
     held[WEIGHTS.index("dense")] += more * of["vocabulary"][0]
     held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][0]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
@@ -179,7 +179,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         matrix,
         vector,
         of_experts,
-        of["vocabulary"][0] * (tied or "mtp" in table.kinds),
+        of["vocabulary"][places.index(Place.FIRST)] * (tied or Place.FURTHER in places),
         counts @ table.hidden[..., points].sum(axis=0),
         table.boundary[points],
         np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
@@ -220,7 +220,7 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     if together == 1:
         return transient
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
-    layer = np.array([[kind not in ENDS] for kind in table.kinds])
+    layer = np.array([[place is Place.LAYER] for place in table.places])
     entering = table.passes[KEPT][..., points]  # inputs of the layers after the first one
     group = spaces + together * (transient - spaces) + (together - 1) * entering
     result: Array = np.where(layer, group, transient)
@@ -235,18 +235,18 @@ def _widest(weights: Array, counts: Array) -> Array:
     return np.stack([rows[:, count > 0].max(axis=1, initial=0.0) for count in counts], axis=1)
 
 
-def _look_ups(kinds: Sequence[str], counts: Array, tied: bool) -> Array:
+def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
     """[s, 1]: look-up tables that each stage holds beside those that its blocks count.
 
     A tied head on the first stage needs none of its own. What predicts further tokens looks them up itself, and so
     does a stage of its own hold the table, too (Megatron-LM, gpt_model.py).
     """
-    first = counts[:, [kinds.index("embedding")]]
+    first = counts[:, [places.index(Place.FIRST)]]
     more = np.zeros_like(first)
     if tied:
-        more = more - first * counts[:, [kinds.index("head")]]
-    if "mtp" in kinds:
-        more = more + (counts[:, [kinds.index("mtp")]] > 0) * (1 - first)
+        more = more - first * counts[:, [places.index(Place.LAST)]]
+    if Place.FURTHER in places:
+        more = more + (counts[:, [places.index(Place.FURTHER)]] > 0) * (1 - first)
     return more
 
 
@@ -266,4 +266,4 @@ def distinct(
 
 def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
     """How many each chunk has, without the model's ends."""
-    return tuple(sum(kind not in ENDS for kind in chunk) for chunk in stage)
+    return tuple(sum(is_layer(kind) for kind in chunk) for chunk in stage)

@@ -13,6 +13,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import DerivedBlock
+from symconfig.graph.operator import Place
 from symconfig.graph.recompute import Policy, apply
 
 
@@ -86,6 +87,11 @@ class Table:
             boundary=self.boundary[chosen],
             hidden=self.hidden[..., chosen],
         )
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where each kind stands in the model."""
+        return tuple(block.derived.place for block in self.blocks)
 
     @property
     def seconds(self) -> Array:

@@ -54,7 +54,8 @@ def _products(
     """[matmuls, points]: seconds of some of the block's."""
     pieces = framework.hide.tp_pieces
     chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
-    batch, m, n, k = (lattice.stack([getattr(work, field) for work in matmuls]) for field in ("batch", "m", "n", "k"))
+    batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
+    n, k = lattice.stack([work.n for work in matmuls]), lattice.stack([work.k for work in matmuls])
     low = np.array([[work.low_precision] for work in matmuls])
     peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
     cast = low & (machine.cast_bytes > 0)

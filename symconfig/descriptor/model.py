@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 ModelSchema = Literal["symconfig.model/1"]
 PositiveInt = Annotated[int, Field(gt=0, lt=2**40)]
@@ -147,6 +155,32 @@ class Adapter(Strict):
     )
 
 
+class Mixer(Strict):
+    """A building block that mixes tokens in place of attention; the planner knows it by its file in `graph/blocks`."""
+
+    block: str = Field(min_length=1, description="its name there")
+    sizes: dict[str, PositiveInt] = Field(default_factory=dict, description="of the dims that are its own")
+    layers: tuple[bool, ...] | None = Field(default=None, description="per layer: has it; absent: all layers")
+
+    def __hash__(self) -> int:
+        return hash((self.block, tuple(sorted(self.sizes.items())), self.layers))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What a layer is made of: experts or an MLP, and what mixes tokens, within a sliding window or not."""
+
+    mixer: str
+    window: bool
+    moe: bool
+
+    @property
+    def name(self) -> str:
+        """dense or moe, then `_window`, then what stands in the place of attention."""
+        own = "" if self.mixer in tuple(Attention) else f"_{self.mixer}"
+        return ("moe" if self.moe else "dense") + ("_window" if self.window else "") + own
+
+
 class ModelDescriptor(Strict):
     """One architecture. Optional fields have the value that most models share.
 
@@ -203,6 +237,7 @@ class ModelDescriptor(Strict):
     attention_dropout: Rate = 0.0
     hidden_dropout: Rate = 0.0
     latent: LatentAttention | None = None
+    mixer: Mixer | None = Field(default=None, description="a building block in place of attention")
     experts: Experts | None = None
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
@@ -231,6 +266,8 @@ class ModelDescriptor(Strict):
                     f"sliding_window_pattern has {len(self.sliding_window_pattern)} entries for "
                     f"{self.num_hidden_layers} layers"
                 )
+        if self.mixer and self.mixer.layers is not None and len(self.mixer.layers) != self.num_hidden_layers:
+            problems.append(f"mixer.layers has {len(self.mixer.layers)} entries for {self.num_hidden_layers} layers")
         if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
             problems.append("experts.first_k_dense_replace is more than num_hidden_layers")
         if self.position is Position.ROPE and self.rotary_dim % 2:
@@ -264,12 +301,27 @@ class ModelDescriptor(Strict):
         return self.sliding_window_pattern or (True,) * self.num_hidden_layers
 
     @cached_property
-    def layer_kinds(self) -> tuple[str, ...]:
-        """Kind of every transformer layer, in order: dense, moe, dense_window or moe_window."""
+    def kind_of_layer(self) -> tuple[LayerKind, ...]:
+        """What every layer is made of, in order."""
+        name, mixer = str(self.attention), self.mixer
+        own = (mixer.layers or (True,) * self.num_hidden_layers) if mixer else (False,) * self.num_hidden_layers
         return tuple(
-            ("moe" if moe else "dense") + ("_window" if window else "")
-            for moe, window in zip(self.moe_layers, self.sliding_layers, strict=True)
+            LayerKind(mixer.block, False, moe) if mixer and mine else LayerKind(name, window, moe)
+            for mine, window, moe in zip(own, self.sliding_layers, self.moe_layers, strict=True)
         )
+
+    @cached_property
+    def layer_kinds(self) -> tuple[str, ...]:
+        """Name of the kind of every layer, in order: dense, moe, dense_window, moe_window, dense_BLOCK, …"""
+        return tuple(kind.name for kind in self.kind_of_layer)
+
+    @model_serializer(mode="wrap")
+    def _without_mixer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the field out where no block stands in the place of attention, as in almost every model."""
+        fields: dict[str, Any] = handler(self)
+        if self.mixer is None:
+            fields.pop("mixer", None)
+        return fields
 
     @property
     def rotary_dim(self) -> int:

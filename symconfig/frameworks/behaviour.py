@@ -8,11 +8,12 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.facts import flash
+from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
-from symconfig.graph.blocks.common import Kernel
+from symconfig.graph.implementation import Kernel
 
-# torch.compile fuses chains of element-wise kernels: fields of `Implementation`.
+# torch.compile fuses chains of element-wise kernels: options of `changed`.
 COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
 
 
@@ -22,7 +23,7 @@ class Switches:
 
     Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
 
-    implementation, bytes, hide, framework: fields of `Implementation`, `Bytes`, `Hide` and `Framework`, and their
+    implementation: options of `changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework`, and their
     values. reduces_beside: gradients are reduced beside the backward. gathers_ahead: sharded weights are gathered
     before their layer wants them. sends_beside: an interleaved pipeline sends beside the next chunk. cuts_products:
     tensor-parallel products and their collectives run in pieces. pairs_microbatches: the experts' all-to-all runs
@@ -59,9 +60,9 @@ def usual(
     """
     framework = FRAMEWORKS[name] if transformer_impl == "transformer_engine" else OWN_LAYERS.get(name, FRAMEWORKS[name])
     if not flash(architecture, attention, framework.engine):
-        kernel: Kernel = "fused_softmax" if framework.engine else "torch"
-        if framework.implementation.attention == "flash":
-            return replace(framework, implementation=replace(framework.implementation, attention=kernel))
+        kernel = Kernel.FUSED_SOFTMAX if framework.engine else Kernel.IN_TURN
+        if framework.implementation.attention.kernel is Kernel.FLASH:
+            return replace(framework, implementation=framework.implementation.attending(kernel))
     return framework
 
 
@@ -69,7 +70,7 @@ def switched(framework: Framework, architecture: str, switches: Switches) -> Fra
     """Return the framework as a run on this GPU has it."""
     found = replace(
         framework,
-        implementation=replace(framework.implementation, **switches.implementation),
+        implementation=changed(framework.implementation, **switches.implementation),
         bytes=replace(framework.bytes, **switches.bytes),
         hide=replace(framework.hide, **switches.hides()),
         **switches.framework,

@@ -8,16 +8,29 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import DISCARDING, LAYER, OPERATORS, Block, Operator, OpKind, Tensor, Use, Weight
+from symconfig.graph.operator import (
+    DISCARDING,
+    LAYER,
+    OPERATORS,
+    Block,
+    Leg,
+    Operator,
+    OpKind,
+    Place,
+    Tensor,
+    Use,
+    Weight,
+)
 
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the operators of a block. The active recompute modules are a stack, and so are the named parts."""
+    """Collects the operators of a block. The active recompute modules, named parts and legs are stacks."""
 
     operators: list[Operator] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
+    legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
 
     @contextmanager
@@ -34,8 +47,16 @@ class Builder:
         yield
         self.parts.pop()
 
+    @contextmanager
+    def leg(self, leg: Leg) -> Iterator[None]:
+        """Operators made inside stand there on the tokens' way to their experts."""
+        self.legs.append(leg)
+        yield
+        self.legs.pop()
+
     def _add(self, operator: Operator) -> None:
-        self.operators.append(replace(operator, modules=tuple(self.modules), part=".".join(self.parts)))
+        modules, part = tuple(self.modules), ".".join(self.parts)
+        self.operators.append(replace(operator, modules=modules, part=part, leg=self.legs[-1]))
 
     def matmul(
         self,
@@ -192,8 +213,11 @@ class Builder:
             if light and LAYER in op.modules:
                 self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
 
-    def block(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Block:
-        return Block(name, tuple(inputs), tuple(outputs), tuple(self.operators), DISCARDING, self.stops_early)
+    def block(
+        self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: Place = Place.LAYER
+    ) -> Block:
+        operators = tuple(self.operators)
+        return Block(name, tuple(inputs), tuple(outputs), operators, DISCARDING, self.stops_early, place)
 
 
 def _inside(contracted: Sequence[str], sums: int, linear: bool) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes, sequence
-from symconfig.graph.operator import Block
+from symconfig.graph.operator import Block, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
     total = active = trainable = 0
     by_part: dict[str, int] = {}
     for kind in sequence(model):
-        if kind == "mtp" and not with_mtp:
+        if kinds[kind].place is Place.FURTHER and not with_mtp:
             continue
         part, part_active, part_trainable = _block(kinds[kind], sizes, share, model.tie_word_embeddings)
         total, active, trainable = total + part, active + part_active, trainable + part_trainable
@@ -42,7 +42,7 @@ def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> t
     total = active = trainable = 0
     for op in block.operators:
         for weight in op.weights:
-            if weight.shared or (tied and weight.name == "lm_head.weight"):
+            if weight.shared or (tied and weight.table and block.place is Place.LAST):
                 continue
             count = round(d.elements(weight.dims).value(sizes))
             total += count

@@ -23,8 +23,8 @@ from symconfig.graph.derived import (
     Workspace,
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, moves
-from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import LAYER, Block, Element, Operator, OpKind, Tensor, Use, Weight
+from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.operator import LAYER, Block, Element, Leg, Operator, OpKind, Tensor, Use, Weight
 from symconfig.graph.scheme import Scheme
 
 
@@ -36,17 +36,19 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     for op in block.operators:
         work.extend(_work(op, scheme))
     return DerivedBlock(
-        block.name,
-        scheme,
-        tuple(work),
-        tuple(flow.collectives()),
-        tuple(flow.held()),
-        tuple(shard for op in block.operators for shard in _weights(op, scheme)),
-        tuple(_workspace(op, scheme, overwritten) for op in block.operators),
-        tuple((op.name, op.modules) for op in block.operators),
-        block.discards,
-        block.stops_early,
-        _local(_STREAM.dims, _alone(_STREAM, scheme)),
+        name=block.name,
+        scheme=scheme,
+        work=tuple(work),
+        collectives=tuple(flow.collectives()),
+        held=tuple(flow.held()),
+        weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
+        workspaces=tuple(_workspace(op, scheme, overwritten) for op in block.operators),
+        modules=tuple((op.name, op.modules) for op in block.operators),
+        discards=block.discards,
+        stops_early=block.stops_early,
+        boundary=_local(_STREAM.dims, _alone(_STREAM, scheme)),
+        place=block.place,
+        legs=tuple((op.name, op.leg) for op in block.operators if op.leg is not Leg.APART),
     )
 
 
@@ -220,6 +222,8 @@ def _collective(
         beside,
         times,
         chunked,
+        owner.leg if owner else Leg.APART,
+        d.COPIES if "ep" in move.axes else ONE,
     )
 
 
@@ -334,6 +338,8 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 data,
                 tuple(axis for axis in summed if axis not in data),
                 _row(op, weight, layout),
+                weight.table,
+                weight.joined,
             )
         )
     return result

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from symconfig.graph.layout import Kind
-from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import Element
+from symconfig.graph.monomial import ONE, Monomial
+from symconfig.graph.operator import Element, Leg, Place
 from symconfig.graph.scheme import Scheme
 
 
@@ -62,7 +62,8 @@ class Collective:
 
     owner: the operator that it serves; with that operator it is run again under recompute.
     beside: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
-    needs what travels, so that both must be cut into pieces to run at once.
+    needs what travels, so that both must be cut into pieces to run at once. leg: of its owner. copies: how many of
+    what travels are copies of one token.
     """
 
     tensor: str
@@ -75,6 +76,8 @@ class Collective:
     beside: tuple[str, Phase] | None = None
     times: int = 1
     chunked: bool = False
+    leg: Leg = Leg.APART
+    copies: Monomial = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ class Held:
 class WeightShard:
     """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
 
-    row: of its elements on one rank, those that make one element of the output; 1 for a vector.
+    row: of its elements on one rank, those that make one element of the output; 1 for a vector. table, joined: see
+    Weight.
     """
 
     name: str
@@ -109,6 +113,8 @@ class WeightShard:
     data_axes: tuple[str, ...]
     other_axes: tuple[str, ...]
     row: Monomial
+    table: bool
+    joined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,7 @@ class Workspace:
     buffer: Monomial | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedBlock:
     """A block under a scheme."""
 
@@ -141,3 +147,9 @@ class DerivedBlock:
     discards: frozenset[str]
     stops_early: bool
     boundary: Monomial  # elements of the residual stream that the next stage receives, on one rank
+    place: Place = Place.LAYER
+    legs: tuple[tuple[str, Leg], ...] = ()  # of those operators that stand on the tokens' way to their experts
+
+    def on(self, *legs: Leg) -> frozenset[str]:
+        """Operators that stand there."""
+        return frozenset(op for op, leg in self.legs if leg in legs)

@@ -56,6 +56,8 @@ EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 # Replicas of an expert: what is left of a stage's ranks on the expert grid.
 EDP = Monomial.of("tp", "cp", "dp") / Monomial.of("ep", "etp")
 
+COPIES = Monomial.of("num_experts_per_tok")  # of each token, one for each of its experts
+
 _SIZES = {
     GATHERED: Monomial(),
     BATCH: Monomial.of("micro_batch", "dp"),
@@ -63,8 +65,7 @@ _SIZES = {
     KEYS: Monomial.of("seq_length"),
     WHOLE_VOCAB: Monomial.of(VOCAB),
     # Every token takes num_experts_per_tok slots; the busiest rank has expert_imbalance times the mean.
-    SLOTS: Monomial.of("micro_batch", "dp", "seq_length", "num_experts_per_tok", "expert_imbalance")
-    / Monomial.of("num_experts"),
+    SLOTS: Monomial.of("micro_batch", "dp", "seq_length", "expert_imbalance") * COPIES / Monomial.of("num_experts"),
 }
 
 

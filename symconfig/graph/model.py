@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import ends
-from symconfig.graph.blocks.common import Context, Implementation
-from symconfig.graph.blocks.layer import layer, mtp
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.layer import layer
 from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.operator import Block
+from symconfig.graph.implementation import Implementation
+from symconfig.graph.operator import Block, Place
+from symconfig.graph.parts import End, parts
 from symconfig.graph.scheme import Scheme
 
 
@@ -26,20 +27,22 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None) -> dict[st
     def context() -> Context:
         return Context(model, how, Builder(stops_early=how.stops_early))
 
-    result = {"embedding": ends.embedding(context())}
-    for kind in dict.fromkeys(model.layer_kinds):
-        result[kind] = layer(context(), kind)
-    if model.num_nextn_predict_layers:
-        result["mtp"] = mtp(context(), model.layer_kinds[-1])
-    result["head"] = ends.head(context())
-    return result
+    result = {end.kind: end.build(context()) for end in _ends(model) if end.place is Place.FIRST}
+    for kind in dict.fromkeys(model.kind_of_layer):
+        result[kind.name] = layer(context(), kind)
+    return result | {end.kind: end.build(context()) for end in _ends(model) if end.place is not Place.FIRST}
+
+
+def _ends(model: ModelDescriptor) -> list[End]:
+    """Blocks before and behind the layers of this model."""
+    return [end for end in parts().ends.values() if end.count(model)]
 
 
 # Fields that blocks know by the names of their dims only, or that are for people.
 _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-     "num_nextn_predict_layers", "sliding_window_pattern"}
+     "num_nextn_predict_layers", "sliding_window_pattern", "mixer"}
 )  # fmt: skip
 
 
@@ -72,7 +75,10 @@ def _derived(what: _Structure, how: Implementation, scheme: Scheme) -> Mapping[s
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
     """The kinds of all blocks from first to last."""
-    return ("embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
+    repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
+    before = [kind for place, kinds in repeated if place is Place.FIRST for kind in kinds]
+    behind = [kind for place, kinds in repeated if place is not Place.FIRST for kind in kinds]
+    return (*before, *model.layer_kinds, *behind)
 
 
 def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
@@ -104,18 +110,10 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
-    if model.latent is not None:
-        low = model.latent
-        sizes |= {
-            "q_lora_rank": low.q_lora_rank or 0,
-            "kv_lora_rank": low.kv_lora_rank,
-            "qk_rope_head_dim": low.qk_rope_head_dim,
-            "kv_down_width": low.kv_lora_rank + low.qk_rope_head_dim,
-            "qk_nope_head_dim": low.qk_nope_head_dim,
-            "qk_head_dim": low.qk_nope_head_dim + low.qk_rope_head_dim,
-            "v_head_dim": low.v_head_dim,
-            "kv_up_head_width": low.qk_nope_head_dim + low.v_head_dim,
-        }
+    for kind in dict.fromkeys(model.kind_of_layer):
+        sizes |= parts().mixer(kind.mixer).sizes(model)
+    if model.mixer is not None:
+        sizes |= model.mixer.sizes
     if model.adapter is not None:
         sizes[d.RANK] = sizes[d.RANK_COLUMNS] = model.adapter.r
         sizes[d.ADAPTER_COLUMNS] = model.hidden_size

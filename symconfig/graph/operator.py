@@ -35,6 +35,30 @@ class OpKind(StrEnum):
     ELEMENTWISE = "elementwise"
 
 
+class Leg(StrEnum):
+    """Where an operator stands on the way of tokens to their experts and back."""
+
+    APART = "apart"
+    CHOICE = "choice"  # finds each token's experts
+    OUT = "out"  # brings tokens to their experts
+    EXPERTS = "experts"
+    BACK = "back"
+
+
+class Place(StrEnum):
+    """Where a block stands in the model."""
+
+    FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
+    LAYER = "layer"
+    FURTHER = "further"  # predicts further tokens behind the last layer, and looks these up itself
+    LAST = "last"  # ends the model with the loss
+
+    @property
+    def closes(self) -> bool:
+        """Whether its backward follows its forward at once, so that one microbatch is in flight there."""
+        return self in (Place.FURTHER, Place.LAST)
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An activation. storage: what it is a view of, with others; it stays whole while one of them is kept."""
@@ -54,6 +78,12 @@ class Weight:
     frozen: bool = False
     quantised: bool = False  # frozen and held in 4 bits (QLoRA)
     shared: bool = False  # held, reduced and updated by another block
+    joined: bool = False  # with others of its operator's experts one parameter, where one rank has all experts
+
+    @property
+    def table(self) -> bool:
+        """Whether each of its rows, or columns, is a token's."""
+        return len(self.dims) > 1 and (d.VOCAB in self.dims or d.WHOLE_VOCAB in self.dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +121,7 @@ class Operator:
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
     part: the module it is written in, as people name it.
+    leg: where it stands on the tokens' way to their experts.
     """
 
     name: str
@@ -119,6 +150,7 @@ class Operator:
     linear: bool = False
     apart: bool = False
     part: str = ""
+    leg: Leg = Leg.APART
 
     @property
     def trainable(self) -> bool:
@@ -148,6 +180,7 @@ class Block:
     operators: tuple[Operator, ...]
     discards: frozenset[str] = frozenset()
     stops_early: bool = False
+    place: Place = Place.LAYER
 
     @property
     def losses(self) -> tuple[Tensor, ...]:

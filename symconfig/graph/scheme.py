@@ -11,6 +11,7 @@ from typing import Literal
 from symconfig.graph import dims as d
 from symconfig.graph.layout import PARTIAL, Layout
 from symconfig.graph.operator import Operator, Use
+from symconfig.graph.parts import parts
 
 CpComm = Literal["p2p", "a2a", "all_gather"]
 
@@ -30,16 +31,16 @@ class Scheme:
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
         """For each axis, the loop dims of `op` that it splits."""
-        loops = set(op.loops)
+        loops, free = set(op.loops), set(op.loops).difference(op.whole)
         axes: dict[str, tuple[str, ...]] = {"dp": _present(loops, (d.BATCH,))}
         core = d.KEYS in loops
-        split = _present(loops, d.TENSOR_DIMS)
+        split = _present(free, parts().tensor_dims)
         heads = _present(loops, (d.HEADS, d.KV_HEADS))
-        axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(loops, (d.SEQUENCE,))
+        axes["cp"] = heads if core and self.cp_comm == "a2a" else _present(free, (d.SEQUENCE,))
         if split:
             axes["tp"] = split
         elif self.sequence_parallel and not loops & {d.WHOLE_VOCAB, d.GATHERED}:
-            axes["tp"] = _present(loops, (d.SEQUENCE,))
+            axes["tp"] = _present(free, (d.SEQUENCE,))
         if d.SLOTS in loops:
             axes.update(self._expert_axes(loops))
         return {axis: dims for axis, dims in axes.items() if dims}

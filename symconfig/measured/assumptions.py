@@ -13,7 +13,6 @@ from symconfig.descriptor.measurements import MeasuredBatch, Row
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.graph.blocks.common import Dispatcher
 from symconfig.measured.flops import COUNTING, Counting
 
 
@@ -74,7 +73,7 @@ class Habits(Strict):
     hide_data: float | None = None
     hide_sharded_weights: float | None = None
     hide_experts: float | None = None
-    dispatcher: Dispatcher | None = None
+    dispatcher: Literal["alltoall", "deepep", "hybridep"] | None = None
     fused_experts: bool | None = None
     graphed: Literal["none", "router", "outside experts", "all"] | None = None
 

@@ -11,8 +11,8 @@ from typing import Literal
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor, Strict
-from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.derived import Phase
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import derived, dim_sizes, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
+from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
-from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.blocks.common import Implementation, Kernel
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.measured.asked import Asked
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
@@ -19,7 +19,7 @@ from symconfig.measured.asked import Asked
 # it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), its Triton form 1/1.3 to 1/2.5
 # (section 4.1; the upper end is taken, chosen after seeing residuals). flash-2024 is what Transformer Engine took on
 # Hopper in 2024, between version 2 and the newest: fitted to the sequences of 16k and more of nemo_2407.
-_ATTENTION: dict[str, tuple[Kernel, float]] = {
+_ATTENTION: dict[str, tuple[str, float]] = {
     "flash": ("flash", 1.0),
     "flash2": ("flash", 0.5),
     "flash1": ("flash", 0.28),
@@ -40,7 +40,7 @@ _RATE_ON = {  # where it is another than Hopper's
     "ada": _BEFORE_HOPPER_RATE,
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
-_IMPLEMENTATION = tuple(item.name for item in fields(Implementation) if item.name != "attention")
+_IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
 _FRAMEWORK = (
     "adam_bytes",
     "reduced_bytes",
@@ -62,10 +62,11 @@ _FRAMEWORK = (
     "optimizer_instances",
     "grouped_streams",
 )
+_SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
 _SIZES = ("weight", "gradient", "optimizer")
 
 
-def attention_of(name: str, architecture: str) -> tuple[Kernel, float]:
+def attention_of(name: str, architecture: str) -> tuple[str, float]:
     """A spelling of a kernel: its implementation, and its rate on this GPU over the newest flash kernel's."""
     kernel, rate = _ATTENTION[name]
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
@@ -73,13 +74,13 @@ def attention_of(name: str, architecture: str) -> tuple[Kernel, float]:
 
 def as_options(framework: Framework) -> dict[str, Any]:
     """What sets a framework apart from Megatron's usual habits, as options of a row; its attention goes by name."""
-    kinds = ((_IMPLEMENTATION, framework.implementation, MEGATRON.implementation), (_FRAMEWORK, framework, MEGATRON))
-    return {
-        name: getattr(mine, name)
-        for names, mine, usual in kinds
-        for name in names
-        if name != "attention_rate" and getattr(mine, name) != getattr(usual, name)
-    }
+    mine, usual = options(framework.implementation), options(MEGATRON.implementation)
+    found = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
+    for name in _FRAMEWORK:
+        value = getattr(framework, name)
+        if name != "attention_rate" and value != getattr(MEGATRON, name):
+            found[name] = _SCOPES[value] if name == "graphed" else value
+    return found
 
 
 def framework_of(asked: Asked, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
@@ -120,20 +121,23 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     base, architecture = FRAMEWORKS[asked.assumption.framework], asked.cluster.gpu.architecture
     habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
     kernel, rate = attention_of(attention, architecture)
-    how = {"attention": kernel} | {name: habits[name] for name in _IMPLEMENTATION if name in habits}
+    how: dict[str, Any] = {"attention": kernel} | {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):
         how |= COMPILED
     if asked.stated.get("fused_rmsnorm") is not None:
         how["fused_norm"] = asked.stated["fused_rmsnorm"]
     if asked.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
+    own = {"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits}
+    if "graphed" in own:
+        own["graphed"] = GRAPHED[own["graphed"]]
     p = asked.row.parallel
     overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
     found = Switches(
         implementation=how,
         bytes={name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits},
         hide={name.removeprefix("hide_"): value for name, value in habits.items() if name.startswith("hide_")},
-        framework={"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits},
+        framework=own,
         reduces_beside=overlap.get("grad_reduce") is not False,
         sends_beside=overlap.get("pp_p2p") is not False,
         # PyTorch cuts a product in pieces likewise.

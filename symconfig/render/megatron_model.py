@@ -295,6 +295,7 @@ def _mtp(out: Arguments, model: ModelDescriptor) -> None:
 def _never(out: Arguments, model: ModelDescriptor) -> None:
     """What no version's pretrain_gpt.py has an option for."""
     for name, set_, why in (
+        ("mixer", model.mixer is not None, "every layer has attention"),
         ("lm_head_bias", model.lm_head_bias, "its output layer has no bias"),
         ("norm_after_sublayer", model.norm_after_sublayer, "it has no norms after attention and MLP"),
         ("parallel_residual", model.parallel_residual, "attention and MLP always follow each other"),

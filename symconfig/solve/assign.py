@@ -16,8 +16,9 @@ from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
 from symconfig.cost.exchange import exchange
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import ENDS, StageShape, stages
+from symconfig.cost.stages import StageShape, stages
 from symconfig.cost.table import Choice, Table
+from symconfig.graph.parts import is_layer
 from symconfig.schedule.bounds import layout_bound_s
 from symconfig.schedule.times import Start
 from symconfig.solve.floor import Floors
@@ -146,7 +147,7 @@ class Layout:
     def _again(self) -> Array:
         """[vpp, pp, kinds]: the layers that run again."""
         heads = {
-            chunk: tuple([kind for kind in chunk if kind not in ENDS][: self.first]) for chunk in set(self.split.chunks)
+            chunk: tuple([kind for kind in chunk if is_layer(kind)][: self.first]) for chunk in set(self.split.chunks)
         }
         return counted(self.floors, tuple(heads[chunk] for chunk in self.split.chunks))
 

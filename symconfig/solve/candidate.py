@@ -12,6 +12,7 @@ from symconfig.cost.flops import flops_per_token
 from symconfig.cost.step import host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.graph.implementation import Dispatch
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
@@ -118,7 +119,7 @@ def _options(found: Found, recompute: Recompute) -> Options:
 
 
 def _dispatcher(request: Request) -> Literal["alltoall", "flex"]:
-    return "alltoall" if request.framework.implementation.dispatcher == "alltoall" else "flex"
+    return "alltoall" if request.framework.implementation.experts.dispatch is Dispatch.SLOTS else "flex"
 
 
 def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predicted:

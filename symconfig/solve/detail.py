@@ -12,11 +12,12 @@ from symconfig.cost.block_recompute import Extremes, evaluate_block
 from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.cost.stages import ENDS, Setting, Stages, StageShape, layers, stages
+from symconfig.cost.stages import Setting, Stages, StageShape, layers, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import derived, structure
+from symconfig.graph.parts import is_layer
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.found import Found
@@ -74,8 +75,8 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
     """The kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at once."""
     place, result = 0, []
     for kind in chunk:
-        result.append(None if kind not in ENDS and place % together else kind)
-        place += kind not in ENDS
+        result.append(None if is_layer(kind) and place % together else kind)
+        place += is_layer(kind)
     return tuple(result)
 
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
-from symconfig.cost.stages import LAST, Setting, Stages, StageShape, stages
+from symconfig.cost.stages import Setting, Stages, StageShape, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns
 from symconfig.schedule.bounds import even_bound_s
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds, kinds_alone
@@ -250,8 +252,9 @@ def _may_fit(kinds: Kinds, choices: tuple[Choice, ...], fewest: Array, forced: A
 
 def _ends_on(stage: int, names: tuple[str, ...], pp: int) -> list[int]:
     """Places of the kinds that are sure to lie on a stage: the model's ends."""
-    first, last = ("embedding",) * (stage == 0), LAST * (stage == pp - 1)
-    return [k for k, name in enumerate(names) if name in first + last]
+    first, last = stage == 0, stage == pp - 1
+    places = [place_of(name) for name in names]
+    return [k for k, place in enumerate(places) if (first and place is Place.FIRST) or (last and place.closes)]
 
 
 def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:

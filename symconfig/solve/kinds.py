@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import ENDS, GRADIENT_BUFFER_BYTES, Setting, StageShape, stages
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Setting, StageShape, stages
 from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS, Table
+from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 
 Bools = NDArray[np.bool_]
@@ -45,7 +46,7 @@ class Kinds:
     @property
     def layers(self) -> Bools:
         """[kinds]: those that are no ends."""
-        return np.array([name not in ENDS for name in self.names])
+        return np.array([is_layer(name) for name in self.names])
 
     def at(self, chosen: NDArray[np.intp]) -> Kinds:
         """Some of the points."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from symconfig.cost.blocks import KEPT
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import ENDS, LAST
+from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.timeline import Timeline
 from symconfig.solve.detail import Detail, begins
 from symconfig.solve.found import Found
@@ -48,17 +48,17 @@ def _kept(found: Found, parts: Detail) -> Array:
     for chunk in found.split.chunks:
         layer, total = 0, 0.0
         for kind, begun in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
-            if begun is not None and kind not in LAST:
-                again = kind not in ENDS and layer < found.block_layers  # as the table's second policy has it
+            if begun is not None and not place_of(kind).closes:
+                again = is_layer(kind) and layer < found.block_layers  # as the table's second policy has it
                 total += by_kind[int(again), place[kind]]
-            layer += kind not in ENDS
+            layer += is_layer(kind)
         result.append(total)
     return np.array(result)
 
 
 def _at_loss(found: Found, of_stage: Array) -> Array:
     """[pp vpp]: bytes of each stage that the loss keeps, in the chunks of the model that end in one."""
-    ending = np.array([float(any(kind in LAST for kind in chunk)) for chunk in found.split.chunks])
+    ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in found.split.chunks])
     stage = np.arange(len(ending)) % found.split.pp
     result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate, pairwise, permutations
 
-from symconfig.cost.stages import ENDS
+from symconfig.graph.parts import is_layer
 from symconfig.solve.assign import counted
 from symconfig.solve.floor import Floors
 from symconfig.solve.split import Split, said
@@ -31,7 +31,7 @@ def _moves(split: Split) -> Iterator[tuple[tuple[str, ...], ...]]:
     sizes, count = [len(chunk) for chunk in split.chunks], len(split.chunks)
     pairs = permutations(range(count), 2) if count <= MOST_CHUNKS else _neighbours(count)
     for giver, taker in pairs:
-        if not any(kind not in ENDS for kind in split.chunks[giver]):
+        if not any(is_layer(kind) for kind in split.chunks[giver]):
             continue
         after = list(sizes)
         after[giver] -= 1

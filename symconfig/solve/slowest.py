@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from symconfig.cost.lattice import Array
-from symconfig.cost.stages import LAST, Setting
+from symconfig.cost.stages import Setting
+from symconfig.graph.parts import place_of
 from symconfig.solve.kinds import ROUNDING, Kinds
 from symconfig.solve.stages.problem import Layouts
 
@@ -17,7 +18,7 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
     """
     pp, seconds, names = setting.pp, kinds.seconds, list(kinds.names)
-    with_head = [k for k, name in enumerate(names) if name in LAST]
+    with_head = [k for k, name in enumerate(names) if place_of(name).closes]
     if not layouts.mtp_with_head:
         with_head = [names.index("head")]
     # Against a stage inside the model, either end has one message less.

@@ -113,6 +113,7 @@ ROWS: tuple[Row, ...] = (
     _bias("mlp_bias", "add_bias_linear", means.all_biased, dense),
     _bias("attention_out_bias", "add_bias_linear", means.all_biased),
     _bias("qkv_bias", "add_bias_linear or add_qkv_bias", lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))),
+    _only("mixer", None, "every layer of GPTModel has attention"),
     _only("lm_head_bias", False, "GPTModel's output layer has no bias"),
     Row(
         "norm",

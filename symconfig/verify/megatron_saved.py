@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
+from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify import megatron_rank
@@ -260,7 +260,7 @@ def _group(
 def _planned(item: SavedTensor) -> Key | None:
     """Where a tensor of symconfig's belongs; None for what belongs to no layer."""
     further = item.block == MTP
-    if item.layer is None or (item.tensor in LEAVES_MTP if further else item.block in ENDS):
+    if item.layer is None or (item.tensor in LEAVES_MTP if further else not is_layer(item.block)):
         return None
     return item.chunk, further, item.layer
 

@@ -13,7 +13,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
-from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
 from symconfig.graph.model import blocks
@@ -78,9 +78,8 @@ def test_a_slow_host_is_what_a_small_layer_waits_for() -> None:
 
 def test_graphs_take_the_host_away() -> None:
     slow = replace(MEGATRON, host_kernel_s=1e-3)
-    eager, router, some, all_ = (
-        sum(passes(layer(replace(slow, graphed=what)))) for what in ("none", "router", "outside experts", "all")
-    )
+    scopes = ("none", "router", "outside experts", "all")
+    eager, router, some, all_ = (sum(passes(layer(replace(slow, graphed=GRAPHED[scope])))) for scope in scopes)
     assert all_ == pytest.approx(sum(passes(layer(replace(MEGATRON, host_kernel_s=0.0)))))
     assert all_ < some < router < eager
     # Norm, logits and choice: forward and the gradients of the norm's and the router's inputs and of its weight.

@@ -10,6 +10,7 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.frameworks.kernels import changed
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.operator import LAYER, OPERATORS
@@ -58,7 +59,7 @@ def test_hidden_communication_slows_what_it_runs_beside() -> None:
 def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
     model = load_model("llama2-7b")
     early = derived(model, FSDP.implementation, Scheme(False))["dense"]
-    whole = derived(model, replace(FSDP.implementation, stops_early=False), Scheme(False))["dense"]
+    whole = derived(model, changed(FSDP.implementation, stops_early=False), Scheme(False))["dense"]
     full = frozenset({LAYER})
     assert apply(whole, full).again - apply(early, full).again == {"down_proj", "mlp_residual"}
     assert apply(whole, full).kept == apply(early, full).kept
@@ -68,7 +69,7 @@ def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
 def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
     model = load_model("gpt3-175b")
     block = derived(model, FSDP.implementation, Scheme(False))["dense"]
-    fused = derived(model, replace(FSDP.implementation, fused_bias=True), Scheme(False))["dense"]
+    fused = derived(model, changed(FSDP.implementation, fused_bias=True), Scheme(False))["dense"]
 
     def sums(work: object) -> bool:
         return isinstance(work, Traffic) and work.phase is Phase.WEIGHT

@@ -9,6 +9,7 @@ import pytest
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.predict import predict
 from tests.sample_configurations import configuration
@@ -50,7 +51,7 @@ def test_a_precision_keeps_the_framework_own_gradients() -> None:
 
 
 def test_results_of_experts_are_kept_where_they_are_weighted_last() -> None:
-    last = replace(MEGATRON, implementation=replace(MEGATRON.implementation, weighted_experts=False))
+    last = replace(MEGATRON, implementation=changed(MEGATRON.implementation, weighted_experts=False))
     name = "qwen3-30b-a3b"
     model = load_model(name)
     assert model.experts is not None

@@ -8,6 +8,7 @@ import pytest
 
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
+from symconfig.graph.implementation import Kernel
 from symconfig.solve.predict import Prediction, predict
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
@@ -41,7 +42,7 @@ def test_own_layers_take_longer_and_keep_more(name: str) -> None:
 def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
     """And the gradients of scores and of what they are made from are alive at once."""
     own = MEGATRON_LOCAL
-    flash = replace(own, implementation=replace(own.implementation, attention="flash"))
+    flash = replace(own, implementation=own.implementation.attending(Kernel.FLASH))
     long = replace(CASES["llama2-13b"], seq_length=8 * S)  # else the head's work needs most
     one, other = (
         predict(sample_model("llama2-13b"), sample_cluster("a100-80gb"), replace(long, framework=framework))
@@ -54,5 +55,5 @@ def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
 
 def test_a_gpu_without_flash_attention_changes_transformer_engine_only() -> None:
     assert usual("megatron", "hopper") == MEGATRON
-    assert usual("megatron", "volta").implementation.attention == "fused_softmax"
+    assert usual("megatron", "volta").implementation.attention.kernel == "fused_softmax"
     assert usual("megatron", "volta", "local") == usual("megatron", "hopper", "local") == MEGATRON_LOCAL

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from symconfig.cost.blocks import KEPT, TRANSIENT
-from symconfig.graph.blocks.common import Implementation
+from symconfig.frameworks.kernels import changed
 from symconfig.graph.derive import derive
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
 from symconfig.graph.recompute import apply
 from tests.cost.support import cost
@@ -27,7 +28,7 @@ def test_what_waits_in_host_memory_is_back_while_its_block_runs_backward() -> No
 @pytest.mark.parametrize(("attention", "squares"), [("fused_softmax", 1), ("torch", 2)])
 def test_the_fused_softmax_writes_its_gradient_over_the_one_it_reads(attention: str, squares: int) -> None:
     model = sample_model("llama2-13b")
-    derived = derive(blocks(model, Implementation(attention=attention))["dense"], PLAIN)  # type: ignore[arg-type]
+    derived = derive(blocks(model, changed(Implementation(), attention=attention))["dense"], PLAIN)  # type: ignore[arg-type]
     (softmax,) = [space for space in derived.workspaces if space.op == "softmax"]
     values = numbers(model, seq_length=1024)
     square = model.num_attention_heads * 1024**2
@@ -41,7 +42,7 @@ def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -
     values = numbers(model, seq_length=1024, tp=2)
     size = {}
     for waiting in (0, 3):
-        derived = derive(blocks(model, Implementation(deferred_gradients=waiting))[name], PLAIN)
+        derived = derive(blocks(model, changed(Implementation(), deferred_gradients=waiting))[name], PLAIN)
         size[waiting] = held_bytes(derived, apply(derived, frozenset()), values)
     each = 2 * 1024 * (model.vocab_size / 2 + model.hidden_size)
     assert size[3] - size[0] == pytest.approx(3 * each)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.blocks.common import Implementation
+from symconfig.frameworks.kernels import changed
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
@@ -20,7 +21,7 @@ AXES = ("tp", "cp", "dp", "ep", "etp")
 
 
 def block(model: ModelDescriptor, kind: str = "dense", scheme: Scheme = PLAIN, **how: Any) -> DerivedBlock:
-    return derive(blocks(model, Implementation(**how))[kind], scheme)
+    return derive(blocks(model, changed(Implementation(), **how))[kind], scheme)
 
 
 def numbers(

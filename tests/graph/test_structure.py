@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.derive import derive
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, derived, structure
 from symconfig.graph.scheme import Scheme
 

@@ -26,7 +26,7 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
     assert found.model.attention_dropout == 0.1
     assert found.model.mlp_bias
     assert not found.model.tie_word_embeddings or found.model.gated_mlp is False
-    assert found.configuration.framework.implementation.attention == "fused_softmax"
+    assert found.configuration.framework.implementation.attention.kernel == "fused_softmax"
     assert found.configuration.framework.scattered_sends
     assert found.configuration.modules == {"core_attn"}
     assert "attention_dropout" in found.assumed
@@ -222,7 +222,7 @@ def test_deterministic_runs_attend_with_what_is_deterministic(tmp_path: Path, gp
     arguments = "megatron_args: {deterministic-mode: true, no-gradient-accumulation-fusion: true, tokenizer-type: Null}"
     text = run_text("a", "{step_s: 8.8}", gpu=gpu).replace("attention_kernel: not flash", arguments)
     found = case("megatron_golden", _row(tmp_path, text)).configuration.framework
-    assert found.implementation.attention == "flash"
+    assert found.implementation.attention.kernel == "flash"
     assert found.attention_rate == rate
     assert found.accumulated_bytes == 2 + 4 + 4  # a bf16 gradient; the fp32 sum read and written
 

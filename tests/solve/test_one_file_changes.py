@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from symconfig.cost.blocks import evaluate
+from symconfig.cost.blocks import KEPT, evaluate
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor import load
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph import dims as d
-from symconfig.graph.blocks import layer
-from symconfig.graph.blocks.common import Context, linear
+from symconfig.graph import blocks as building_blocks
 from symconfig.graph.count import parameters
 from symconfig.graph.derive import derive
-from symconfig.graph.model import blocks
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.derived import DerivedBlock, Matmul, Phase
+from symconfig.graph.model import blocks, sequence
+from symconfig.graph.parts import parts
+from symconfig.graph.recompute import Policy, apply
 from symconfig.graph.scheme import Scheme
 from symconfig.resources import data_dir
 from symconfig.solve.search import search
@@ -70,40 +74,99 @@ def test_a_cluster_is_one_yaml_file(zoo: Path) -> None:
     assert new.best.predicted == old.best.predicted
 
 
-def gated_memory(ctx: Context, x: Tensor, window: bool) -> Tensor:
-    """A new building block: a gate over heads and a running memory of them, in place of attention."""
-    heads = (*x.dims[:-1], d.HEADS, d.HEAD_DIM)
-    value, gate, state = Tensor("value", heads), Tensor("gate_in", heads), Tensor("state", heads)
-    linear(ctx, "value_proj", x, (d.HIDDEN,), (d.HEADS, d.HEAD_DIM), [Use(value)])
-    linear(ctx, "gate_in_proj", x, (d.HIDDEN,), (d.HEADS, d.HEAD_DIM), [Use(gate)])
-    with ctx.build.module("core_attn"):
-        ctx.build.elementwise("scan", [value, gate], state, saves=[value, gate])
-    out = Tensor("attention_out", x.dims)
-    linear(ctx, "o_proj", state, (d.HEADS, d.HEAD_DIM), (d.HIDDEN,), [Use(out)])
-    return out
+HIDDEN, FFN, LAYERS, KERNEL = 512, 1536, 4, 3
+CONV: dict[str, Any] = {"block": "short_conv", "sizes": {"short_conv_kernel": KERNEL}}
+CONV_WEIGHTS = 3 * HIDDEN * HIDDEN + HIDDEN * HIDDEN + HIDDEN * KERNEL
 
 
-def test_a_building_block_lists_operators_and_everything_else_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer, "attention", gated_memory)
-    model = tiny(name="gated-memory")  # a name of its own: derived blocks are remembered by model
-    derived = derive(blocks(model)["dense"], Scheme(True))
+@pytest.fixture
+def short_conv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One more file in graph/blocks, and nothing else."""
+    shutil.copy(Path(__file__).parent / "short_conv.py", tmp_path)
+    monkeypatch.setattr(building_blocks, "__path__", [*building_blocks.__path__, str(tmp_path)])
+    parts.cache_clear()
+    yield
+    sys.modules.pop(f"{building_blocks.__name__}.short_conv", None)
+    parts.cache_clear()
 
-    talk = [(c.tensor, str(c.kind)) for c in derived.collectives if c.axes == ("tp",) and str(c.phase) == "forward"]
+
+@pytest.mark.usefixtures("short_conv")
+def test_a_building_block_is_one_file() -> None:
+    model = tiny(mixer=CONV)
+    assert set(model.layer_kinds) == {"dense_short_conv"}
+    assert sequence(model) == ("embedding", *("dense_short_conv",) * LAYERS, "head")
+    per_layer = CONV_WEIGHTS + 3 * HIDDEN * FFN + 2 * HIDDEN
+    assert parameters(model).total == LAYERS * per_layer + 2 * 32000 * HIDDEN + HIDDEN
+
+    plan = search(model, sample_cluster(), job(8, 16))
+    assert plan.best.predicted.step_s > 0
+    partly = tiny(mixer=CONV | {"layers": (True, True, False, True)})
+    assert set(partly.layer_kinds) == {"dense", "dense_short_conv"}
+    mixed = search(partly, sample_cluster(), job(8, 16))
+    assert mixed.best.predicted.step_s > 0
+
+
+@pytest.mark.usefixtures("short_conv")
+def test_collectives_and_weights_of_a_building_block_follow_from_its_dims() -> None:
+    model = tiny(mixer=CONV)
+    block = derive(blocks(model)["dense_short_conv"], Scheme(True))
+    talk = [(c.tensor, str(c.kind)) for c in block.collectives if c.axes == ("tp",) and c.phase is Phase.FORWARD]
     assert talk == [
         ("input_norm", "all-gather"),
         ("attention_out", "reduce-scatter"),
         ("mlp_norm", "all-gather"),
         ("mlp_out", "reduce-scatter"),
     ]
+    # What mixes a whole sequence gathers its parts over cp, and hands each rank its own again.
+    assert [(c.tensor, str(c.kind)) for c in block.collectives if c.axes == ("cp",) and c.phase is Phase.FORWARD] == [
+        ("conv_product", "all-gather")
+    ]
     values = numbers(model, tp=2)
-    shards = {weight.name: weight.elements.value(values) for weight in derived.weights}
-    assert shards["value_proj.weight"] == shards["o_proj.weight"] == 512 * 512 / 2
-    assert {"value", "gate_in", "state"} <= {held.tensor for held in derived.held if held.needed_by}
+    shards = {weight.name: weight.elements.value(values) for weight in block.weights}
+    assert shards["conv_in_proj.weight"] == 3 * HIDDEN * HIDDEN / 2
+    assert shards["short_conv.weight"] == HIDDEN * KERNEL / 2
+    assert shards["conv_out_proj.weight"] == HIDDEN * HIDDEN / 2
 
-    priced = evaluate(derived, Lattice({**values, "keys_full": 1.0}, 1), machine(sample_cluster(), "bf16"), MEGATRON)
+
+@pytest.mark.usefixtures("short_conv")
+def test_costs_of_a_building_block_follow_from_its_operators() -> None:
+    model = tiny(mixer=CONV)
+    block = derive(blocks(model)["dense_short_conv"], Scheme(True))
+    values = numbers(model, tp=2) | {"keys_full": 1.0}
+    tokens = values["seq_length"] * values["micro_batch"]
+    products = [work for work in block.work if isinstance(work, Matmul) and work.op.startswith("conv_")]
+    forward = sum(
+        2 * (work.batch * work.m * work.n * work.k).value(values) for work in products if work.phase is Phase.FORWARD
+    )
+    assert forward == 2 * tokens * 4 * HIDDEN * HIDDEN / 2
+
+    plain, core = apply(block, frozenset()), apply(block, frozenset({"core_attn"}))
+    inside = {"conv_product", "conv_mixed"}
+    saved = {"conv_gate", "conv_inner", "conv_value", "conv_gated"}
+    assert inside | saved <= kept(block, plain)
+    assert kept(block, core) & (inside | saved) == saved
+    assert core.again == {"conv_multiply", "short_conv", "conv_gating"}
+
+    priced = evaluate(block, Lattice(values, 1), machine(sample_cluster(), "bf16"), MEGATRON)
+    assert {work.op for work in products} | core.again <= {op for op, _ in priced.work_s}
     assert all(float(seconds.sum()) > 0 for seconds in priced.work_s.values())
+    before, after = (float(priced.passes([policy], 1.0, 0.0)[KEPT].sum()) for policy in (plain, core))
+    assert before - after == 2 * 2 * tokens * HIDDEN / 2  # two tensors in 16 bits, split over tp
 
-    plan = search(model, sample_cluster(), job(8, 16))
-    assert plan.best.predicted.step_s > 0
-    per_layer = 3 * 512 * 512 + 3 * 512 * 1536 + 2 * 512
-    assert parameters(model).total == 4 * per_layer + 2 * 32000 * 512 + 512
+
+@pytest.mark.usefixtures("short_conv")
+def test_adapters_reach_the_linear_layers_of_a_building_block() -> None:
+    rank = 8
+    adapter = {"r": rank, "lora_alpha": 16.0, "target_modules": ["o_proj"]}
+    assert parameters(tiny(mixer=CONV, adapter=adapter)).trainable == LAYERS * 2 * rank * HIDDEN
+
+
+@pytest.mark.usefixtures("short_conv")
+def test_a_block_that_is_no_file_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no building block long_conv \(need gqa, mla, short_conv\)"):
+        blocks(tiny(mixer={"block": "long_conv"}))
+
+
+def kept(block: DerivedBlock, policy: Policy) -> set[str]:
+    """Names of the tensors that stay."""
+    return {held.tensor for held, stays in zip(block.held, policy.kept, strict=True) if stays}

@@ -9,6 +9,7 @@ import pytest
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
+from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Candidate
 from symconfig.solve.predict import Configuration, predict
@@ -51,7 +52,7 @@ def test_the_plan_and_the_prediction_agree() -> None:
 
 
 # The source's runs fuse the cross-entropy.
-FUSED = replace(MEGATRON, implementation=replace(MEGATRON.implementation, loss="fused"))
+FUSED = replace(MEGATRON, implementation=changed(MEGATRON.implementation, loss="fused"))
 
 
 def test_measured_memory_of_a_pipeline() -> None:
@@ -79,7 +80,7 @@ def test_measured_memory_with_tensor_parallelism() -> None:
 def test_habits_change_what_is_predicted() -> None:
     model, cluster = load_model("llama2-7b"), load_cluster("a100-80gb")
     usual = configuration(dp=8, micro=1, global_batch=64, seq_length=2048, zero=1)
-    slow = replace(MEGATRON.implementation, attention="torch", fused_norm=False, loss="torch")
+    slow = changed(MEGATRON.implementation, attention="torch", fused_norm=False, loss="torch")
     eager = replace(usual, framework=replace(MEGATRON, implementation=slow))
     a, b = predict(model, cluster, usual).predicted, predict(model, cluster, eager).predicted
     assert b.step_s > 1.2 * a.step_s

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from symconfig.cost.framework import Bytes, Framework, Hide
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import (
+    Experts,
+    Implementation,
+    Linear,
+    Loss,
+    LossKernel,
+    NormKernel,
+    Rotation,
+    RotationKernel,
+    Vocabulary,
+)
 
 DEEPSPEED = Framework(
     name="deepspeed",
     implementation=Implementation(
-        fused_linears=False,
-        norms_in_linears=False,
-        fused_norm=False,
+        # Transformers' modules, each operator a kernel of PyTorch's.
+        linear=Linear(joined=False, norm_inside=False),
+        norm=NormKernel.EAGER,
+        rotation=Rotation(kernel=RotationKernel.EAGER),
         fused_activation=False,
-        fused_rope=False,
-        loss="torch",
-        weighted_experts=False,
-        whole_look_up=True,
+        loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits
+        vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
+        experts=Experts(weighted_inside=False, joined_weights=True),  # Transformers' gate_up_proj
     ),
     dense_grid=("tp", "cp", "dp", "pp"),
     expert_grid=("etp", "ep", "edp"),
@@ -31,6 +41,5 @@ DEEPSPEED = Framework(
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
     whole_gradients_at=frozenset({2}),
-    joined_experts=frozenset({"expert_gate_proj", "expert_up_proj"}),  # Transformers' gate_up_proj
     expert_group=178956971,  # deepspeed/moe/utils.py, max_group_size
 )

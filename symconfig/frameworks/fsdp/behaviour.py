@@ -6,12 +6,19 @@ from dataclasses import replace
 
 from symconfig.cost.framework import Hide
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.implementation import Vocabulary
 
 # PyTorch's fully sharded data parallelism around eager modules. Weights are kept in fp32 and gathered in bf16.
 FSDP = replace(
     DEEPSPEED,
     name="fsdp",
-    implementation=replace(DEEPSPEED.implementation, fused_bias=False, stops_early=True, whole_look_up=False),
+    implementation=replace(
+        DEEPSPEED.implementation,
+        linear=replace(DEEPSPEED.implementation.linear, bias_inside=False),
+        vocabulary=Vocabulary(),
+        # Since 2.1, when it is not re-entrant (torch.utils.checkpoint.set_checkpoint_early_stop).
+        stops_early=True,
+    ),
     hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
     reduced_bytes=4.0,
     by_block=True,

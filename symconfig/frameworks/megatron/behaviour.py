@@ -7,7 +7,30 @@ from typing import Literal
 
 from symconfig.cost.framework import Bytes, Framework, Hide
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import (
+    Adapters,
+    Attention,
+    ExpertKernels,
+    Experts,
+    Implementation,
+    Kernel,
+    Linear,
+    Loss,
+    LossKernel,
+    NormKernel,
+    Rotation,
+    RotationKernel,
+)
+from symconfig.graph.operator import Leg
+
+Graphed = Literal["none", "router", "outside experts", "all"]
+# What CUDA graphs replay of a layer, by scope. The router: with its norm and the counts of tokens.
+GRAPHED: dict[Graphed, frozenset[Leg]] = {
+    "none": frozenset(),
+    "router": frozenset({Leg.CHOICE}),
+    "outside experts": frozenset({Leg.APART, Leg.CHOICE}),
+    "all": frozenset(Leg),
+}
 
 TransformerImpl = Literal["transformer_engine", "local"]  # --transformer-impl
 
@@ -37,7 +60,19 @@ _MIXED = Bytes(weight=2.0, gradient=4.0, optimizer=12.0)
 
 MEGATRON = Framework(
     name="megatron",
-    implementation=Implementation(parallel_adapters=True),
+    implementation=Implementation(
+        attention=Attention(kernel=Kernel.FLASH),
+        # A norm is one module with the linear layer behind it (Transformer Engine's LayerNormLinear, which keeps the
+        # norm's result).
+        linear=Linear(joined=True, norm_inside=True, bias_inside=True),
+        norm=NormKernel.FUSED,
+        rotation=Rotation(kernel=RotationKernel.FUSED),
+        loss=Loss(kernel=LossKernel.WIDE_IN_PLACE),  # its own on a split vocabulary, unless --cross-entropy-loss-fusion
+        # One kernel each with --moe-router-fusion and --moe-permute-fusion; probabilities scale activations from core
+        # 0.12 (transformer/moe/experts.py).
+        experts=Experts(kernels=ExpertKernels.GROUPED, eager_routing=False, weighted_inside=True),
+        adapters=Adapters.SPLIT,  # Megatron-Bridge's ParallelLinearAdapter
+    ),
     dense_grid=("tp", "cp", "dp", "pp"),
     expert_grid=("etp", "ep", "edp"),
     bytes=_MIXED,
@@ -66,16 +101,10 @@ MEGATRON_LOCAL = replace(
     MEGATRON,
     implementation=replace(
         MEGATRON.implementation,
-        attention="masked",
-        norms_in_linears=False,
-        fused_rope=False,
-        copied_attention=True,
-        viewed_values=True,
-        repeated_heads=True,
-        own_rotations=True,
-        fused_bias=False,
-        eager_routing=True,
-        sequential_experts=True,
+        attention=Attention(kernel=Kernel.MASKED, copies_result=True, copies_shared_heads=True),
+        linear=Linear(norm_inside=False, bias_inside=False, views=True),
+        rotation=Rotation(kernel=RotationKernel.EAGER, keeps_angles=True),
+        experts=Experts(kernels=ExpertKernels.IN_TURN, eager_routing=True),
     ),
     # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
     accumulated_bytes=10.0,

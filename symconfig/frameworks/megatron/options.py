@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.cost.framework import Framework, Graphed
+from symconfig.cost.framework import Framework
 from symconfig.frameworks.behaviour import Switches, switched, usual
-from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.plan import Overlap, Recompute
 
@@ -121,7 +122,7 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
             "optimizer_instances": _instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
-            "graphed": graphed(names) or base.graphed,
+            "graphed": GRAPHED[scope] if (scope := graphed(names)) else base.graphed,
             "microbatch_group": _group(names, shape),
         },
         reduces_beside=beside.grad_reduce or shape.replicas <= 1,
@@ -183,7 +184,7 @@ def _optimizer_bytes(names: Mapping[str, Value]) -> float:
 def _kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:
     """Fields of the implementation that the options make other than the usual ones."""
     backend = str(names.get("attention_backend") or "auto")
-    if backend in ("unfused", "local") and base.implementation.attention == "flash":
+    if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:
         yield "attention", "fused_softmax"
     elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"

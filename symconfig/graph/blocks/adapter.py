@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from symconfig.graph import dims as d
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import Adapters
 from symconfig.graph.operator import Element, Tensor, Use, Weight
-
-if TYPE_CHECKING:
-    from symconfig.graph.blocks.common import Context
+from symconfig.graph.parts import parts
 
 
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    if ctx.how.parallel_adapters:
+    if ctx.how.adapters is Adapters.SPLIT:
         ups = _parallel(ctx, name, x, inner, width, outputs)
     else:
         ups = _plain(ctx, name, x, inner, width, outputs)
@@ -59,7 +58,7 @@ def _parallel(
     Beside a column-parallel layer A is split by rank and its result gathered; beside a row-parallel one by its inputs,
     its result reduced, and B's gathered. Each of the two is a parallel layer without sequence parallelism.
     """
-    by_rows = any(dim in d.TENSOR_DIMS for dim in inner)
+    by_rows = any(dim in parts().tensor_dims for dim in inner)
     rows = tuple(dim for dim in x.dims if dim not in inner)
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     if by_rows:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from symconfig.descriptor.model import Position
+from symconfig.descriptor.model import Attention, Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, beside_fused, linear, norm, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, norm, with_adapter
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
+from symconfig.graph.parts import Mixer
 
 KEYS_OF = {False: "keys_full", True: "keys_window"}
 _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
@@ -36,7 +39,7 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
 
 def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
     """Cosines and sines that a rotation keeps, where every layer makes them again."""
-    if not ctx.how.own_rotations:
+    if not ctx.how.rotation.keeps_angles:
         return []
     return [Tensor(f"{name}.{part}", (d.SEQUENCE, channels)) for part in ("cosines", "sines")]
 
@@ -44,7 +47,7 @@ def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
 def _repeated(ctx: Context, k: Tensor) -> bool:
     """Whether keys and values are copied for each query head that shares them."""
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
-    return ctx.how.repeated_heads and grouped and d.KV_HEADS in k.dims
+    return ctx.how.attention.copies_shared_heads and grouped and d.KV_HEADS in k.dims
 
 
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
@@ -55,15 +58,16 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     twice (4), negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
     """
     scaling = ctx.model.rope_scaling
-    if not ctx.how.fused_rope:
+    if ctx.how.rotation.kernel is RotationKernel.EAGER:
         return 5, 5
-    if ctx.how.fused_yarn or scaling is None or scaling.rope_type != "yarn" or scaling.factor <= 1:
+    stretched = scaling is not None and scaling.rope_type == "yarn" and scaling.factor > 1
+    if not stretched or ctx.how.rotation.kernel is RotationKernel.FUSED_STRETCHED:
         return 1, 1
     return 6, Fraction(17, 2)
 
 
 def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.viewed_values else ""
+    rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
     q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
     v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
@@ -86,7 +90,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
     """softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only."""
     sinks = [ctx.weight("sinks", d.HEADS)] if ctx.model.attention_sinks else []
     with ctx.build.module("core_attn"):
-        if ctx.how.attention == "flash":
+        if ctx.how.attention.kernel is Kernel.FLASH:
             o = Tensor("attention_heads", (*q.dims[:-1], v.dims[-1]))
             statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
             return ctx.build.attention(
@@ -97,7 +101,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
 
 def copied(ctx: Context, o: Tensor) -> Tensor:
     """The core's result in the order that the projection wants."""
-    if not ctx.how.copied_attention:
+    if not ctx.how.attention.copies_result:
         return o
     return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
@@ -109,7 +113,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight])
         v = ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
     expand = (*_TO_KEYS, (d.KV_HEADS, d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
-    buffered = ctx.how.attention == "masked"  # for an addend of zero times (dot_product_attention.py, baddbmm)
+    buffered = ctx.how.attention.kernel is Kernel.MASKED  # for an addend of zero times
     scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), Tensor("scores", square), buffered)
     weights = _softmax(ctx, scores, sinks)
     if ctx.model.attention_dropout:
@@ -128,9 +132,9 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     The fused kernel's backward is in place (megatron/fused_kernels, then common/fused_softmax of Transformer Engine).
     """
     weights = Tensor("attention_weights", scores.dims)
-    if ctx.how.attention == "masked":
+    if ctx.how.attention.kernel is Kernel.MASKED:
         return _masked(ctx, scores, weights, sinks)
-    if ctx.how.attention == "fused_softmax":
+    if ctx.how.attention.kernel is Kernel.FUSED_SOFTMAX:
         return ctx.build.elementwise(
             "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
         )
@@ -158,3 +162,6 @@ def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) 
     return ctx.build.elementwise(
         "softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times), reduces=_ROWS
     )
+
+
+PARTS = (Mixer(name=Attention.GQA, build=attention),)

@@ -6,8 +6,11 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, linear, norm
-from symconfig.graph.operator import Block, Element, Tensor, Use
+from symconfig.graph.blocks.common import linear, norm
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import LossKernel
+from symconfig.graph.operator import Block, Element, Place, Tensor, Use
+from symconfig.graph.parts import End
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
@@ -33,7 +36,7 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
-    return ctx.build.block("embedding", [tokens], [x])
+    return ctx.build.block("embedding", [tokens], [x], Place.FIRST)
 
 
 def _unsplit(vocab: str) -> tuple[str, ...]:
@@ -47,18 +50,18 @@ def head(ctx: Context) -> Block:
     """
     x = Tensor("last_hidden", _STREAM)
     loss = logits_and_loss(ctx, norm(ctx, "final_norm", x, module="final_norm"))
-    return ctx.build.block("head", [x], [loss])
+    return ctx.build.block("head", [x], [loss], Place.LAST)
 
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """The loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
     linear(ctx, "lm_head", x, (d.HIDDEN,), (d.VOCAB,), [Use(logits)], ctx.model.lm_head_bias, shared=shared)
-    if ctx.how.logged_losses:
+    if ctx.how.loss.logged:
         _log(ctx, logits)
     waits = [
         Tensor(f"{tensor.name}_deferred_{index}", tensor.dims)
-        for index in range(ctx.how.deferred_gradients)
+        for index in range(ctx.how.loss.deferred_gradients)
         for tensor in (x, logits)
     ]
     return _loss(ctx, logits, waits)
@@ -67,7 +70,7 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 def _log(ctx: Context, logits: Tensor) -> None:
     """Each reads the logits, writes them in fp32, reads these and writes their log-softmax: 14 bytes a logit."""
     seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
-    ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.logged_losses, 0))
+    ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
 
 
 _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
@@ -75,11 +78,11 @@ _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     """Cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held besides."""
-    gathered = ctx.how.gathered_logits or ctx.whole_look_up
+    gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen = Use(logits, ((d.VOCAB, vocab),) if gathered else ())
-    if ctx.how.loss in ("fused", "flash"):
-        inplace = ctx.how.loss == "fused"
+    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.BESIDE):
+        inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
         return ctx.build.elementwise(
             "cross_entropy",
             [seen],
@@ -93,7 +96,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
         )
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
-    if ctx.how.loss == "parallel":  # the softmax overwrites the fp32 logits, and its gradient the softmax
+    if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
         ctx.build.elementwise("logits_fp32", [seen], wide, whole=_unsplit(vocab), linear=True)
         return ctx.build.elementwise(
             "cross_entropy",
@@ -108,8 +111,8 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
         )
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
     output = Tensor("gathered_logits", dims) if gathered else logits
-    before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.kept_outputs)]
-    held, whole = [output, wide, *before] if ctx.how.held_logits else [], _unsplit(vocab)
+    before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.loss.kept_outputs)]
+    held, whole = [output, wide, *before] if ctx.how.loss.kept_outputs else [], _unsplit(vocab)
     ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed], whole=whole, reduces={vocab: 2})
@@ -125,3 +128,9 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
         whole=whole,
         reduces={vocab: 1},
     )
+
+
+PARTS = (
+    End(kind="embedding", place=Place.FIRST, build=embedding),
+    End(kind="head", place=Place.LAST, build=head),
+)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, linear
+from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.routing import CHOICES, ROUTES, choice, sorting
-from symconfig.graph.operator import Element, Tensor, Use, Weight
+from symconfig.graph.implementation import Dispatch, ExpertKernels
+from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
 
 # Operators that the host runs where the graph has one, forward and backward; counted in Megatron-LM (transformer/moe:
 # router.py, moe_utils.py, token_dispatcher.py), the first adjusted to runs. Logits, load balance, choice, counts of
@@ -23,26 +25,18 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
     """y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert."""
     moe = ctx.model.experts
     assert moe is not None
-    probabilities, indices = _router(ctx, x)
-    routed = _slots(ctx, x, indices)
-    with ctx.build.module("moe_experts"), ctx.build.part("experts"):
+    with ctx.build.leg(Leg.CHOICE):
+        probabilities, indices = _router(ctx, x)
+    with ctx.build.leg(Leg.OUT):
+        routed = _slots(ctx, x, indices)
+    with ctx.build.leg(Leg.EXPERTS), ctx.build.module("moe_experts"), ctx.build.part("experts"):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
-        recomputed = "sequential_act" if ctx.how.sequential_experts else "moe_act"
+        recomputed = "sequential_act" if ctx.how.experts.kernels is ExpertKernels.IN_TURN else "moe_act"
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
-        if moe.expert_bias and not ctx.how.fused_experts:
+        if moe.expert_bias and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             done = _biased(ctx, done)
-    combined = Tensor("moe_out", x.dims)
-    ctx.build.elementwise(
-        "combine",
-        [done, probabilities, indices],
-        combined,
-        loops=(*x.dims, d.SLOTS),
-        saves=[*([] if ctx.how.weighted_experts else [done]), *_kept_to_combine(ctx, probabilities, indices)],
-        traffic=_sorting(ctx, 1, 1 if ctx.how.weighted_experts else 2),
-        launches=COMBINE_LAUNCHES,
-        whole=(CHOICES,),
-        together=_beside_slots(x),
-    )
+    with ctx.build.leg(Leg.BACK):
+        combined = _combined(ctx, x, done, probabilities, indices)
     if not moe.shared_expert_intermediate_size:
         return combined
     return _shared(ctx, x, combined, moe.shared_expert_gate)
@@ -57,7 +51,7 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
-    saves = [*choice(moe, rows), indices] if ctx.how.eager_routing else [logits, indices]
+    saves = [*choice(moe, rows), indices] if ctx.how.experts.eager_routing else [logits, indices]
     ctx.build.elementwise("route", [logits], probabilities, saves=saves, launches=ROUTE_LAUNCHES, whole=whole)
     return probabilities, indices
 
@@ -70,9 +64,24 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
         [x, indices],
         routed,
         loops=(*x.dims, d.SLOTS),
-        saves=sorting(x.dims[:-1]) if ctx.how.eager_routing else [],
+        saves=sorting(x.dims[:-1]) if ctx.how.experts.eager_routing else [],
         traffic=_sorting(ctx, 1, 1),
         launches=DISPATCH_LAUNCHES,
+        whole=(CHOICES,),
+        together=_beside_slots(x),
+    )
+
+
+def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
+    """y[B, S, D]: the sum of each token's slots."""
+    return ctx.build.elementwise(
+        "combine",
+        [done, probabilities, indices],
+        Tensor("moe_out", x.dims),
+        loops=(*x.dims, d.SLOTS),
+        saves=[*([] if ctx.how.experts.weighted_inside else [done]), *_kept_to_combine(ctx, probabilities, indices)],
+        traffic=_sorting(ctx, 1, 1 if ctx.how.experts.weighted_inside else 2),
+        launches=COMBINE_LAUNCHES,
         whole=(CHOICES,),
         together=_beside_slots(x),
     )
@@ -84,7 +93,7 @@ def _beside_slots(x: Tensor) -> list[tuple[str, str]]:
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
-    return sorting(probabilities.dims[:-1])[1:] if ctx.how.eager_routing else [probabilities, indices]
+    return sorting(probabilities.dims[:-1])[1:] if ctx.how.experts.eager_routing else [probabilities, indices]
 
 
 def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
@@ -94,7 +103,7 @@ def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
     all slots are read and written once more (Megatron-LM, MoEAlltoAllTokenDispatcher: permute and sort_chunks_by_idxs).
     """
     assert ctx.model.experts is not None
-    copies = 2 if ctx.how.dispatcher == "alltoall" else 0
+    copies = 2 if ctx.how.experts.dispatch is Dispatch.SLOTS else 0
     tokens = Fraction(1, ctx.model.experts.num_experts_per_tok)
     return tuple(1 + copies / (times + tokens) for times in slots)
 

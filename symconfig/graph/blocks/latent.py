@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import copied, core, rotation
-from symconfig.graph.blocks.common import IN_LINEAR, Context, linear, norm
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm
+from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.parts import Mixer
 
 Q_RANK, KV_RANK, KV_DOWN = "q_lora_rank", "kv_lora_rank", "kv_down_width"
 QK_DIM, V_DIM, KV_UP = "qk_head_dim", "v_head_dim", "kv_up_head_width"
-ROPE_DIM = "qk_rope_head_dim"
+ROPE_DIM, NOPE_DIM = "qk_rope_head_dim", "qk_nope_head_dim"
 
 
 def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
@@ -22,7 +25,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         low = Tensor("q_low", (*rows, Q_RANK))
         linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], ctx.model.qkv_bias)
         q_source, q_inner = low, Q_RANK
-    storage = "kv_down" if ctx.how.viewed_values else ""
+    storage = "kv_down" if ctx.how.linear.views else ""
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, ROPE_DIM), storage=storage)
     linear(
@@ -34,16 +37,16 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         [Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
         ctx.model.qkv_bias,
     )
-    if not ctx.how.norms_in_linears:
+    if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
     q, k, v = (
         Tensor("q", (*rows, d.HEADS, QK_DIM)),
         Tensor("k", (*rows, d.HEADS, QK_DIM)),
         Tensor("v", (*rows, d.HEADS, V_DIM)),
     )
-    k_part = Tensor("k_nope", (*rows, d.HEADS, "qk_nope_head_dim"))
+    k_part = Tensor("k_nope", (*rows, d.HEADS, NOPE_DIM))
     with ctx.build.module("mla_up_proj"):
-        if ctx.how.norms_in_linears:
+        if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, IN_LINEAR)
         raw = Tensor("q_unrotated", q.dims)
         linear(ctx, "q_up_proj", q_source, (q_inner,), (d.HEADS, QK_DIM), [Use(raw)])
@@ -53,7 +56,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
             kv_low,
             (KV_RANK,),
             (d.HEADS, KV_UP),
-            [Use(k_part, (("qk_nope_head_dim", KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
+            [Use(k_part, ((NOPE_DIM, KV_UP),)), Use(v, ((V_DIM, KV_UP),))],
         )
         ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", ROPE_DIM), whole=(QK_DIM,), linear=True)
         ctx.build.elementwise(
@@ -76,3 +79,22 @@ def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, module: str) -> t
     if Q_RANK in q_source.dims:
         q_source = norm(ctx, "q_low_norm", q_source, Q_RANK, module)
     return q_source, norm(ctx, "kv_low_norm", kv_low, KV_RANK, module)
+
+
+def _sizes(model: ModelDescriptor) -> dict[str, float]:
+    low = model.latent
+    if low is None:
+        return {}
+    return {
+        Q_RANK: low.q_lora_rank or 0,
+        KV_RANK: low.kv_lora_rank,
+        ROPE_DIM: low.qk_rope_head_dim,
+        KV_DOWN: low.kv_lora_rank + low.qk_rope_head_dim,
+        NOPE_DIM: low.qk_nope_head_dim,
+        QK_DIM: low.qk_nope_head_dim + low.qk_rope_head_dim,
+        V_DIM: low.v_head_dim,
+        KV_UP: low.qk_nope_head_dim + low.v_head_dim,
+    }
+
+
+PARTS = (Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),)

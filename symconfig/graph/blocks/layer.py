@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Attention
+from symconfig.descriptor.model import LayerKind
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import attention
-from symconfig.graph.blocks.common import IN_LINEAR, Context, linear, norm, residual
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
+from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.latent import latent_attention
 from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.operator import LAYER, Block, Tensor, Use
+from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
+from symconfig.graph.parts import End, parts
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
-def layer(ctx: Context, kind: str) -> Block:
-    """One transformer layer: kind is dense or moe, with `_window` for sliding-window attention."""
+def layer(ctx: Context, kind: LayerKind) -> Block:
+    """One transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", _STREAM)
     with ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
-    return ctx.build.block(kind, [x], [out])
+    return ctx.build.block(kind.name, [x], [out])
 
 
-def _body(ctx: Context, x: Tensor, kind: str) -> Tensor:
-    attend = latent_attention if ctx.model.attention is Attention.MLA else attention
+def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    mixer = parts().mixer(kind.mixer)
     after = ctx.model.norm_after_sublayer
-    alone = ctx.model.attention is Attention.MLA or not ctx.how.norms_in_linears
+    alone = mixer.norm_apart or not ctx.how.linear.norm_inside
     normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
-        attended = attend(ctx, normed, kind.endswith("_window"))
+        attended = mixer.build(ctx, normed, kind.window)
     if after:
         attended = norm(ctx, "post_attention_norm", attended, module="post_norm")
     stream = x if ctx.model.parallel_residual else residual(ctx, "attention_residual", x, attended)
-    done = _experts(ctx, stream) if kind.startswith("moe") else _mlp(ctx, stream)
+    done = _experts(ctx, stream) if kind.moe else _mlp(ctx, stream)
     if after:
         done = norm(ctx, "post_mlp_norm", done, module="post_norm")
     if ctx.model.parallel_residual:
@@ -43,13 +43,14 @@ def _body(ctx: Context, x: Tensor, kind: str) -> Tensor:
 
 
 def _experts(ctx: Context, stream: Tensor) -> Tensor:
-    normed = norm(ctx, "mlp_norm", stream)
+    with ctx.build.leg(Leg.CHOICE):
+        normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed)
 
 
 def _mlp(ctx: Context, stream: Tensor) -> Tensor:
-    if not ctx.how.norms_in_linears:
+    if not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
         with ctx.build.module("mlp"), ctx.build.part("mlp"):
             return mlp(ctx, normed)
@@ -59,7 +60,7 @@ def _mlp(ctx: Context, stream: Tensor) -> Tensor:
             return mlp(ctx, normed)
 
 
-def mtp(ctx: Context, kind: str) -> Block:
+def mtp(ctx: Context) -> Block:
     """A multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a final norm.
 
     Its logits and loss use the model's output weight, which the head's block holds.
@@ -81,7 +82,10 @@ def mtp(ctx: Context, kind: str) -> Block:
             traffic=(0, 0),
             linear=True,
         )
-        out = _body(ctx, x, kind)
+        out = _body(ctx, x, ctx.model.kind_of_layer[-1])
         out = norm(ctx, "mtp_final_norm", out, module="final_norm")
     loss = logits_and_loss(ctx, out, shared=True)
-    return ctx.build.block("mtp", [hidden, embedded], [out, loss])
+    return ctx.build.block("mtp", [hidden, embedded], [out, loss], Place.FURTHER)
+
+
+PARTS = (End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),)

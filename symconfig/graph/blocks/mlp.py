@@ -5,7 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import Context, beside_fused, linear, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.operator import Element, Tensor, Use
 
 FUSED = {d.FFN: d.FFN_FUSED, d.SHARED_FFN: d.SHARED_FFN_FUSED, d.EXPERT_FFN: d.EXPERT_FFN_FUSED}
@@ -40,14 +42,16 @@ def mlp(
         up = beside_fused(ctx, f"{prefix}up_proj", x, (width,), up, ("up_proj", "w1"))
         gate = beside_fused(ctx, f"{prefix}gate_proj", x, (width,), gate, ("gate_proj", "w2"))
     else:
-        linear(ctx, f"{prefix}up_proj", x, (d.HIDDEN,), (width,), [Use(up)], bias, ("up_proj", "w1"))
+        joined = ctx.how.experts.joined_weights and width == d.EXPERT_FFN
+        linear(ctx, f"{prefix}up_proj", x, (d.HIDDEN,), (width,), [Use(up)], bias, ("up_proj", "w1"), joined=joined)
         up = with_adapter(ctx, f"{prefix}up_proj", up, ("up_proj", "w1"))
         if gated:
-            linear(ctx, f"{prefix}gate_proj", x, (d.HIDDEN,), (width,), [Use(gate)], bias, ("gate_proj", "w2"))
-            gate = with_adapter(ctx, f"{prefix}gate_proj", gate, ("gate_proj", "w2"))
+            names = ("gate_proj", "w2")
+            linear(ctx, f"{prefix}gate_proj", x, (d.HIDDEN,), (width,), [Use(gate)], bias, names, joined=joined)
+            gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
-        if gated and ctx.model.hidden_act == "clamped_swiglu" and not ctx.how.fused_experts:
+        if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             gate, up = (_clamped(ctx, half) for half in (gate, up))
         if gated and not ctx.how.fused_activation:
             active = ctx.build.elementwise(
@@ -56,12 +60,12 @@ def mlp(
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
-            weighted = width == d.EXPERT_FFN and ctx.how.weighted_experts and not gated
+            weighted = width == d.EXPERT_FFN and ctx.how.experts.weighted_inside and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
-            traffic = (0, 0) if ctx.how.fused_experts and width == d.EXPERT_FFN else (1, 1)
+            traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
             saves = [*inputs, *_slot_weights(ctx, width)]
-            turns = (d.EXPERTS,) if ctx.how.sequential_experts and d.EXPERTS in rows else ()
+            turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
             ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=saves, traffic=traffic, per=turns)
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
@@ -73,7 +77,7 @@ def mlp(
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     """The probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay in fp32."""
     moe = ctx.model.experts
-    if moe is None or width != d.EXPERT_FFN or not ctx.how.eager_routing:
+    if moe is None or width != d.EXPERT_FFN or not ctx.how.experts.eager_routing:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]

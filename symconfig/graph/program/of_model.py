@@ -10,7 +10,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph import operator as g
 from symconfig.graph.attended import attended
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.program.of_block import Numbers, Template, joined, template
 from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor

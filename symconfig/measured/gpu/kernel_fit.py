@@ -86,7 +86,19 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
         numbers: dict[str, float] = {"tp": 1.0}
         for index in mine:
             work.append(_work(str(index), kernels[index], numbers))
-        block = DerivedBlock("kernels", Scheme(False), tuple(work), (), (), (), (), (), frozenset(), False, ONE)
+        block = DerivedBlock(
+            name="kernels",
+            scheme=Scheme(False),
+            work=tuple(work),
+            collectives=(),
+            held=(),
+            weights=(),
+            workspaces=(),
+            modules=(),
+            discards=frozenset(),
+            stops_early=False,
+            boundary=ONE,
+        )
         seconds = work_seconds(block, Lattice(numbers, n), machine(cluster, precision, values), MEGATRON)
         for index in mine:
             result[index] = seconds[str(index), work[mine.index(index)].phase]

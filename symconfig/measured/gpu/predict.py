@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from symconfig.cost.device import device_bytes, reserved_bytes
+from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.measured.row_framework import attention_of
 from symconfig.plans.plan import Plan
@@ -61,6 +62,6 @@ def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Foun
         return found
     framework = found.request.framework
     kernel, rate = attention_of(TORCH_FLASH, plan.cluster.gpu.architecture)
-    fused = replace(framework.implementation, attention=kernel, repeated_heads=False)
+    fused = changed(framework.implementation, attention=kernel, repeated_heads=False)
     flash = replace(framework, implementation=fused, attention_rate=rate)
     return replace(found, request=replace(found.request, framework=flash))

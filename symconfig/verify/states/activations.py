@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from symconfig.cost.blocks import BlockCost
-from symconfig.cost.stages import ENDS
 from symconfig.cost.table import Choice
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import is_layer, place_of
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.detail import begins, detail
@@ -47,7 +48,7 @@ def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transform
         layers = dict.fromkeys(("layer", "mtp"), 0)
         for kind, begin in zip(chunk, begins(chunk, found.uniform_layers), strict=True):
             place = "mtp" if kind == "mtp" else "layer"
-            layer = None if kind in ENDS and kind != "mtp" else layers[place]
+            layer = None if place_of(kind) in (Place.FIRST, Place.LAST) else layers[place]
             if begin is not None:
                 policy = apply(blocks[kind].derived, *_choice(found, kind, layers["layer"]))
                 result.extend(_kept(blocks[kind], policy, index, layer))
@@ -84,7 +85,7 @@ def _choice(found: Found, kind: str, layer: int) -> tuple[frozenset[str], frozen
     """Recomputed modules and offloaded operators of a chunk's layer."""
     choice = found.choice
     if found.block_layers:
-        choice = WHOLE if kind not in ENDS and layer < found.block_layers else Choice()
+        choice = WHOLE if is_layer(kind) and layer < found.block_layers else Choice()
     return choice.modules, choice.offload
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from symconfig.cost.stages import ENDS
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.model import derived, dim_sizes
+from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Plan
 from symconfig.solve.found import Found
 from symconfig.verify.states.activations import as_run
@@ -112,7 +112,7 @@ def _chunk(found: Found, index: int, known: Mapping[str, tuple[_Registered, ...]
     numbers = dict.fromkeys((LAYERS, "mtp"), 0)
     for piece in _pieces(found, index):
         kind, _, operator = piece.partition(".")
-        section, prefix, layer = kind if kind in ENDS else LAYERS, "", None
+        section, prefix, layer = LAYERS if is_layer(kind) else kind, "", None
         if section in numbers:
             prefix, layer = f"{section}.{numbers[section]}.", sum(numbers.values())
             numbers[section] += 1
@@ -145,7 +145,7 @@ def _normed(found: Found) -> int:
     chunks = found.split.chunks
     behind = megatron_release(found.request.version) >= NORM_BEHIND_LAST_LAYER
     if behind and found.request.model.num_nextn_predict_layers:
-        return max(index for index, kinds in enumerate(chunks) if not set(kinds) <= set(ENDS))
+        return max(index for index, kinds in enumerate(chunks) if any(is_layer(kind) for kind in kinds))
     return len(chunks) - 1
 
 

@@ -11,7 +11,7 @@ from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.fold import Folding, fold
 from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.of_model import program
@@ -64,7 +64,7 @@ def total(of: Costs, rows: np.ndarray) -> tuple[float, float]:
 def test_a_folded_strategy_costs_what_it_costs_on_the_whole_network(name: str, keep: Keep) -> None:
     fields = load_model(name).model_dump(by_alias=True) | {"num_hidden_layers": 6}
     fields |= {"sliding_window_pattern": fields["sliding_window_pattern"] and fields["sliding_window_pattern"][:6]}
-    how = Implementation(attention="masked") if name == "llama2-7b" else None
+    how = Implementation().attending(Kernel.MASKED) if name == "llama2-7b" else None
     folding = fold(program(ModelDescriptor.model_validate(fields), 8, 512, how))
     whole, small = net(folding.program), net(folding.program, folding.of, folding.runs)
     assert len(small.nodes) < len(whole.nodes) / 2

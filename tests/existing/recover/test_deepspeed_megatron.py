@@ -71,7 +71,7 @@ def test_model_and_degrees_are_the_options_and_zero_the_json() -> None:
         1,
         "bf16",
     )
-    assert c.framework.implementation.attention == "flash"
+    assert c.framework.implementation.attention.kernel == "flash"
     assert not c.framework.engine
     assert (found.options.zero_stage, found.options.grad_bytes) == (1, 4)
     assert 1 < predict(found.described.model, A100, c).predicted.step_s < 1000

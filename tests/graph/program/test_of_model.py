@@ -13,11 +13,12 @@ import yaml
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.kernels import changed
 from symconfig.graph import dims as d
 from symconfig.graph.attended import attended
-from symconfig.graph.blocks.common import Implementation
 from symconfig.graph.count import parameters
 from symconfig.graph.derived import Phase
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
@@ -26,12 +27,13 @@ from symconfig.graph.scheme import Scheme
 from tests.sample_models import sample_model
 
 BATCH, SEQUENCE = 8, 4096
-EAGER = Implementation(
+EAGER = changed(
+    Implementation(),
     attention="torch", fused_linears=False, norms_in_linears=False, fused_norm=False, fused_activation=False,
     fused_rope=False, loss="torch", copied_attention=True, repeated_heads=True, own_rotations=True, eager_routing=True,
     weighted_experts=False, gathered_logits=True,
 )  # fmt: skip
-MASKED = Implementation(attention="masked", loss="fused", whole_look_up=True)
+MASKED = changed(Implementation(), attention="masked", loss="fused", whole_look_up=True)
 
 
 @cache

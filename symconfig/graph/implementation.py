@@ -1,0 +1,162 @@
+"""How operators are computed and what each of them keeps, beside what is computed. Frameworks give the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Kernel(StrEnum):
+    """How attention is computed from queries, keys and values."""
+
+    FLASH = "flash"  # one kernel, of whose scores only each row's statistics are kept
+    FUSED_SOFTMAX = "fused_softmax"  # two products; between them one kernel scales, masks and normalises the scores
+    IN_TURN = "in_turn"  # a kernel each scales the scores, masks them, widens them to fp32, normalises and narrows them
+    MASKED = "masked"  # the product scales, a mask that is kept is written over the scores, which keep their precision
+
+
+class NormKernel(StrEnum):
+    FUSED = "fused"
+    EAGER = "eager"  # a chain of element-wise kernels in fp32, but for the product with the weight
+    EAGER_WIDE = "eager_wide"  # that product, too, and the result before it is kept in fp32
+
+
+class RotationKernel(StrEnum):
+    EAGER = "eager"  # negates, concatenates, multiplies twice and adds
+    FUSED = "fused"  # one kernel turns a query or key, unless it lengthens it, too
+    FUSED_STRETCHED = "fused_stretched"  # and where rope is scaled so that it lengthens queries and keys
+
+
+class LossKernel(StrEnum):
+    """How cross-entropy follows from logits."""
+
+    IN_PLACE = "in_place"  # keeps the logits only, and its gradient overwrites them
+    BESIDE = "beside"  # keeps the logits only, with a gradient beside them
+    WIDE_IN_PLACE = "wide_in_place"  # in fp32: the softmax overwrites an fp32 copy, and its gradient the softmax
+    WIDE = "wide"  # log-softmax of an fp32 copy, and a look-up of each target in it
+
+
+class ExpertKernels(StrEnum):
+    GROUPED = "grouped"  # one product for all experts of a rank, and eager kernels between two of them
+    FUSED = "fused"  # one for a product with its gate, clamp, bias and quantisation
+    IN_TURN = "in_turn"  # a rank's experts run one after the other, each as a module of its own
+
+
+class Dispatch(StrEnum):
+    """How tokens reach their experts."""
+
+    SLOTS = "slots"  # an all-to-all of slots, sorted by expert on arrival
+    ONCE_A_RANK = "once_a_rank"  # the copies of a token for one rank are sent once and put into their slots there
+    ONCE_A_NODE = "once_a_node"  # those for one node are
+
+
+class Adapters(StrEnum):
+    """Low-rank adapters beside a linear layer that tensor parallelism splits."""
+
+    PLAIN = "plain"  # two whole layers
+    SPLIT = "split"  # two split layers, beside fused layers, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """kernel: from queries, keys and values to heads.
+
+    copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
+    values, those are copied for each of them before the products.
+    """
+
+    kernel: Kernel = Kernel.FLASH
+    copies_result: bool = False
+    copies_shared_heads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """joined: query, key and value are one product, and so are gate and up.
+
+    norm_inside: a norm before a linear layer is one module with it, and is recomputed only where that is; not before a
+    router or a latent down projection. bias_inside: the gradient of a bias comes with the product; else a kernel of its
+    own sums over tokens. views: parts of a joined result are views of it, which so stays whole while one is kept.
+    """
+
+    joined: bool = True
+    norm_inside: bool = True
+    bias_inside: bool = True
+    views: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """keeps_angles: every layer makes and keeps the cosines and sines of its queries' and of its keys' rotation."""
+
+    kernel: RotationKernel = RotationKernel.FUSED
+    keeps_angles: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """kept_outputs: microbatches whose logits stay named on the last stage until their backward, with the fp32 copy of
+    the current one; 0: none, they are given up.
+
+    deferred_gradients: microbatches whose logits' gradients and head's inputs wait until the pipeline drains, when the
+    head's weight gradient is computed from them. logged: cross-entropies of the logits that are computed again, in
+    fp32, only to be logged.
+    """
+
+    kernel: LossKernel = LossKernel.WIDE_IN_PLACE
+    kept_outputs: int = 1
+    deferred_gradients: int = 0
+    logged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
+
+    whole_look_up: so it does where the head is not the look-up table, which then is whole on every rank; only a table
+    for both is split.
+    """
+
+    gathered_logits: bool = False
+    whole_look_up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """eager_routing: a chain of operators chooses experts and sorts tokens, and each keeps what it needs; else one
+    kernel each.
+
+    weighted_inside: the router's probabilities scale each expert's activation, in the gate's own kernel where there is
+    one, and not its output when outputs are combined. joined_weights: gate and up projections of all experts are one
+    parameter, where one rank has all experts.
+    """
+
+    kernels: ExpertKernels = ExpertKernels.GROUPED
+    dispatch: Dispatch = Dispatch.SLOTS
+    eager_routing: bool = False
+    weighted_inside: bool = True
+    joined_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """How each kind of operator is computed.
+
+    fused_activation: the gate, its activation and their product are one kernel. stops_early: recomputing ends with the
+    last tensor that a backward needs.
+    """
+
+    attention: Attention = field(default_factory=Attention)
+    linear: Linear = field(default_factory=Linear)
+    norm: NormKernel = NormKernel.FUSED
+    rotation: Rotation = field(default_factory=Rotation)
+    fused_activation: bool = True
+    loss: Loss = field(default_factory=Loss)
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    experts: Experts = field(default_factory=Experts)
+    adapters: Adapters = Adapters.PLAIN
+    stops_early: bool = False
+
+    def attending(self, kernel: Kernel) -> Implementation:
+        """Return the implementation with another kernel of attention."""
+        return replace(self, attention=replace(self.attention, kernel=kernel))

@@ -1,0 +1,89 @@
+"""The building blocks that there are: what the files of `graph/blocks` list as their `PARTS`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.graph import blocks, dims
+from symconfig.graph.blocks.context import Context
+from symconfig.graph.operator import Block, Place, Tensor
+
+
+def _none(model: ModelDescriptor) -> Mapping[str, float]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixer:
+    """What mixes the tokens of a sequence: attention, or what stands in its place.
+
+    name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], and whether a sliding
+    window bounds what a token sees. sizes: of the dims that are its own, for a model that has it; those that the
+    descriptor gives under `mixer.sizes` are known without it. tensor_dims: its own dims that tensor parallelism may
+    split. norm_apart: the norm before it is never one module with its first linear layer.
+    """
+
+    name: str
+    build: Callable[[Context, Tensor, bool], Tensor]
+    sizes: Callable[[ModelDescriptor], Mapping[str, float]] = _none
+    tensor_dims: tuple[str, ...] = ()
+    norm_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A block before or behind the layers. count: how many of them a model has."""
+
+    kind: str
+    place: Place
+    build: Callable[[Context], Block]
+    count: Callable[[ModelDescriptor], int] = lambda model: 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of them, by name. ends: from the first to the last. tensor_dims: the graph's, then those of mixers."""
+
+    mixers: Mapping[str, Mixer]
+    ends: Mapping[str, End]
+    tensor_dims: tuple[str, ...]
+
+    def mixer(self, name: str) -> Mixer:
+        """The mixer that a model names."""
+        if name not in self.mixers:
+            known = ", ".join(sorted(self.mixers))
+            raise InputError(Problem(f"there is no building block {name}", field="mixer.block", need=known))
+        return self.mixers[name]
+
+
+@cache
+def parts() -> Parts:
+    """Import every file of `graph/blocks` and collect its `PARTS`."""
+    found = tuple(_listed())
+    mixers = {part.name: part for part in found if isinstance(part, Mixer)}
+    order = tuple(Place)
+    ends = sorted((part for part in found if isinstance(part, End)), key=lambda end: order.index(end.place))
+    own = tuple(dim for mixer in mixers.values() for dim in mixer.tensor_dims)
+    return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own))
+
+
+def _listed() -> Iterator[Mixer | End]:
+    for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
+        yield from getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
+
+
+def place_of(kind: str) -> Place:
+    """Where blocks of a kind stand in the model: what is no end is a layer."""
+    end = parts().ends.get(kind)
+    return Place.LAYER if end is None else end.place
+
+
+def is_layer(kind: str) -> bool:
+    """Whether blocks of a kind are layers of the model, and none of its ends."""
+    return kind not in parts().ends
