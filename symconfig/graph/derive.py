@@ -184,7 +184,7 @@ class Flow:
         return result
 
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
-        """Low-precision matmuls share the 16-bit tensor that something else keeps (Megatron's save_original_input)."""
+        """Low-precision matmuls share the 16-bit tensor that something else keeps."""
         low = {op.name for op in self.block.operators if op.low_precision}
         if names and tensor.element is Element.ACTIVATION and low.issuperset(names):
             return Element.MATMUL_INPUT

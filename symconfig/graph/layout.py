@@ -12,10 +12,10 @@ from enum import StrEnum
 
 from symconfig.graph.monomial import Monomial, product
 
-FLAT = "flat"  # pseudo-dim: a weight's elements in one row, as ZeRO and FSDP cut them
+FLAT = "flat"  # pseudo-dim: a weight's elements in one row, as sharded states cut them
 PARTIAL = "+"  # place of an axis along which only the sum over its ranks is the tensor
 
-# Order in which axes are named in a collective; also innermost first in Megatron's rank grids.
+# Order in which axes are named in a collective; also innermost first in the dense rank grid.
 AXES = ("tp", "cp", "dp", "etp", "ep", "edp", "pp")
 
 

@@ -71,7 +71,7 @@ MEGATRON = Framework(
         # One kernel each with --moe-router-fusion and --moe-permute-fusion; probabilities scale activations from core
         # 0.12 (transformer/moe/experts.py).
         experts=Experts(kernels=ExpertKernels.GROUPED, eager_routing=False, weighted_inside=True),
-        adapters=Adapters.SPLIT,  # Megatron-Bridge's ParallelLinearAdapter
+        adapters=Adapters.SPLIT,  # ParallelLinearAdapter (megatron-bridge 0.3.1, peft/utils.py)
     ),
     dense_grid=("tp", "cp", "dp", "pp"),
     expert_grid=("etp", "ep", "edp"),
@@ -95,6 +95,11 @@ MEGATRON = Framework(
     # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
     host_kernel_s=50e-6,
 )
+# Where the chains of kernels stand that the graph's blocks list: rotation, embeddings/rope_utils.py; clamped gates,
+# fusions/fused_bias_geglu.py; masked scores, fusions/fused_softmax.py (forward_torch_softmax) and
+# dot_product_attention.py (baddbmm); fused softmax, common/fused_softmax of Transformer Engine; routing,
+# moe/moe_utils.py (0.19); slots, MoEAlltoAllTokenDispatcher (permute, sort_chunks_by_idxs); experts' biases,
+# moe/experts.py (_apply_bias); inputs kept in 16 bits, save_original_input.
 # Layers of Megatron-LM's own modules (--transformer-impl local): its autograd functions for linear layers and gated
 # activations, PyTorch's norms, attention with its scores in memory, eager rotation and routing.
 MEGATRON_LOCAL = replace(

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen linear layers: PEFT's two plain layers, or Megatron-Bridge's two parallel ones."""
+"""Low-rank adapters beside frozen linear layers: two plain layers, or two that are split themselves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _plain(
 def _parallel(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    """As ParallelLinearAdapter has it (megatron-bridge 0.3.1, peft/utils.py): B is always split by its outputs.
+    """B is always split by its outputs.
 
     Beside a column-parallel layer A is split by rank and its result gathered; beside a row-parallel one by its inputs,
     its result reduced, and B's gathered. Each of the two is a parallel layer without sequence parallelism.

@@ -53,7 +53,7 @@ def _repeated(ctx: Context, k: Tensor) -> bool:
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     """Traffic of turning a query or key, forward and backward, over one kernel's two passes over the tensor.
 
-    YaRN also lengthens them, which Transformer Engine's kernel cannot (Megatron-LM, embeddings/rope_utils.py). Eager
+    YaRN also lengthens them, which a fused kernel need not know; then the chain is eager. Eager
     forward negates (1 pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies
     twice (4), negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
     """
@@ -127,9 +127,8 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight])
 
 
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
-    """Megatron-LM's fused kernel reads the scores once; PyTorch scales, masks, widens, normalises and narrows.
-
-    The fused kernel's backward is in place (megatron/fused_kernels, then common/fused_softmax of Transformer Engine).
+    """A fused kernel reads the scores once, and its backward is in place; in turn a kernel each scales, masks, widens,
+    normalises and narrows them.
     """
     weights = Tensor("attention_weights", scores.dims)
     if ctx.how.attention.kernel is Kernel.MASKED:
@@ -148,10 +147,9 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
 
 
 def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
-    """Megatron-LM's own attention without its compiled kernel (fusions/fused_softmax.py, forward_torch_softmax).
+    """The product scales, every layer writes its mask over the scores, and their softmax keeps their precision.
 
-    The product scales, every layer makes its mask and writes it over the scores, and PyTorch's softmax runs in their
-    precision. Sinks are one more key of each query, joined to the scores by a copy.
+    Sinks are one more key of each query, joined to the scores by a copy.
     """
     masked = Tensor("masked_scores", scores.dims)
     mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)

@@ -68,7 +68,7 @@ def norm(ctx: Context, name: str, x: Tensor, dim: str = d.HIDDEN, module: str = 
     """RMSNorm or LayerNorm over `dim`.
 
     An eager RMSNorm keeps its input in fp32 and, for the weight's gradient, its result before the weight; it moves some
-    nine times the bytes. LayerNorm is one kernel in eager PyTorch, too; its backward has a second one for the weights'
+    nine times the bytes. An eager LayerNorm is one kernel, too; its backward has a second one for the weights'
     gradients, which reads the input and the output's gradient again (ATen, layer_norm_kernel.cu).
     """
     weights = [ctx.weight(f"{name}.weight", dim)]

@@ -99,8 +99,8 @@ def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> li
 def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
     """Traffic forward and backward of an operator that moves so many times all slots, and all tokens once.
 
-    What NCCL's all-to-all brings lies by sender and is copied to lie by expert; the reverse on its way back: each time
-    all slots are read and written once more (Megatron-LM, MoEAlltoAllTokenDispatcher: permute and sort_chunks_by_idxs).
+    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: each
+    time all slots are read and written once more.
     """
     assert ctx.model.experts is not None
     copies = 2 if ctx.how.experts.dispatch is Dispatch.SLOTS else 0
@@ -109,7 +109,7 @@ def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
-    """Adds each expert's bias times the slot's probability (Megatron-LM, moe/experts.py, _apply_bias).
+    """Adds each expert's bias times the slot's probability.
 
     A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
     forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6

@@ -84,7 +84,7 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Gate or up within the model's limits, in eager kernels (Megatron-LM, fusions/fused_bias_geglu.py).
+    """Gate or up within the model's limits, in eager kernels.
 
     Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of the
     gradient, joined again: five passes for three.

@@ -1,4 +1,4 @@
-"""What a router of PyTorch's operators keeps, tensor by tensor (Megatron-LM 0.19, transformer/moe/moe_utils.py)."""
+"""What a router that is a chain of operators keeps, tensor by tensor."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from symconfig.graph.program.program import Operator, Parameter, Split, Tensor
 # Places of an axis in a tensor, besides the positions of the dims 0, 1, …
 WHOLE = -1  # every rank has all of it
 PARTIAL = -2  # the sum over the ranks is the tensor
-FLAT = -3  # elements in one row, cut regardless of dims: as ZeRO and FSDP cut what a step keeps
+FLAT = -3  # elements in one row, cut regardless of dims: as sharding cuts what a step keeps
 
 
 class Place(NamedTuple):
