@@ -83,4 +83,12 @@ def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> 
     """[1, o, n] each. sums: without recompute; extra: what runs again, [s, 1, o, n]."""
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     between = messages(sums, points, setting)
-    return pipelined(seconds + extra, extra, communication, between, sums.hidden[:, None, None], points, setting)
+    return pipelined(
+        seconds + extra,
+        extra,
+        communication,
+        between=between,
+        hidden=sums.hidden[:, None, None],
+        points=points,
+        setting=setting,
+    )

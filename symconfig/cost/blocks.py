@@ -73,18 +73,17 @@ class BlockCost:
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
         """Some of the points."""
         weights = Weights(*(getattr(self.weights, name)[chosen] for name in Weights.__slots__))
-        return BlockCost(
-            self.derived,
-            {key: t[chosen] for key, t in self.work_s.items()},
-            {key: t[chosen] for key, t in self.host_s.items()},
-            tuple(t[chosen] for t in self.comm_s),
-            tuple(t[chosen] for t in self.full_comm_s),
-            tuple(t[chosen] for t in self.held_bytes),
-            self.workspace_bytes[chosen],
-            weights,
-            self.boundary_bytes[chosen],
-            self.hidden_s[:, chosen],
-            self.paired,
+        return replace(
+            self,
+            work_s={key: t[chosen] for key, t in self.work_s.items()},
+            host_s={key: t[chosen] for key, t in self.host_s.items()},
+            comm_s=tuple(t[chosen] for t in self.comm_s),
+            full_comm_s=tuple(t[chosen] for t in self.full_comm_s),
+            held_bytes=tuple(t[chosen] for t in self.held_bytes),
+            workspace_bytes=self.workspace_bytes[chosen],
+            weights=weights,
+            boundary_bytes=self.boundary_bytes[chosen],
+            hidden_s=self.hidden_s[:, chosen],
         )
 
     def lean_bytes(self, policies: Sequence[Policy]) -> Array:
@@ -192,22 +191,22 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
     bare = BlockCost(
-        block,
-        work_seconds(block, lattice, machine, framework),
-        host_seconds(block, lattice, machine, framework),
-        full,
-        full,
-        tuple(held * sizes),
-        np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
-        _weights(
+        derived=block,
+        work_s=work_seconds(block, lattice, machine, framework),
+        host_s=host_seconds(block, lattice, machine, framework),
+        comm_s=full,
+        full_comm_s=full,
+        held_bytes=tuple(held * sizes),
+        workspace_bytes=np.max(np.array(spaces), axis=0) + _libraries(machine, framework),
+        weights=_weights(
             block.weights,
             lattice,
             _buffers(block, framework),
             _widest(block.weights, lattice, framework),
             _libraries_of(block, lattice, machine, framework),
         ),
-        lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
-        np.zeros((2, lattice.points)),
+        boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
+        hidden_s=np.zeros((2, lattice.points)),
         paired=False,
     )
     return hiding(bare, framework)
@@ -268,18 +267,22 @@ def _weights(
 
     live = [shard for shard in shards if not shard.frozen]
     still = [shard for shard in shards if shard.frozen and not shard.quantised]
+    vectors, widest, widest_vector, widest_expert = largest
     return Weights(
-        total([s for s in live if not s.expert]),
-        total([s for s in live if s.expert]),
-        total([s for s in still if not s.expert]),
-        total([s for s in shards if s.quantised]),
-        total([s for s in still if s.expert]),
-        sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
-        total([s for s in live if s.table]),
-        total([s for s in still if s.table]),
-        total([s for s in live if not s.expert and s.elements == s.whole]),
-        *largest,
-        workspaces,
+        dense=total([s for s in live if not s.expert]),
+        expert=total([s for s in live if s.expert]),
+        frozen=total([s for s in still if not s.expert]),
+        quantised=total([s for s in shards if s.quantised]),
+        frozen_expert=total([s for s in still if s.expert]),
+        buffers=sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
+        vocabulary=total([s for s in live if s.table]),
+        frozen_vocabulary=total([s for s in still if s.table]),
+        whole=total([s for s in live if not s.expert and s.elements == s.whole]),
+        vectors=vectors,
+        widest=widest,
+        widest_vector=widest_vector,
+        widest_expert=widest_expert,
+        workspaces=workspaces,
     )
 
 

@@ -43,18 +43,21 @@ def chunk_times(
     handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
+    gathers, reduces, hide = overlap(setting)
     return Times(
-        ((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
-        again[where],
-        (backward + hidden[1] + handover_s)[where],
-        weight[where],
-        float(between.busy_s[0]),
-        float(between.lag_s[0]),
-        moved.gather[where, 0],
-        moved.reduce[where, 0],
-        *overlap(setting),
-        TAKEN,
-        hidden.sum(axis=0)[where],
+        forward=((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
+        recompute=again[where],
+        backward=(backward + hidden[1] + handover_s)[where],
+        weight=weight[where],
+        busy_s=float(between.busy_s[0]),
+        lag_s=float(between.lag_s[0]),
+        gather=moved.gather[where, 0],
+        reduce=moved.reduce[where, 0],
+        gathers=gathers,
+        reduces=reduces,
+        hide=hide,
+        contention=TAKEN,
+        paired=hidden.sum(axis=0)[where],
     )
 
 

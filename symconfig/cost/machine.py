@@ -94,30 +94,34 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         )
     high = peaks.bf16 or peaks.fp16
     attention = high.value * kernels["attention_efficiency"]
+    torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
-        peak.value,
-        high.value,
-        kernels["gemm_efficiency"],
-        kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
-        kernels["gemm_k_half"],
-        float(cluster.gpu.compute_units),
-        cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"],
-        kernels["launch_s"],
-        attention,
-        attention * kernels["attention_backward_ratio"],
-        _SOFTMAX_CHANNELS.get(cluster.gpu.architecture, 0.0),
-        3.0 if precision in LOW_PRECISION else 0.0,
+        peak_flops=peak.value,
+        high_peak_flops=high.value,
+        efficiency=kernels["gemm_efficiency"],
+        low_efficiency=kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
+        k_half=kernels["gemm_k_half"],
+        compute_units=float(cluster.gpu.compute_units),
+        hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"],
+        launch_s=kernels["launch_s"],
+        attention_flops=attention,
+        attention_backward_flops=attention * kernels["attention_backward_ratio"],
+        softmax_channels=_SOFTMAX_CHANNELS.get(cluster.gpu.architecture, 0.0),
+        cast_bytes=3.0 if precision in LOW_PRECISION else 0.0,
         # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
-        2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
-        QUANTISED_BYTES.get(precision, 2.0),
-        2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
-        _levels(cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])),
-        cluster.host.link_bytes_per_s.value,
-        cluster.gpu.memory_bytes.value,
-        cluster.gpu.context_bytes.value,
-        cluster.host.memory_bytes.value / cluster.gpus_per_node,
-        *_WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"]),
+        transpose_bytes=2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
+        quantised_bytes=QUANTISED_BYTES.get(precision, 2.0),
+        swizzles=2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
+        levels=_levels(
+            cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])
+        ),
+        host_bytes_per_s=cluster.host.link_bytes_per_s.value,
+        memory_bytes=cluster.gpu.memory_bytes.value,
+        context_bytes=cluster.gpu.context_bytes.value,
+        host_memory_bytes_per_gpu=cluster.host.memory_bytes.value / cluster.gpus_per_node,
+        torch_workspace_bytes=torch_workspace,
+        engine_workspace_bytes=engine_workspace,
     )
 
 

@@ -76,7 +76,15 @@ def _each_offload(array: Array) -> Array:
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Seconds by part, to be broadcast to [r, o, n]."""
     between = messages(sums, points, setting)
-    stages = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
+    stages = pipelined(
+        sums.seconds,
+        sums.again,
+        sums.communication,
+        between=between,
+        hidden=sums.hidden[:, None],
+        points=points,
+        setting=setting,
+    )
     parts = {name: _each_offload(part) for name, part in stages.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = _optimizer(sums, points, setting)[None]
@@ -185,7 +193,15 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[n]: no policy, offload or ZeRO stage is faster. sums: of a table whose one policy none beats (`bound_table`)."""
     between = messages(sums, points, setting)
-    parts = pipelined(sums.seconds, sums.again, sums.communication, between, sums.hidden[:, None], points, setting)
+    parts = pipelined(
+        sums.seconds,
+        sums.again,
+        sums.communication,
+        between=between,
+        hidden=sums.hidden[:, None],
+        points=points,
+        setting=setting,
+    )
     return np.asarray(total(parts)[0])
 
 

@@ -142,4 +142,12 @@ def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)
-    return Table(kinds, tuple(choices), passes, weights, blocks[0].boundary_bytes, hidden, tuple(blocks))
+    return Table(
+        kinds=kinds,
+        policies=tuple(choices),
+        passes=passes,
+        weights=weights,
+        boundary=blocks[0].boundary_bytes,
+        hidden=hidden,
+        blocks=tuple(blocks),
+    )

@@ -73,16 +73,16 @@ def _products(
         batch,
         m / cut,
         n,
-        k,
-        peak,
-        np.where(cast, machine.low_efficiency, machine.efficiency),
-        machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
-        machine.compute_units,
-        machine.hbm_bytes_per_s,
-        element,
-        np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
-        added,
-        machine.launch_s * (1 + cast),  # the cast is a kernel, too
+        k=k,
+        peak_flops=peak,
+        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency),
+        k_half=machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
+        compute_units=machine.compute_units,
+        hbm_bytes_per_s=machine.hbm_bytes_per_s,
+        element_bytes=element,
+        cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
+        added_bytes=added,
+        launch_s=machine.launch_s * (1 + cast),  # the cast is a kernel, too
     )
     return result
 

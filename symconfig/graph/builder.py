@@ -76,14 +76,14 @@ class Builder:
         loops = dict.fromkeys((*x.dims, *weight.dims))
         self._add(
             Operator(
-                name,
-                OpKind.MATMUL,
-                tuple(loops),
-                (Use(x),),
-                tuple(outputs),
-                tuple(contracted),
-                (weight, *((bias,) if bias else ())),
-                () if keeps is None else (keeps,),
+                name=name,
+                kind=OpKind.MATMUL,
+                loops=tuple(loops),
+                inputs=(Use(x),),
+                outputs=tuple(outputs),
+                contracted=tuple(contracted),
+                weights=(weight, *((bias,) if bias else ())),
+                saves=() if keeps is None else (keeps,),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
                 per=tuple(per),
@@ -146,20 +146,20 @@ class Builder:
         )
         self._add(
             Operator(
-                name,
-                OpKind.ELEMENTWISE,
-                tuple(nest),
-                uses,
-                (Use(output),),
-                tuple(contracted),
-                tuple(weights),
-                tuple(saves),
-                (),
-                sums,
-                (Fraction(traffic[0]), Fraction(traffic[1])),
-                overwrites,
-                in_place,
-                tuple(holds),
+                name=name,
+                kind=OpKind.ELEMENTWISE,
+                loops=tuple(nest),
+                inputs=uses,
+                outputs=(Use(output),),
+                contracted=tuple(contracted),
+                weights=tuple(weights),
+                saves=tuple(saves),
+                modules=(),
+                sums=sums,
+                traffic=(Fraction(traffic[0]), Fraction(traffic[1])),
+                overwrites=overwrites,
+                in_place=in_place,
+                holds=tuple(holds),
                 per=tuple(per),
                 launches=launches,
                 whole=tuple(whole),
@@ -189,13 +189,13 @@ class Builder:
         loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
         self._add(
             Operator(
-                name,
-                OpKind.ATTENTION,
-                tuple(loops),
-                (q, k, v),
-                (Use(output),),
-                (d.KEYS,),
-                tuple(weights),
+                name=name,
+                kind=OpKind.ATTENTION,
+                loops=tuple(loops),
+                inputs=(q, k, v),
+                outputs=(Use(output),),
+                contracted=(d.KEYS,),
+                weights=tuple(weights),
                 saves=(q.tensor, k.tensor, v.tensor, output, statistics),
                 keys=keys,
                 whole=tuple(dict.fromkeys((d.KEYS, q.dims()[-1], v.dims()[-1]))),
@@ -217,7 +217,15 @@ class Builder:
         self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], place: Place = Place.LAYER
     ) -> Block:
         operators = tuple(self.operators)
-        return Block(name, tuple(inputs), tuple(outputs), operators, DISCARDING, self.stops_early, place)
+        return Block(
+            name=name,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            operators=operators,
+            discards=DISCARDING,
+            stops_early=self.stops_early,
+            place=place,
+        )
 
 
 def _inside(contracted: Sequence[str], sums: int, linear: bool) -> tuple[tuple[str, int], ...]:

@@ -172,13 +172,13 @@ class Flow:
             for layout, names in (needs or {produced.summed(): []}).items():
                 result.append(
                     Held(
-                        name,
-                        _local(tensor.dims, layout),
-                        self._kept_element(tensor, names),
-                        producer.name if producer else None,
-                        tuple(names),
-                        consumers,
-                        tensor.storage if layout == produced.summed() else "",
+                        tensor=name,
+                        elements=_local(tensor.dims, layout),
+                        element=self._kept_element(tensor, names),
+                        producer=producer.name if producer else None,
+                        needed_by=tuple(names),
+                        consumers=consumers,
+                        storage=tensor.storage if layout == produced.summed() else "",
                     )
                 )
         return result
@@ -212,18 +212,18 @@ def _collective(
     chunked: bool = False,
 ) -> Collective:
     return Collective(
-        tensor.name,
-        move.kind,
-        move.axes,
-        d.local(move.elements),
-        tensor.element,
-        phase,
-        owner.name if owner else "",
-        beside,
-        times,
-        chunked,
-        owner.leg if owner else Leg.APART,
-        d.COPIES if "ep" in move.axes else ONE,
+        tensor=tensor.name,
+        kind=move.kind,
+        axes=move.axes,
+        elements=d.local(move.elements),
+        element=tensor.element,
+        phase=phase,
+        owner=owner.name if owner else "",
+        beside=beside,
+        times=times,
+        chunked=chunked,
+        leg=owner.leg if owner else Leg.APART,
+        copies=d.COPIES if "ep" in move.axes else ONE,
     )
 
 
@@ -271,13 +271,15 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Work]:
     k = _extent([x for x in op.loops if x in op.contracted], parts)
     low, turns = op.low_precision, _extent(list(op.per), parts)
     result: list[Work] = [
-        Matmul(op.name, Phase.FORWARD, batch, m, n, k, low, turns),
-        Matmul(op.name, Phase.INPUT, batch, m, k, n, low, turns),
+        Matmul(op=op.name, phase=Phase.FORWARD, batch=batch, m=m, n=n, k=k, low_precision=low, turns=turns),
+        Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=m, n=k, k=n, low_precision=low, turns=turns),
     ]
     if op.trainable:
-        result.append(Matmul(op.name, Phase.WEIGHT, batch, k, n, m, low, turns))
+        result.append(
+            Matmul(op=op.name, phase=Phase.WEIGHT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns)
+        )
     elif not op.weights:
-        result.append(Matmul(op.name, Phase.INPUT, batch, k, n, m, low, turns))
+        result.append(Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns))
     if op.sums_bias:
         read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
@@ -329,17 +331,17 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
         data = tuple(axis for axis in summed if axis in ("dp", "cp", "edp"))
         result.append(
             WeightShard(
-                weight.name,
-                d.local(d.elements(weight.dims) / layout.parts()),
-                d.elements(weight.dims),
-                weight.frozen,
-                weight.quantised,
-                expert,
-                data,
-                tuple(axis for axis in summed if axis not in data),
-                _row(op, weight, layout),
-                weight.table,
-                weight.joined,
+                name=weight.name,
+                elements=d.local(d.elements(weight.dims) / layout.parts()),
+                whole=d.elements(weight.dims),
+                frozen=weight.frozen,
+                quantised=weight.quantised,
+                expert=expert,
+                data_axes=data,
+                other_axes=tuple(axis for axis in summed if axis not in data),
+                row=_row(op, weight, layout),
+                table=weight.table,
+                joined=weight.joined,
             )
         )
     return result

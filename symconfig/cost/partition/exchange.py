@@ -107,7 +107,16 @@ def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
                 if often and np.all(move.happens):
                     cost = _number(move.cost)
                     amount, shown = _number(move.amount), share * cost
-                    yield Collective(exchange.phase, move.kind, move.axis, amount, often, cost, shown, number)
+                    yield Collective(
+                        phase=exchange.phase,
+                        kind=move.kind,
+                        axis=move.axis,
+                        amount=amount,
+                        times=often,
+                        cost=cost,
+                        shown=shown,
+                        transfer=number,
+                    )
 
 
 def _number(value: Array | float) -> float:

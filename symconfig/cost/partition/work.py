@@ -91,10 +91,20 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine) -
         shapes.append((k, n, m))
     height, width, depth = np.array(shapes).swapaxes(0, 1)
     forward, *backward = compiled.matmul_s(
-        batch, height, width, depth, machine.high_peak_flops, machine.efficiency, machine.k_half,
-        machine.compute_units, machine.hbm_bytes_per_s, program.tensors[op.inputs[0].tensor].element_bytes, 0.0, 0.0,
-        machine.launch_s,
-    )  # fmt: skip
+        batch,
+        height,
+        width,
+        k=depth,
+        peak_flops=machine.high_peak_flops,
+        efficiency=machine.efficiency,
+        k_half=machine.k_half,
+        compute_units=machine.compute_units,
+        hbm_bytes_per_s=machine.hbm_bytes_per_s,
+        element_bytes=program.tensors[op.inputs[0].tensor].element_bytes,
+        cast_bytes=0.0,
+        added_bytes=0.0,
+        launch_s=machine.launch_s,
+    )
     return Passes(forward, sum(backward, np.zeros_like(m)))
 
 

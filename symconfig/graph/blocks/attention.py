@@ -33,7 +33,16 @@ def attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         q, k = rotated, turned
     o = core(ctx, q, k, v, window)
     o, out = copied(ctx, o), Tensor("attention_out", x.dims)
-    linear(ctx, "o_proj", o, (d.HEADS, d.HEAD_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias, ("c_proj",))
+    linear(
+        ctx,
+        "o_proj",
+        o,
+        inner=(d.HEADS, d.HEAD_DIM),
+        width=(d.HIDDEN,),
+        outputs=[Use(out)],
+        bias=ctx.model.attention_out_bias,
+        aliases=("c_proj",),
+    )
     return with_adapter(ctx, "o_proj", out, ("c_proj",))
 
 
@@ -74,14 +83,23 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bias = ctx.model.qkv_bias
     if not ctx.separate(("q_proj", "k_proj", "v_proj")):
         fused = [Use(q, ((d.HEADS, d.QKV),)), Use(k, ((d.KV_HEADS, d.QKV),)), Use(v, ((d.KV_HEADS, d.QKV),))]
-        linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), fused, bias, ("c_attn",))
+        linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
         q, k, v = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v))
         parts = (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS))
         q, k, v = (beside_fused(ctx, name, x, (heads, d.HEAD_DIM), t) for name, t, heads in parts)
         return q, k, v
     result = []
     for name, tensor, heads in (("q_proj", q, d.HEADS), ("k_proj", k, d.KV_HEADS), ("v_proj", v, d.KV_HEADS)):
-        linear(ctx, name, x, (d.HIDDEN,), (heads, d.HEAD_DIM), [Use(tensor)], bias, ("c_attn",))
+        linear(
+            ctx,
+            name,
+            x,
+            inner=(d.HIDDEN,),
+            width=(heads, d.HEAD_DIM),
+            outputs=[Use(tensor)],
+            bias=bias,
+            aliases=("c_attn",),
+        )
         result.append(with_adapter(ctx, name, tensor, ("c_attn",)))
     return result[0], result[1], result[2]
 
@@ -94,7 +112,14 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
             o = Tensor("attention_heads", (*q.dims[:-1], v.dims[-1]))
             statistics = Tensor("softmax_statistics", (d.BATCH, d.SEQUENCE, d.HEADS), Element.FP32)
             return ctx.build.attention(
-                "flash_attention", Use(q), Use(k, _TO_KEYS), Use(v, _TO_KEYS), o, statistics, KEYS_OF[window], sinks
+                "flash_attention",
+                Use(q),
+                Use(k, _TO_KEYS),
+                v=Use(v, _TO_KEYS),
+                output=o,
+                statistics=statistics,
+                keys=KEYS_OF[window],
+                weights=sinks,
             )
         return _unfused(ctx, q, k, v, sinks)
 

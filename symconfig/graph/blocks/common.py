@@ -38,11 +38,11 @@ def linear(
         name,
         x,
         weight,
-        inner,
-        outputs,
-        ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
-        low,
-        not ctx.how.linear.bias_inside,
+        contracted=inner,
+        outputs=outputs,
+        bias=ctx.weight(f"{name}.bias", *batch, *width, shared=shared) if bias else None,
+        low_precision=low,
+        sums_bias=not ctx.how.linear.bias_inside,
         per=() if ctx.how.experts.kernels is ExpertKernels.FUSED else batch,
     )
     if ctx.adapted((name, *aliases)):

@@ -56,7 +56,16 @@ def head(ctx: Context) -> Block:
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """The loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
-    linear(ctx, "lm_head", x, (d.HIDDEN,), (d.VOCAB,), [Use(logits)], ctx.model.lm_head_bias, shared=shared)
+    linear(
+        ctx,
+        "lm_head",
+        x,
+        inner=(d.HIDDEN,),
+        width=(d.VOCAB,),
+        outputs=[Use(logits)],
+        bias=ctx.model.lm_head_bias,
+        shared=shared,
+    )
     if ctx.how.loss.logged:
         _log(ctx, logits)
     waits = [

@@ -47,7 +47,7 @@ def _router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
     assert moe is not None
     rows = x.dims[:-1]
     logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
-    linear(ctx, "router", x, (d.HIDDEN,), (ROUTES,), [Use(logits)], moe.router_bias)
+    linear(ctx, "router", x, inner=(d.HIDDEN,), width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
     probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts

@@ -23,7 +23,7 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
     q_source, q_inner = x, d.HIDDEN
     if latent.q_lora_rank is not None:
         low = Tensor("q_low", (*rows, Q_RANK))
-        linear(ctx, "q_down_proj", x, (d.HIDDEN,), (Q_RANK,), [Use(low)], ctx.model.qkv_bias)
+        linear(ctx, "q_down_proj", x, inner=(d.HIDDEN,), width=(Q_RANK,), outputs=[Use(low)], bias=ctx.model.qkv_bias)
         q_source, q_inner = low, Q_RANK
     storage = "kv_down" if ctx.how.linear.views else ""
     kv_low = Tensor("kv_low", (*rows, KV_RANK), storage=storage)
@@ -32,10 +32,10 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         ctx,
         "kv_down_proj",
         x,
-        (d.HIDDEN,),
-        (KV_DOWN,),
-        [Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
-        ctx.model.qkv_bias,
+        inner=(d.HIDDEN,),
+        width=(KV_DOWN,),
+        outputs=[Use(kv_low, ((KV_RANK, KV_DOWN),)), Use(shared, ((ROPE_DIM, KV_DOWN),))],
+        bias=ctx.model.qkv_bias,
     )
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, "latent_norm")
@@ -70,7 +70,15 @@ def latent_attention(ctx: Context, x: Tensor, window: bool) -> Tensor:
         )
     o = copied(ctx, core(ctx, q, k, v, window))
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "o_proj", o, (d.HEADS, V_DIM), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias)
+    linear(
+        ctx,
+        "o_proj",
+        o,
+        inner=(d.HEADS, V_DIM),
+        width=(d.HIDDEN,),
+        outputs=[Use(out)],
+        bias=ctx.model.attention_out_bias,
+    )
     return out
 
 

@@ -33,21 +33,41 @@ def mlp(
             ctx,
             f"{prefix}gate_up_proj",
             x,
-            (d.HIDDEN,),
-            (fused,),
-            [Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
-            bias,
+            inner=(d.HIDDEN,),
+            width=(fused,),
+            outputs=[Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
+            bias=bias,
         )
         gate, up = (with_adapter(ctx, f"{prefix}gate_up_proj", part) for part in (gate, up))
         up = beside_fused(ctx, f"{prefix}up_proj", x, (width,), up, ("up_proj", "w1"))
         gate = beside_fused(ctx, f"{prefix}gate_proj", x, (width,), gate, ("gate_proj", "w2"))
     else:
         joined = ctx.how.experts.joined_weights and width == d.EXPERT_FFN
-        linear(ctx, f"{prefix}up_proj", x, (d.HIDDEN,), (width,), [Use(up)], bias, ("up_proj", "w1"), joined=joined)
+        linear(
+            ctx,
+            f"{prefix}up_proj",
+            x,
+            inner=(d.HIDDEN,),
+            width=(width,),
+            outputs=[Use(up)],
+            bias=bias,
+            aliases=("up_proj", "w1"),
+            joined=joined,
+        )
         up = with_adapter(ctx, f"{prefix}up_proj", up, ("up_proj", "w1"))
         if gated:
             names = ("gate_proj", "w2")
-            linear(ctx, f"{prefix}gate_proj", x, (d.HIDDEN,), (width,), [Use(gate)], bias, names, joined=joined)
+            linear(
+                ctx,
+                f"{prefix}gate_proj",
+                x,
+                inner=(d.HIDDEN,),
+                width=(width,),
+                outputs=[Use(gate)],
+                bias=bias,
+                aliases=names,
+                joined=joined,
+            )
             gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
@@ -70,7 +90,16 @@ def mlp(
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
     out = Tensor(f"{prefix}mlp_out", x.dims)
-    linear(ctx, f"{prefix}down_proj", middle, (width,), (d.HIDDEN,), [Use(out)], bias, ("down_proj", "c_proj"))
+    linear(
+        ctx,
+        f"{prefix}down_proj",
+        middle,
+        inner=(width,),
+        width=(d.HIDDEN,),
+        outputs=[Use(out)],
+        bias=bias,
+        aliases=("down_proj", "c_proj"),
+    )
     return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
 
 

@@ -31,21 +31,21 @@ def operator(
     if splits is None:
         splits = tuple(Split((loop,)) for loop in loops if loop not in whole)
     return Operator(
-        name,
-        work,
-        loops,
-        tuple(use.operand() for use in inputs),
-        (output.operand(),),
-        splits,
-        tuple(contracted),
-        tuple(dict.fromkeys(use.name for use in saves)) if backward else (),
-        tuple(use.operand() for use in residues) if backward else (),
-        linear,
-        traffic,
-        attended,
-        channels,
-        backward,
-        path,
+        name=name,
+        work=work,
+        loops=loops,
+        inputs=tuple(use.operand() for use in inputs),
+        outputs=(output.operand(),),
+        splits=splits,
+        contracted=tuple(contracted),
+        saves=tuple(dict.fromkeys(use.name for use in saves)) if backward else (),
+        residues=tuple(use.operand() for use in residues) if backward else (),
+        linear=linear,
+        traffic=traffic,
+        attended=attended,
+        channels=channels,
+        backward=backward,
+        path=path,
     )
 
 

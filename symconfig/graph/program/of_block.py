@@ -53,21 +53,21 @@ class Step:
         op = self.op
         own = names[op.weights[0].name].removesuffix(".weight") if op.weights else ""
         return Operator(
-            prefix + op.name,
-            _WORK[op.kind],
-            self.loops,
-            tuple([operands[index] for index in self.inputs]),
-            tuple([operands[index] for index in self.outputs]),
-            self.splits,
-            op.contracted,
-            tuple([names[name] for name in self.saves]),
-            tuple([operands[index] for index in self.residues]),
-            op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
-            self.traffic,
-            self.attended,
-            self.channels,
-            self.backward,
-            own or joined(prefix, op.part, "").rstrip("."),
+            name=prefix + op.name,
+            work=_WORK[op.kind],
+            loops=self.loops,
+            inputs=tuple([operands[index] for index in self.inputs]),
+            outputs=tuple([operands[index] for index in self.outputs]),
+            splits=self.splits,
+            contracted=op.contracted,
+            saves=tuple([names[name] for name in self.saves]),
+            residues=tuple([operands[index] for index in self.residues]),
+            linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
+            traffic=self.traffic,
+            attended=self.attended,
+            channels=self.channels,
+            backward=self.backward,
+            path=own or joined(prefix, op.part, "").rstrip("."),
         )
 
 
@@ -137,18 +137,18 @@ def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> 
         *(loop for split in splits for loop in split.loops),
     )
     return Step(
-        op,
-        tuple(dict.fromkeys(nest)),
-        (*(known.operand(use.tensor.name, use.dims()) for use in op.inputs),
+        op=op,
+        loops=tuple(dict.fromkeys(nest)),
+        inputs=(*(known.operand(use.tensor.name, use.dims()) for use in op.inputs),
          *(known.operand(name, along) for name, along in weights.items())),
-        tuple(known.operand(use.tensor.name, use.dims()) for use in outputs),
-        tuple(known.operand(use.tensor.name, use.dims()) for use in residues),
-        tuple(saves) if backward else (),
-        splits,
-        _traffic(op, numbers),
-        numbers.keys[op.keys] if op.keys else 0.0,
-        _channels(op, numbers),
-        backward,
+        outputs=tuple(known.operand(use.tensor.name, use.dims()) for use in outputs),
+        residues=tuple(known.operand(use.tensor.name, use.dims()) for use in residues),
+        saves=tuple(saves) if backward else (),
+        splits=splits,
+        traffic=_traffic(op, numbers),
+        attended=numbers.keys[op.keys] if op.keys else 0.0,
+        channels=_channels(op, numbers),
+        backward=backward,
     )  # fmt: skip
 
 

@@ -49,15 +49,15 @@ def program(
     slots = {d.SLOTS} if model.experts is not None else set()
     used = set().union(*(kind.dims for kind in unrolled.templates.values()))
     return Program(
-        model.name,
-        {name: size for name, size in sizes.items() if name in used},
-        unrolled.tensors,
-        ("tokens",),
-        tuple(unrolled.parameters.values()),
-        tuple(unrolled.operators),
-        tuple(unrolled.losses),
-        frozenset({d.BATCH, *slots}),
-        notes,
+        name=model.name,
+        sizes={name: size for name, size in sizes.items() if name in used},
+        tensors=unrolled.tensors,
+        inputs=("tokens",),
+        parameters=tuple(unrolled.parameters.values()),
+        operators=tuple(unrolled.operators),
+        outputs=tuple(unrolled.losses),
+        batch=frozenset({d.BATCH, *slots}),
+        notes=notes,
     )
 
 

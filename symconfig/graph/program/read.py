@@ -115,15 +115,15 @@ class _Reader:
         if not expansion.mistakes:
             self._unused(outputs)
         return Program(
-            file.name,
-            self.sizes,
-            self.tensors,
-            tuple(file.inputs),
-            tuple(parameters),
-            tuple(self.operators),
-            outputs,
-            frozenset(file.batch),
-            file.notes,
+            name=file.name,
+            sizes=self.sizes,
+            tensors=self.tensors,
+            inputs=tuple(file.inputs),
+            parameters=tuple(parameters),
+            operators=tuple(self.operators),
+            outputs=outputs,
+            batch=frozenset(file.batch),
+            notes=file.notes,
         )
 
     def _literals(self) -> None:

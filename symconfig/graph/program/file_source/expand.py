@@ -102,7 +102,9 @@ def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], pre
                 _enter(result, scope, made, last, (*where, "repeat", "carry"))
         elif line := result.line(step, where):
             for target in line.call.statement.targets:
-                _enter(result, scope, target.name, prefix + target.name, where, line.text, target.at)
+                _enter(
+                    result, scope, target.name, whole=prefix + target.name, at=where, text=line.text, place=target.at
+                )
         else:
             scope.update((name, UNKNOWN) for name in names(step.do or "") if name not in scope)
     for index, step in enumerate(steps):

@@ -83,7 +83,7 @@ class Call:
         outs = [Out(at, result.shape, result.element_bytes, flows and result.floating) for at, result in outputs]
         kept = [Out(at, shape, width, False) for at, shape, width in residues]
         name = f"{self.name}.{part}" if part else self.name
-        return self.recorder.record(name, self.path, make, inputs, outs, kept, windows)
+        return self.recorder.record(name, self.path, make, inputs=inputs, outputs=outs, residues=kept, windows=windows)
 
     def viewed(self, value: Value, shape: Sequence[int]) -> Value:
         """Other dims of the same elements: nothing moves, unless their borders cross those that are known."""

@@ -46,15 +46,15 @@ def lower(
     )
     ends = tuple(dict.fromkeys(value.made.name for value in outputs))
     return Program(
-        name,
-        namer.sizes,
-        namer.tensors,
-        tuple(fed),
-        weights,
-        operators,
-        ends,
-        frozenset(namer.dims(batch)),
-        tuple(notes),
+        name=name,
+        sizes=namer.sizes,
+        tensors=namer.tensors,
+        inputs=tuple(fed),
+        parameters=weights,
+        operators=operators,
+        outputs=ends,
+        batch=frozenset(namer.dims(batch)),
+        notes=tuple(notes),
     )
 
 
@@ -101,7 +101,17 @@ def _operator(step: Step, namer: _Namer) -> Operator:
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
     loops = {label: namer.dims(group) for label, group in step.loops.items()}
     assert step.make is not None
-    op = step.make(Nest(step.name, step.path, inputs, outputs, residues, loops, namer.sizes))
+    op = step.make(
+        Nest(
+            name=step.name,
+            path=step.path,
+            inputs=inputs,
+            outputs=outputs,
+            residues=residues,
+            loops=loops,
+            sizes=namer.sizes,
+        )
+    )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):
         op = replace(op, backward=False, saves=(), residues=())

@@ -153,7 +153,9 @@ class Recorder:
             tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
             for some in (values, kept)
         )
-        self.steps.append(Step(name, path, make, tuple(seen), written, left, loops))
+        self.steps.append(
+            Step(name=name, path=path, make=make, inputs=tuple(seen), outputs=written, residues=left, loops=loops)
+        )
         return values
 
     def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:

@@ -27,19 +27,19 @@ def product(call: Call, x: Value, xs: Labels, y: Value, ys: Labels, out: Labels,
 def _linear(call: Call) -> Answer:
     x: Value = call["input"]
     rows = [f"row{n}" for n in range(x.rank - 1)]
-    return product(call, x, [*rows, "in"], call["weight"], ["out", "in"], [*rows, "out"], call["bias"])
+    return product(call, x, [*rows, "in"], y=call["weight"], ys=["out", "in"], out=[*rows, "out"], bias=call["bias"])
 
 
 def _mm(call: Call) -> Answer:
     bias = call["self"] if "mat1" in call.args else None
     x, y = (call["mat1"], call["mat2"]) if "mat1" in call.args else (call["self"], call["mat2"])
-    return product(call, x, ["row", "in"], y, ["in", "out"], ["row", "out"], bias)
+    return product(call, x, ["row", "in"], y=y, ys=["in", "out"], out=["row", "out"], bias=bias)
 
 
 def _bmm(call: Call) -> Answer:
     bias = call["self"] if "batch1" in call.args else None
     x, y = (call["batch1"], call["batch2"]) if "batch1" in call.args else (call["self"], call["mat2"])
-    return product(call, x, ["b", "row", "in"], y, ["b", "in", "out"], ["b", "row", "out"], bias)
+    return product(call, x, ["b", "row", "in"], y=y, ys=["b", "in", "out"], out=["b", "row", "out"], bias=bias)
 
 
 def _matmul(call: Call) -> Answer:
