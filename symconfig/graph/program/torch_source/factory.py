@@ -50,7 +50,9 @@ def program_of(
     walked = walk(exported, _paths(module))
     if not walked.outputs:
         raise InputError(Problem(f"no output of {name} depends on a weight that is trained", need="a loss or logits"))
-    return tidy(lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim=batch_dim, notes=notes))
+    return tidy(
+        lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim=batch_dim, notes=notes)
+    )
 
 
 def _paths(module: Any) -> dict[str, str]:
