@@ -76,7 +76,7 @@ def find(named: Path | None = None) -> MegatronSource | None:
         if source := _at(root, "the installed package", chosen=False):
             return source
     cached = cache_dir()
-    return cached and _at(cached, "the cached wheel", chosen=False)
+    return _at(cached, "the cached wheel", chosen=False) if cached is not None else None
 
 
 def _installed() -> list[Path]:
