@@ -1,4 +1,9 @@
-"""The degree search as nested loops: one candidate at a time, rules in plain Python, no bounds and no vectors."""
+"""The degree search as nested loops: one candidate at a time, rules in plain Python, no bounds and no vectors.
+
+Seconds and bytes come from tests/oracle, which imports nothing of what is judged, wherever it describes the candidate
+(Transformer Engine's layers in equal stages with nothing in host memory). Those of other models and stages come from
+solve.detail, so that of them only the search is judged.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ import pytest
 from symconfig.cost.flops import block_flops
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
+from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice, block_costs
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -32,6 +38,9 @@ from symconfig.solve.run import requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, constants
 from symconfig.solve.split import Split, most_chunks, splits
+from tests.oracle import given
+from tests.oracle import plan as by_hand
+from tests.oracle.step import time
 from tests.sample_models import sample_cluster, sample_model
 
 Key = tuple[int, ...]  # tp, pp, vpp, cp, ep, etp, dp, micro
@@ -97,15 +106,17 @@ class Weighed:
     best: dict[Key, tuple[float, Found]]
     candidates: int
     feasible: int
+    by_hand: int  # how many times the oracle gave the costs
 
 
 def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkeypatch: pytest.MonkeyPatch) -> Weighed:
-    """Every candidate of `asked` through solve.detail, one at a time."""
+    """Every candidate of `asked`, one at a time."""
     _remember_prices(monkeypatch)
     asked = resolved(model, cluster, asked)
     ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
     gpu = machine(cluster, ways[0].precision)
-    limit = gpu.memory_bytes * (1 - asked.limits.memory_margin)
+    limit = cluster.gpu.memory_bytes.value * (1 - asked.limits.memory_margin)
+    by_hand = 0
     best: dict[Key, tuple[float, Found]] = {}
     all_: set[Any] = set()
     fits: set[Any] = set()
@@ -113,16 +124,85 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
         point = (found.scheme, found.split, found.zero, found.offload, found.choice, found.degrees, found.micro)
         candidate = (point, found.block_layers > 0, found.beside_another)
         all_.add(candidate)
-        parts = details.detail(found)
-        peak = float(parts.cost.peak_bytes.max()) * (1 + ways[0].framework.fragmentation) + gpu.context_bytes
-        if peak > limit:
+        seconds, peak = price(found)
+        by_hand += described(found)
+        if peak * (1 + ways[0].framework.fragmentation) + cluster.gpu.context_bytes.value > limit:
             continue
         fits.add(candidate)
         degrees = place(found)
-        seconds = float(parts.cost.step_s.max())
         if degrees not in best or seconds < best[degrees][0]:
             best[degrees] = (seconds, found)
-    return Weighed(best, len(all_), len(fits))
+    return Weighed(best, len(all_), len(fits), by_hand)
+
+
+def described(found: Found) -> bool:
+    """Whether the oracle knows such models and stages."""
+    model, request = found.request.model, found.request
+    same = ("attention", "norm", "position", "gated_mlp", "hidden_act", "qkv_bias", "tie_word_embeddings", "adapter")
+    chunks = {sum(kind in ("dense", "moe") for kind in chunk) for chunk in found.split.chunks}
+    return (
+        request.job.backend == "megatron"
+        and request.precision == "bf16"
+        and all(getattr(model, name) == getattr(_llama(), name) for name in same)
+        and len(set(model.layer_kinds)) == len(chunks) == 1
+        and not any((*model.sliding_layers, model.num_nextn_predict_layers))
+        and not (model.experts and model.experts.shared_expert_intermediate_size)
+        and found.offload == Offload()
+        and not found.choice.offload
+    )
+
+
+@cache
+def _llama() -> ModelDescriptor:
+    return tiny()
+
+
+def price(found: Found) -> tuple[float, float]:
+    """Seconds of a step, and bytes at the peak of the fullest stage."""
+    if not described(found):
+        cost = details.detail(found).cost
+        return float(cost.step_s.max()), float(cost.peak_bytes.max())
+    plan = by_hand.plan(_model_by_hand(found.request.model), _run_by_hand(found))
+    return sum(time(plan).values()), max(sum(parts.values()) for parts in by_hand.memory(plan))
+
+
+def _model_by_hand(model: ModelDescriptor) -> given.Model:
+    experts = model.experts
+    return given.Model(
+        model.name,
+        model.num_hidden_layers,
+        model.hidden_size,
+        model.num_attention_heads,
+        model.num_key_value_heads,
+        model.head_dim,
+        experts.moe_intermediate_size if experts else model.intermediate_size,
+        model.vocab_size,
+        experts.num_experts if experts else 0,
+        experts.num_experts_per_tok if experts else 1,
+        model.qk_norm,
+    )
+
+
+def _run_by_hand(found: Found) -> given.Run:
+    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    return given.Run(
+        tp,
+        found.scheme.sequence_parallel,
+        pp,
+        found.split.vpp,
+        cp,
+        found.scheme.cp_comm == "a2a",
+        ep,
+        etp,
+        dp,
+        micro,
+        found.request.global_batch // (dp * micro),
+        found.zero,
+        frozenset() if found.block_layers else found.choice.modules,
+        found.block_layers,
+        beside=found.beside_another,
+        sequence=found.request.seq_length,
+    )
 
 
 def _remember_prices(monkeypatch: pytest.MonkeyPatch) -> None:

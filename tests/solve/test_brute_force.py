@@ -87,6 +87,12 @@ def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(name: s
     assert found.feasible <= found.candidates <= expected.candidates
 
 
+def test_most_costs_of_plain_models_are_by_hand() -> None:
+    """Those of equal stages; else the loops would judge the search by its own costs alone."""
+    for name in ("dense", "experts", "experts cut in two", "sixteen"):
+        assert nested_loops(name).by_hand > 50, name
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_plan_is_no_slower_than_any_candidate_simulated(name: str) -> None:
     model, gib, asked = CASES[name]

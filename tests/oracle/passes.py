@@ -1,0 +1,107 @@
+"""One microbatch through a block: seconds of both passes, and bytes that it leaves and needs, under recompute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.oracle.given import CUBLAS, ENGINE, HOST, Run
+from tests.oracle.records import FORWARD, Block
+
+# What a module's own result is thrown away with: it comes back just before it is read (Megatron Core's
+# CheckpointWithoutOutput). Of the others the result stays where something outside reads it.
+DISCARDED = frozenset({"layernorm", "moe_act"})
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds (communication apart), of which `again` are in the backward pass; bytes. without: how much longer both
+    passes take where no other microbatch is beside them."""
+
+    forward: float
+    backward: float
+    forward_comm: float
+    backward_comm: float
+    again: float
+    kept: float
+    transient: float
+    without: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward + self.forward_comm + self.backward_comm
+
+
+def passes(block: Block, run: Run) -> Passes:
+    """Under the run's recompute policy."""
+    unit = {op.name: next(iter(op.modules & run.modules), None) for op in block.operators}
+    repeated = [op for op in block.operators if unit[op.name]]
+    work = sum(op.seconds[FORWARD] for op in block.operators)
+    back = sum(t for op in block.operators for phase, t in op.seconds.items() if phase != FORWARD)
+    sent = sum(m.shown for m in block.messages if m.phase == FORWARD)
+    sent_back = sum(m.shown for m in block.messages if m.phase != FORWARD)
+    again = sum(op.seconds[FORWARD] for op in repeated)
+    again_comm = sum(m.shown for m in block.messages if m.phase == FORWARD and unit[m.owner])
+    host = HOST * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
+    host_again = HOST * sum(op.host[FORWARD] for op in repeated)
+    busy = back + again + sent_back + again_comm
+    kept, back_to_life = _tensors(block, unit)
+    paired = run.beside and any(op.inside for op in block.operators)
+    result = Passes(
+        work + _wait(block, paired),
+        back + again + max(host + host_again - busy, 0.0),
+        sent,
+        sent_back + again_comm,
+        again + again_comm,
+        kept,
+        max(op.live for op in block.operators) + CUBLAS + ENGINE + back_to_life + kept * paired,
+    )
+    if not paired:
+        return result
+    alone, beside = _plain(block, False), _plain(block, True)
+    return Passes(
+        *(getattr(result, name) for name in Passes.__dataclass_fields__ if name != "without"),
+        without=sum(max(a - b, 0.0) for a, b in zip(alone, beside, strict=True)),
+    )
+
+
+def _tensors(block: Block, unit: dict[str, str | None]) -> tuple[float, float]:
+    """Bytes kept for a microbatch, and those of the recomputed module that brings back most."""
+    kept, modules = 0.0, {}
+    for tensor in block.tensors:
+        module = unit[tensor.maker] if tensor.maker else None
+        outside = any(unit[reader] != module for reader in tensor.readers)
+        if module is None or (outside and module not in DISCARDED):
+            kept += tensor.size
+        else:
+            modules[module] = modules.get(module, 0.0) + tensor.size
+    return kept, max(modules.values(), default=0.0)
+
+
+def _shown(block: Block, paired: bool, ahead: bool, inside: bool | None = None) -> float:
+    """Communication of a pass. paired: as it is beside another microbatch."""
+    return sum(
+        m.shown if paired or m.axis != "ep" else m.seconds
+        for m in block.messages
+        if (m.phase == FORWARD) is ahead and (inside is None or (m.axis == "ep") is inside)
+    )
+
+
+def _wait(block: Block, paired: bool) -> float:
+    """What the GPU waits for the host forward: among the experts, whose numbers of tokens the host waits for, and
+    outside them, each for itself."""
+    total = 0.0
+    for inside in (True, False):
+        mine = [op for op in block.operators if op.inside is inside]
+        host = HOST * sum(op.host[FORWARD] for op in mine)
+        busy = sum(op.seconds[FORWARD] for op in mine) + _shown(block, paired, True, inside)
+        total += max(host - busy, 0.0)
+    return total
+
+
+def _plain(block: Block, paired: bool) -> tuple[float, float]:
+    """Forward and backward of a block that recomputes nothing, with or without another microbatch beside it."""
+    work = sum(op.seconds[FORWARD] for op in block.operators)
+    back = sum(t for op in block.operators for phase, t in op.seconds.items() if phase != FORWARD)
+    host = HOST * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
+    sent, sent_back = (_shown(block, paired, ahead) for ahead in (True, False))
+    return work + _wait(block, paired) + sent, max(back + sent_back, host)
