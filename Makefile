@@ -15,12 +15,13 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench house accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
+.PHONY: help demo test lint mutants bench house accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test        install the real frameworks (CPU) and run all tests'
 	@echo 'make lint        ruff (rules and format) and mypy --strict'
+	@echo 'make mutants     change the code in 300 places, one at a time, and see that tests fail, into benchmarks/mutants.json'
 	@echo 'make bench       measure speed and memory, into benchmarks/results.json'
 	@echo 'make verify-all  plan every zoo model on every cluster for every target, and check all of it'
 	@echo 'make verify-real plan every zoo model at a realistic size and build its ranks for real, into README.md'
@@ -85,6 +86,18 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The tool that changes the code has an environment of its own. Another sample: make mutants SEED=18 SAMPLE=500.
+SEED ?= 17
+SAMPLE ?= 300
+MUTANTS := .venv-mutants
+$(MUTANTS)/.ready: pyproject.toml $(VENV)/.python
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mutants,dev]'
+	@touch $@
+
+mutants: $(MUTANTS)/.ready
+	$(MUTANTS)/bin/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --record benchmarks/mutants.json
+
 bench: $(VENV)/.base
 	$(BIN)/python benchmarks/bench.py --record benchmarks/results.json
 
@@ -146,4 +159,4 @@ readme: $(VENV)/.base
 	$(BIN)/python docs/refresh_readme.py
 
 clean:
-	rm -rf $(VENV) .venv-formats $(ENGINES) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-formats $(ENGINES) $(MUTANTS) .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,124 @@
+"""What can be changed in the code, by cosmic-ray's operators, and a sample of it."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# Of arithmetic only what may be mistaken for one another; other operators fail at once on floating-point numbers.
+ALIKE = (("Add", "Sub", "Mul", "Div"), ("FloorDiv", "Div", "Mod"), ("Pow", "Mul"), ("BitOr", "BitAnd", "Sub"))
+GENERATED = {"symconfig/cost/compiled.py"}  # from formulas.py, with which a test compares it
+# Removing a cache changes no answer; removing a dataclass's decorator breaks everything.
+LEFT_OUT = ("core/RemoveDecorator",)
+# Keywords that only say what must not happen, or how much a cache holds.
+GUARDS = ("frozen", "slots", "strict", "maxsize", "compare", "repr")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change. before, after: its line."""
+
+    path: str
+    line: int
+    last_line: int
+    operator: str
+    occurrence: int
+    before: str
+    after: str
+    code: str = field(repr=False, compare=False)
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.operator}:{self.occurrence}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.path, self.before, self.after
+
+
+def mutants(root: Path, rooms: Sequence[str], number: int, seed: int) -> list[Mutant]:
+    """A sample, always the same one of the same code: places first, then one of the changes at each."""
+    places: dict[tuple[str, tuple[int, int]], list[tuple[str, Any, int, int]]] = {}
+    for path in sorted(file for room in rooms for file in (root / "symconfig" / room).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name not in GENERATED:
+            for place, change in _changes(path):
+                places.setdefault((name, place), []).append(change)
+    draw = random.Random(seed)
+    result = []
+    for name, place in draw.sample(sorted(places), len(places)):
+        made = _mutant(root, name, place, draw.choice(places[name, place]))
+        if made is not None:
+            result.append(made)
+        if len(result) == number:
+            break
+    return result
+
+
+def _changes(path: Path) -> Iterator[tuple[tuple[int, int], tuple[str, Any, int, int]]]:
+    """Where something can be changed, and how: the operator, what it is of cosmic-ray, which of its places, the last
+    line."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+
+    nodes, ignored = list(ast_nodes(get_ast_from_path(path))), _ignored(path.read_text(encoding="utf-8"))
+    known: dict[str, list[tuple[tuple[int, int], int]]] = {}
+    for name in sorted(plugins.operator_names()):
+        kind = plugins.get_operator(name)
+        if name in LEFT_OUT or kind.arguments() or not _alike(name):
+            continue
+        operator = kind()
+        replaced = name.rpartition("_")[0] or name  # ReplaceBinaryOperator_Add_Sub and its kind have the same places
+        if replaced not in known:
+            known[replaced] = [
+                (tuple(start), end[0]) for node in nodes for start, end in operator.mutation_positions(node)
+            ]
+        for occurrence, (start, last) in enumerate(known[replaced]):
+            if not any(first <= start < end for first, end in ignored):
+                yield start, (name, operator, occurrence, last)
+
+
+def _alike(operator: str) -> bool:
+    _, found, names = operator.partition("ReplaceBinaryOperator_")
+    before, _, after = names.partition("_")
+    return not found or any(before in group and after in group for group in ALIKE)
+
+
+def _ignored(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Annotations, which nothing evaluates; what is imported for them alone; guards, which no right program meets."""
+    found: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            found.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+            found.append(node.returns)
+        elif isinstance(node, ast.keyword) and node.arg in GUARDS:
+            found.append(node)
+        elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            found += node.body
+    return [((n.lineno, n.col_offset), (n.end_lineno, n.end_col_offset)) for n in found]  # type: ignore[attr-defined]
+
+
+def _mutant(root: Path, name: str, place: tuple[int, int], change: tuple[str, Any, int, int]) -> Mutant | None:
+    from cosmic_ray.mutating import mutate_code
+
+    operator, made, occurrence, last = change
+    before = (root / name).read_text(encoding="utf-8")
+    after = mutate_code(before, made, occurrence)
+    if after is None or after == before or _same_program(before, after):
+        return None
+    lines, changed = before.splitlines(), after.splitlines()
+    at = next((n for n, (a, b) in enumerate(zip(lines, changed, strict=False)) if a != b), place[0] - 1)
+    return Mutant(name, at + 1, max(last, at + 1), operator, occurrence, lines[at].strip(), changed[at].strip(), after)
+
+
+def _same_program(before: str, after: str) -> bool:
+    """Whether it does not even parse, or says the same."""
+    try:
+        return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+    except SyntaxError:
+        return True
