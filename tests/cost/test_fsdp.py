@@ -49,6 +49,17 @@ def test_a_collective_for_each_block_waits_for_each() -> None:
     assert blocks > once > 0
 
 
+def test_copies_between_buffers_and_tensors_move_bytes_of_every_parameter_each_microbatch() -> None:
+    plain, copied = (
+        plan("llama2-7b", global_batch=384, framework=replace(FSDP, copied_bytes=moved)).predicted
+        for moved in (0.0, 10.0)
+    )
+    more = copied.time["data-parallel communication"] - plain.time["data-parallel communication"]
+    cluster = load_cluster("h100")
+    rate = cluster.gpu.memory_bandwidth_bytes_per_s.value * cluster.kernels.hbm_efficiency.value
+    assert more == pytest.approx(3 * 6_738_415_616 * 10 / rate, rel=1e-6)
+
+
 def test_hidden_communication_slows_what_it_runs_beside() -> None:
     wire = plan("llama2-7b", micro=16, global_batch=1024).predicted.time["data-parallel communication"]
     half = replace(FSDP, reduced_bytes=2.0)

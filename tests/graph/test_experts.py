@@ -152,3 +152,9 @@ def test_the_host_runs_many_operators_around_the_experts_and_some_for_each_bias(
         assert (turns[op, Phase.FORWARD], turns[op, Phase.INPUT]) == (forward, backward)
     assert turns["expert_bias", Phase.FORWARD] == 16 * BIAS_LAUNCHES[0]
     assert turns["mlp_norm", Phase.FORWARD] == 1
+
+
+def test_a_dense_layer_of_a_model_with_experts_keeps_no_slots() -> None:
+    for kind, there in (("dense", False), ("moe", True)):
+        derived = block(sample_model("deepseek-v3"), kind, SEQUENCE, eager_routing=True)
+        assert any(held.tensor == "slot_probabilities" for held in derived.held) is there

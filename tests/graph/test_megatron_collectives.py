@@ -13,6 +13,8 @@ import pytest
 
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.layout import Kind
+from symconfig.graph.model import blocks
+from symconfig.graph.operator import OpKind
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
@@ -121,3 +123,15 @@ def test_a_framework_that_keeps_what_it_gathers_gathers_once() -> None:
     assert gathers(shard) == gathers(whole) + 1
     more = held_bytes(whole, apply(whole, frozenset()), values) - held_bytes(shard, apply(shard, frozenset()), values)
     assert more == 2 * 2 * 2048 * 5120 * (1 - 1 / 4)  # two norms of two bytes an element
+
+
+@pytest.mark.parametrize("scheme", [PLAIN, SEQUENCE, Scheme(True, "a2a")])
+@pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b"])
+def test_only_products_and_attention_can_run_beside_their_collectives(name: str, scheme: Scheme) -> None:
+    """What an element-wise operator needs or makes is waited for: it takes no time in which anything could hide."""
+    for kind, plain in blocks(sample_model(name)).items():
+        light = {op.name for op in plain.operators if op.kind is OpKind.ELEMENTWISE}
+        for c in block(sample_model(name), kind, scheme).collectives:
+            assert c.beside is None or c.beside[0] not in light, (kind, c)
+            if c.phase is FORWARD:
+                assert (c.beside is None) is (c.owner in light), (kind, c)

@@ -147,6 +147,7 @@ def test_pytorch_has_what_the_plan_counts_with(ranks: Any, of: Net, rows: Rows) 
         ((64, 3, 49), (64, 3, 7, 7), (0, 1, None)),  # a window's rows and columns
         ((128, 64), (128, 64, 1, 1), (0, 1)),
         ((8, 160, 64), (8, 1, 160, 64), (0, 2, 3)),
+        ((6, 4), (2, 3, 4), (None, 2)),  # the first one is two stored dims, the second one the next
     ],
 )
 def test_dims_are_found_in_the_stored_shape(sizes: Any, shape: Any, expected: Any) -> None:

@@ -1,0 +1,71 @@
+"""What frameworks do by habit, by hand: what a step takes besides its work, and which kernels run apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.cost.framework import Framework, Graphed
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.frameworks.megatron.behaviour import MEGATRON, megatron
+from symconfig.graph.derived import Phase, Traffic
+from symconfig.graph.model import derived
+from symconfig.graph.scheme import Scheme
+from symconfig.solve.predict import Configuration, predict
+from tests.cost.support import cost
+from tests.sample_models import sample_cluster, sample_model
+from tests.solve.naive import tiny
+
+
+@pytest.mark.parametrize(
+    ("framework", "backend", "step_s", "microbatch_s", "more_reserved"),
+    [
+        (MEGATRON, "megatron", 0.02, 0.0, 0.02),
+        (DEEPSPEED, "deepspeed", 0.03, 0.004, 0.05),
+        (FSDP, "deepspeed", 0.03, 0.004, 0.05),
+    ],
+    ids=["Megatron-LM", "DeepSpeed", "FSDP"],
+)
+def test_what_a_step_takes_besides_its_work(
+    framework: Framework, backend: str, step_s: float, microbatch_s: float, more_reserved: float
+) -> None:
+    """Python, data and logging once a step; hooks and gaps once a microbatch; memory that the allocator cannot use."""
+    asked = Configuration(
+        tp=1,
+        pp=1,
+        dp=2,
+        micro=1,
+        global_batch=6,
+        seq_length=512,
+        framework=framework,
+        backend=backend,  # type: ignore[arg-type]
+    )
+    found = predict(tiny(), sample_cluster(), asked).predicted
+    assert found.time["overhead"] == pytest.approx(step_s + 3 * microbatch_s)
+    assert found.reserved_bytes == pytest.approx(found.peak_bytes * (1 + more_reserved))
+
+
+@pytest.mark.parametrize(("framework", "apart"), [(MEGATRON, False), (megatron("local"), True), (FSDP, True)])
+def test_who_sums_the_gradient_of_a_bias_in_a_kernel_of_its_own(framework: Framework, apart: bool) -> None:
+    block = derived(sample_model("gpt3-175b"), framework.implementation, Scheme(False))["dense"]
+    kernels = [work for work in block.work if isinstance(work, Traffic) and work.phase is Phase.WEIGHT]
+    assert bool(kernels) is apart
+
+
+AMONG = {"dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "combine"}
+
+
+@pytest.mark.parametrize("graphed", ["none", "router", "outside experts", "all"])
+def test_what_cuda_graphs_replay_costs_the_host_nothing(graphed: Graphed) -> None:
+    found = cost(sample_model("mixtral-8x7b"), ep=4, dp=4, habits={"graphed": graphed})
+    layer = next(block for block in found.table.blocks if block.derived.name == "moe")
+    free = {op for (op, _), seconds in layer.host_s.items() if not seconds.any()}
+    every = {op for op, _ in layer.derived.modules}
+    assert (
+        free
+        == {"none": set(), "router": {"mlp_norm", "router", "route"}, "outside experts": every - AMONG, "all": every}[
+            graphed
+        ]
+    )
+    dense = cost(tiny(), habits={"graphed": "router"}).table.blocks[1]
+    assert all(seconds.all() for seconds in dense.host_s.values())

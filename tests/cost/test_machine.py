@@ -1,0 +1,40 @@
+"""A cluster as the numbers that the formulas ask for: what depends on the precision and on the kind of GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.descriptor.load import load_cluster
+
+MIB = 2.0**20
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "element", "cast", "transpose", "swizzles"),
+    [
+        ("a100-80gb", "bf16", 2.0, 0.0, 1.0, 0.0),
+        ("h100", "bf16", 2.0, 0.0, 1.0, 0.0),
+        ("h100", "fp8", 1.0, 3.0, 2.0, 0.0),  # cast: 2 bytes read, 1 written; Hopper transposes by itself: 1 and 1
+        ("b200", "fp8", 1.0, 3.0, 1.0, 0.0),
+        ("b200", "mxfp8", 1 + 1 / 32, 3.0, 1.0, 2.0),  # both operands have scales of blocks
+        ("b200", "nvfp4", 1 / 2 + 1 / 16, 3.0, 1.0, 2.0),
+    ],
+)
+def test_bytes_of_low_precision(
+    name: str, precision: str, element: float, cast: float, transpose: float, swizzles: float
+) -> None:
+    found = machine(load_cluster(name), precision)
+    assert (found.quantised_bytes, found.cast_bytes, found.transpose_bytes) == (element, cast, transpose)
+    assert found.swizzles == swizzles
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "torch_mib", "engine_mib"),
+    [("a100-80gb", 0.0, 8.125, 4.0), ("h100", 64.0, 32.0, 32.0), ("b200", 128.0, 8.125, 32.0)],
+)
+def test_what_a_generation_of_gpus_has(name: str, channels: float, torch_mib: float, engine_mib: float) -> None:
+    """Exponentials take as long as the products of so many channels; workspaces of cuBLAS and Transformer Engine."""
+    found = machine(load_cluster(name), "bf16")
+    assert found.softmax_channels == channels
+    assert (found.torch_workspace_bytes, found.engine_workspace_bytes) == (torch_mib * MIB, engine_mib * MIB)

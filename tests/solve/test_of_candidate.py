@@ -1,0 +1,63 @@
+"""A configuration shown as a plan's candidate is the same configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.cost.stages import Offload
+from symconfig.solve.candidate import detail
+from symconfig.solve.predict import Configuration, as_found, of_candidate
+from tests.sample_models import sample_cluster
+from tests.solve.naive import tiny
+
+PLAIN = Configuration(tp=2, pp=2, dp=2, micro=1, global_batch=16, seq_length=2048, version="core_v0.19")
+CHANGES: dict[str, dict[str, Any]] = {
+    "nothing recomputed": {},
+    "selective": {"modules": frozenset({"core_attn", "mlp"})},
+    "full": {"modules": frozenset({"layer"})},
+    "full, two layers at once": {"modules": frozenset({"layer"}), "uniform_layers": 2},
+    "first layer of each chunk": {"modules": frozenset({"layer"}), "block_layers": 1},
+    "sequence parallel, interleaved, ZeRO 1": {"sequence_parallel": True, "vpp": 2, "zero": 1},
+    "Ulysses": {"cp": 2, "cp_comm": "a2a"},
+    "half of the optimizer in host memory": {"zero": 1, "offload": Offload(0.5)},
+    "activations in host memory": {"activation_offload": True},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_there_and_back(changes: dict[str, Any]) -> None:
+    asked, cluster = replace(PLAIN, **changes), sample_cluster()
+    found = as_found(tiny(), cluster, asked)
+    assert of_candidate(detail(found, cluster, found.request.job), MEGATRON) == asked
+
+
+@pytest.mark.parametrize(("pp", "vpp", "schedule"), [(1, 1, "none"), (2, 1, "1f1b"), (2, 2, "interleaved")])
+def test_the_schedule_is_named(pp: int, vpp: int, schedule: str) -> None:
+    cluster = sample_cluster()
+    found = as_found(tiny(), cluster, replace(PLAIN, pp=pp, vpp=vpp))
+    options = detail(found, cluster, found.request.job).options
+    assert options.schedule == schedule
+    assert options.overlap.pp_p2p is (vpp > 1)
+
+
+def test_every_zero_stage_is_in_the_space() -> None:
+    for backend in ("megatron", "deepspeed"):
+        asked = replace(PLAIN, tp=1, pp=1, backend=backend, version=None)
+        limits = as_found(tiny(), sample_cluster(), asked).request.limits
+        assert limits.zero == (0, 1, 2, 3)
+        assert (True in limits.tensor_with_sequence) is (backend == "megatron")
+
+
+@pytest.mark.parametrize("changes", [{}, {"pp": 1, "zero": 1}, {"cp": 2}])
+def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
+    asked, cluster = replace(PLAIN, **changes), sample_cluster()
+    found = as_found(tiny(), cluster, asked)
+    shown = detail(found, cluster, found.request.job).predicted
+    tokens = asked.global_batch * asked.seq_length
+    assert shown.tokens_per_s_per_gpu * shown.step_s * asked.gpus == pytest.approx(tokens)
+    assert shown.mfu == pytest.approx(shown.model_tflops_per_gpu * 1e12 / 312e12)
+    assert sum(shown.time.values()) == pytest.approx(shown.step_s)
