@@ -35,9 +35,9 @@ from tests.mutants.lines import Ran, Tests, digest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
-ROOMS = ("graph", "cost", "solve")
+ROOMS = ("graph", "cost", "solve", "frameworks")
 # Room by room the folders of tests that say most about it; the others' goldens would only repeat it, and slowly.
-TESTS = ("oracle", "graph", "cost", "solve")
+TESTS = ("oracle", "graph", "cost", "solve", "frameworks")
 SLACK = 20.0  # seconds more before a mutant counts as endless
 
 

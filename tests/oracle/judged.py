@@ -10,13 +10,13 @@ import numpy as np
 
 from symconfig.cost.device import device_bytes
 from symconfig.cost.flops import flops_per_token
-from symconfig.cost.framework import MEGATRON, beside_another
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.symtensor import costs, relative
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks, sequence
 from symconfig.solve.detail import Detail, detail, sizes

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.cost.stages import Offload
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.candidate import detail
 from symconfig.solve.predict import Configuration, as_found, of_candidate
 from tests.sample_models import sample_cluster

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload, Setting, StageShape
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve.kinds import Kinds
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.stages.problem import Layouts

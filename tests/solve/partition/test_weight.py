@@ -6,9 +6,9 @@ from math import prod
 
 import pytest
 
-from symconfig.solve.partition.agree import weight
 from symconfig.graph.program.net import net
 from symconfig.graph.program.program import Work
+from symconfig.solve.partition.agree import weight
 from tests.solve.partition.programs import transformer
 
 
