@@ -18,7 +18,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.derive import weight_layout
 from symconfig.graph.layout import Kind, Layout
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import Block
+from symconfig.graph.operator import ELEMENT_BYTES, Block, Element
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 
@@ -72,7 +72,7 @@ def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
 
 
 def costs(
-    blocks: list[Relative], counts: Array, boundary: Array, points: Columns, setting: Setting
+    blocks: list[Relative], counts: Array, boundary_bytes: Array, points: Columns, setting: Setting
 ) -> tuple[Array, Array]:
     """(memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
     m = points.num_microbatches
@@ -92,5 +92,6 @@ def costs(
         return passes * (ranks - 1) / ranks * parameters
 
     data = exchange(whole("parameters"), points.shards) + exchange(whole("expert_parameters"), points.edp)
+    boundary = boundary_bytes / ELEMENT_BYTES[Element.ACTIVATION]
     sends = 2.0 * m * setting.vpp * boundary if setting.pp > 1 else 0.0
     return memory, m * whole("communication") + data + sends
