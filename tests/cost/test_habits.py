@@ -7,10 +7,11 @@ import pytest
 from symconfig.cost.framework import Framework, Graphed
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.frameworks.megatron.behaviour import MEGATRON, megatron
+from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.scheme import Scheme
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.predict import Configuration, predict
 from tests.cost.support import cost
 from tests.sample_models import sample_cluster, sample_model
@@ -31,9 +32,7 @@ def test_what_a_step_takes_besides_its_work(
 ) -> None:
     """Python, data and logging once a step; hooks and gaps once a microbatch; memory that the allocator cannot use."""
     asked = Configuration(
-        tp=1,
-        pp=1,
-        dp=2,
+        degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=2),
         micro=1,
         global_batch=6,
         seq_length=512,
@@ -45,7 +44,7 @@ def test_what_a_step_takes_besides_its_work(
     assert found.reserved_bytes == pytest.approx(found.peak_bytes * (1 + more_reserved))
 
 
-@pytest.mark.parametrize(("framework", "apart"), [(MEGATRON, False), (megatron("local"), True), (FSDP, True)])
+@pytest.mark.parametrize(("framework", "apart"), [(MEGATRON, False), (MEGATRON_LOCAL, True), (FSDP, True)])
 def test_who_sums_the_gradient_of_a_bias_in_a_kernel_of_its_own(framework: Framework, apart: bool) -> None:
     block = derived(sample_model("gpt3-175b"), framework.implementation, Scheme(False))["dense"]
     kernels = [work for work in block.work if isinstance(work, Traffic) and work.phase is Phase.WEIGHT]

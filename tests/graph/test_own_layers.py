@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.megatron.behaviour import MEGATRON, megatron
+from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.graph import dims as d
 from symconfig.graph.derived import Traffic
 from symconfig.graph.model import blocks, derived
@@ -25,19 +25,19 @@ KEPT = {
 
 
 def test_a_layer_with_experts() -> None:
-    block = derived(sample_model("mixtral-8x7b"), megatron("local").implementation, Scheme(False))["moe"]
+    block = derived(sample_model("mixtral-8x7b"), MEGATRON_LOCAL.implementation, Scheme(False))["moe"]
     assert [op for op, _ in block.modules] == OWN
     assert {held.tensor for held in block.held if held.needed_by} == KEPT
     assert {held.tensor for held in block.held if held.storage} == {"q", "k", "v"}
 
 
 def test_heads_of_their_own_keys_need_no_copies() -> None:
-    block = derived(sample_model("llama2-13b"), megatron("local").implementation, Scheme(False))["dense"]
+    block = derived(sample_model("llama2-13b"), MEGATRON_LOCAL.implementation, Scheme(False))["dense"]
     assert not {op for op, _ in block.modules} & {"copy_queries", "repeat_keys", "repeat_values"}
 
 
 def test_experts_of_their_own_one_after_the_other_have_no_streams_nor_buffers() -> None:
-    own = megatron("local")
+    own = MEGATRON_LOCAL
     assert (own.grouped_streams, own.engine, own.kept_gradient_buffers) == (0, False, False)
     assert (MEGATRON.grouped_streams, MEGATRON.engine, MEGATRON.kept_gradient_buffers) == (4, True, True)
     assert own.accumulated_bytes == 2 + 4 + 4  # the bf16 gradient and the fp32 sum are read, the sum is written
@@ -53,14 +53,14 @@ def test_batch_and_sequence_are_never_needed_whole_but_by_what_attends() -> None
 
 
 def test_sinks_are_joined_to_the_scores_by_a_copy() -> None:
-    block = derived(sample_model("gpt-oss-120b"), megatron("local").implementation, Scheme(False))["moe"]
+    block = derived(sample_model("gpt-oss-120b"), MEGATRON_LOCAL.implementation, Scheme(False))["moe"]
     forward, backward = (work for work in block.work if work.op == "softmax" and isinstance(work, Traffic))
     assert [moved[0].coefficient for moved in (*forward.moved[:2], *backward.moved[:2])] == [2, 2, 2, 2]
     assert "sink_weights" in {held.tensor for held in block.held if held.needed_by}
 
 
 def test_the_mask_overwrites_scores_and_their_gradients() -> None:
-    block = derived(sample_model("llama2-13b"), megatron("local").implementation, Scheme(False))["dense"]
+    block = derived(sample_model("llama2-13b"), MEGATRON_LOCAL.implementation, Scheme(False))["dense"]
     spaces = {space.op: len(space.moved) for space in block.workspaces}
     assert (spaces["mask_scores"], spaces["softmax"]) == (1, 2)
 
@@ -74,8 +74,8 @@ def test_sums_and_rotations_are_linear_and_norms_and_activations_are_not() -> No
 def test_pytorch_turns_queries_and_keys_in_five_times_the_passes() -> None:
     """`_turning` counts them: 5 times a fused kernel's reading and writing."""
     own, fused = (
-        derived(sample_model("llama2-13b"), megatron(impl).implementation, Scheme(False))["dense"]
-        for impl in ("local", "transformer_engine")
+        derived(sample_model("llama2-13b"), framework.implementation, Scheme(False))["dense"]
+        for framework in (MEGATRON_LOCAL, MEGATRON)
     )
     for block, times in ((own, 5), (fused, 1)):
         turned = [work for work in block.work if isinstance(work, Traffic) and work.op == "rope_q"]
@@ -89,5 +89,5 @@ def test_a_choice_by_groups_without_a_bias_remembers_who_was_left_out() -> None:
     for groups, there in ((1, False), (2, True), (8, True)):
         update = {"n_group": groups, "topk_group": 1, "e_score_correction_bias": False}
         grouped = model.model_copy(update={"experts": model.experts.model_copy(update=update)})
-        block = derived(grouped, megatron("local").implementation, Scheme(False))["moe"]
+        block = derived(grouped, MEGATRON_LOCAL.implementation, Scheme(False))["moe"]
         assert any(held.tensor == "left_out" and held.needed_by for held in block.held) is there

@@ -19,6 +19,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks, sequence
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.detail import Detail, detail, sizes
 from symconfig.solve.found import Found
 from symconfig.solve.predict import Configuration, as_found
@@ -212,16 +213,10 @@ def relative_costs(model: Model, run: Run) -> tuple[float, float]:
 def _found(model: Model, run: Run) -> Found:
     framework = beside_another(MEGATRON, "ampere") if run.beside else MEGATRON
     configuration = Configuration(
-        tp=run.tp,
-        pp=run.pp,
-        dp=run.dp,
+        degrees=Degrees(tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, dp=run.dp),
         micro=run.micro,
         global_batch=run.micro * run.microbatches * run.dp,
         seq_length=run.sequence,
-        vpp=run.vpp,
-        cp=run.cp,
-        ep=run.ep,
-        etp=run.etp,
         sequence_parallel=run.sp,
         cp_comm="a2a" if run.ulysses else "p2p",
         modules=run.modules,

@@ -184,7 +184,8 @@ def _model_by_hand(model: ModelDescriptor) -> given.Model:
 
 
 def _run_by_hand(found: Found) -> given.Run:
-    tp, pp, cp, ep, etp, dp, micro = found.degrees
+    d, micro = found.degrees, found.micro
+    tp, pp, cp, ep, etp, dp = d.tp, d.pp, d.cp, d.ep, d.etp, d.dp
     return given.Run(
         tp,
         found.scheme.sequence_parallel,

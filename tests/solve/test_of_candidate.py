@@ -9,12 +9,28 @@ import pytest
 
 from symconfig.cost.stages import Offload
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.candidate import detail
 from symconfig.solve.predict import Configuration, as_found, of_candidate
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
-PLAIN = Configuration(tp=2, pp=2, dp=2, micro=1, global_batch=16, seq_length=2048, version="core_v0.19")
+PLAIN = Configuration(
+    degrees=Degrees(tp=2, pp=2, vpp=1, cp=1, ep=1, etp=1, dp=2),
+    micro=1,
+    global_batch=16,
+    seq_length=2048,
+    version="core_v0.19",
+)
+
+
+def changed(**changes: Any) -> Configuration:
+    """PLAIN with other degrees or options."""
+    names = Degrees.__dataclass_fields__
+    degrees = {name: changes.pop(name) for name in list(changes) if name in names}
+    return replace(PLAIN, degrees=replace(PLAIN.degrees, **degrees), **changes)
+
+
 CHANGES: dict[str, dict[str, Any]] = {
     "nothing recomputed": {},
     "selective": {"modules": frozenset({"core_attn", "mlp"})},
@@ -30,7 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_there_and_back(changes: dict[str, Any]) -> None:
-    asked, cluster = replace(PLAIN, **changes), sample_cluster()
+    asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
     assert of_candidate(detail(found, cluster, found.request.job), MEGATRON) == asked
 
@@ -38,7 +54,7 @@ def test_there_and_back(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("pp", "vpp", "schedule"), [(1, 1, "none"), (2, 1, "1f1b"), (2, 2, "interleaved")])
 def test_the_schedule_is_named(pp: int, vpp: int, schedule: str) -> None:
     cluster = sample_cluster()
-    found = as_found(tiny(), cluster, replace(PLAIN, pp=pp, vpp=vpp))
+    found = as_found(tiny(), cluster, changed(pp=pp, vpp=vpp))
     options = detail(found, cluster, found.request.job).options
     assert options.schedule == schedule
     assert options.overlap.pp_p2p is (vpp > 1)
@@ -46,7 +62,7 @@ def test_the_schedule_is_named(pp: int, vpp: int, schedule: str) -> None:
 
 def test_every_zero_stage_is_in_the_space() -> None:
     for backend in ("megatron", "deepspeed"):
-        asked = replace(PLAIN, tp=1, pp=1, backend=backend, version=None)
+        asked = changed(tp=1, pp=1, backend=backend, version=None)
         limits = as_found(tiny(), sample_cluster(), asked).request.limits
         assert limits.zero == (0, 1, 2, 3)
         assert (True in limits.tensor_with_sequence) is (backend == "megatron")
@@ -54,7 +70,7 @@ def test_every_zero_stage_is_in_the_space() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"pp": 1, "zero": 1}, {"cp": 2}])
 def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
-    asked, cluster = replace(PLAIN, **changes), sample_cluster()
+    asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
     shown = detail(found, cluster, found.request.job).predicted
     tokens = asked.global_batch * asked.seq_length
