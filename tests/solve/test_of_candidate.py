@@ -74,6 +74,6 @@ def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
     found = as_found(tiny(), cluster, asked)
     shown = detail(found, cluster, found.request.job).predicted
     tokens = asked.global_batch * asked.seq_length
-    assert shown.tokens_per_s_per_gpu * shown.step_s * asked.gpus == pytest.approx(tokens)
+    assert shown.tokens_per_s_per_gpu * shown.step_s * asked.degrees.world_size == pytest.approx(tokens)
     assert shown.mfu == pytest.approx(shown.model_tflops_per_gpu * 1e12 / 312e12)
     assert sum(shown.time.values()) == pytest.approx(shown.step_s)
