@@ -68,14 +68,14 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         raise InputError([_of_row(problem, name, row_id) for problem in error.problems]) from None
     figure, held = _compared(item)
     return Breakdown(
-        name,
-        item,
-        _stated(item),
-        parts(item.time_parts, item.time[1] if item.time else None),
-        work(item.case.model, item.case.cluster, item.case.configuration),
-        parts(held, item.memory[1] if item.memory else None),
-        figure,
-        _stages(item),
+        source=name,
+        item=item,
+        stated=_stated(item),
+        time=parts(item.time_parts, item.time[1] if item.time else None),
+        work=work(item.case.model, item.case.cluster, item.case.configuration),
+        memory=parts(held, item.memory[1] if item.memory else None),
+        figure=figure,
+        stages=_stages(item),
     )
 
 

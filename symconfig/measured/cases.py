@@ -91,7 +91,14 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
     taken, documented = tuple(asked.taken.items()), tuple(asked.documented.items())
     return Case(
-        model, asked.cluster, configuration, taken, tuple(others), assumption.flops, assumption.reason, documented
+        model=model,
+        cluster=asked.cluster,
+        configuration=configuration,
+        taken=taken,
+        others=tuple(others),
+        counting=assumption.flops,
+        reason=assumption.reason,
+        documented=documented,
     )
 
 

@@ -62,7 +62,17 @@ def judge(
     if not (time or memory or layers or row.measured.oom):
         raise InputError(Problem("states no time, rate, memory or out-of-memory that is predicted", field="measured"))
     oom = prediction.predicted.device_bytes > limit
-    return Judged(row, what, prediction, time, memory, oom, parts, layers, stated[0] if stated else None)
+    return Judged(
+        row=row,
+        case=what,
+        prediction=prediction,
+        time=time,
+        memory=memory,
+        oom=oom,
+        time_parts=parts,
+        layers=layers,
+        time_from=stated[0] if stated else None,
+    )
 
 
 def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:

@@ -76,15 +76,15 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
     low, low_id = min(errors)
     shares = [abs(value) for value, _ in errors]
     return Error(
-        len(errors),
-        mean(shares),
-        mean(value for value, _ in errors),
-        worst,
-        worst_id,
-        min(low, 0.0),
-        low_id if low < 0 else None,
-        mean(value <= 0.1 for value in shares),
-        mean(value <= 0.2 for value in shares),
+        n=len(errors),
+        mape=mean(shares),
+        bias=mean(value for value, _ in errors),
+        worst=worst,
+        worst_id=worst_id,
+        low=min(low, 0.0),
+        low_id=low_id if low < 0 else None,
+        within_10=mean(value <= 0.1 for value in shares),
+        within_20=mean(value <= 0.2 for value in shares),
     )
 
 
@@ -110,16 +110,16 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
     middle = median(seconds.values())
     found = seconds.get(pick.row.id)
     return Sweep(
-        name,
-        len(judged),
-        len(timed),
-        kendall(list(timed.values())),
-        pick.row.id,
-        bool(pick.row.measured.oom),
-        None if found is None else found / seconds[best] - 1,
-        best,
-        mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
-        mean(abs(middle / measured - 1) for measured in seconds.values()),
+        name=name,
+        n=len(judged),
+        timed=len(timed),
+        tau=kendall(list(timed.values())),
+        pick=pick.row.id,
+        pick_ran_out=bool(pick.row.measured.oom),
+        regret=None if found is None else found / seconds[best] - 1,
+        best=best,
+        mape=mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
+        baseline=mean(abs(middle / measured - 1) for measured in seconds.values()),
     )
 
 

@@ -58,22 +58,33 @@ def source(name: str, file: Measurements) -> Source:
     """Scores of one file. `name` is also what its assumptions go by."""
     if not file.validated:
         nothing, skipped = scored(()), [(row.id, TARGETS) for row in file.rows]
-        return Source(name, (), tuple(skipped), None, None, None, None, (), nothing, nothing)
+        return Source(
+            name=name,
+            rows=(),
+            skipped=tuple(skipped),
+            time=None,
+            layer=None,
+            memory=None,
+            oom=None,
+            sweeps=(),
+            stated=nothing,
+            assumed=nothing,
+        )
     judged, skipped = predicted(name, file)
     whole = scored(judged)
     names = dict.fromkeys(item.row.sweep for item in judged if item.row.sweep)
     sweeps = (sweep(each, [item for item in judged if item.row.sweep == each]) for each in names)
     return Source(
-        name,
-        whole.rows,
-        tuple(skipped),
-        whole.time,
-        whole.layer,
-        whole.memory,
-        whole.oom,
-        tuple(found for found in sweeps if found is not None),
-        scored([item for item in judged if not item.assumed]),
-        scored([item for item in judged if item.assumed]),
+        name=name,
+        rows=whole.rows,
+        skipped=tuple(skipped),
+        time=whole.time,
+        layer=whole.layer,
+        memory=whole.memory,
+        oom=whole.oom,
+        sweeps=tuple(found for found in sweeps if found is not None),
+        stated=scored([item for item in judged if not item.assumed]),
+        assumed=scored([item for item in judged if item.assumed]),
     )
 
 

@@ -74,17 +74,19 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         steady = _steady(steps, warm, found, remarks)
     megatron = found.megatron and not found.deepspeed and found.arguments.get("deepspeed") is not True
     return TrainingLog(
-        str(path),
-        "megatron" if megatron else "deepspeed",
-        tuple(steps),
-        steady,
-        tuple(found.memory[rank] for rank in sorted(found.memory, key=lambda rank: -1 if rank is None else rank)),
-        found.arguments,
-        found.config,
-        found.degrees,
-        found.vocab_size,
-        trouble.out_of_memory,
-        tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
+        path=str(path),
+        framework="megatron" if megatron else "deepspeed",
+        steps=tuple(steps),
+        steady=steady,
+        memory=tuple(
+            found.memory[rank] for rank in sorted(found.memory, key=lambda rank: -1 if rank is None else rank)
+        ),
+        arguments=found.arguments,
+        config=found.config,
+        degrees=found.degrees,
+        vocab_size=found.vocab_size,
+        out_of_memory=trouble.out_of_memory,
+        remarks=tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
     )
 
 

@@ -185,15 +185,15 @@ class _Reader:
         ):
             return None
         return Plan(
-            model,
-            cluster,
-            job,
-            best,
-            tuple(each for each in others if each is not None),
-            search,
-            binding,
-            version,
-            history,
+            model=model,
+            cluster=cluster,
+            job=job,
+            best=best,
+            alternatives=tuple(each for each in others if each is not None),
+            search=search,
+            binding=binding,
+            symconfig_version=version,
+            history=history,
         )
 
     def _add(

@@ -115,13 +115,13 @@ def problem(candidate: Open) -> StageProblem:
     return question(
         kinds,
         [candidate.r],
-        candidate.o,
-        kinds.transient[..., 0] + shared,
-        float(floors.message_s[n]),
-        int(floors.points.num_microbatches[n]),
-        floors.setting,
-        floors.piece.request,
-        floors.piece.budget,
+        offload=candidate.o,
+        working=kinds.transient[..., 0] + shared,
+        message_s=float(floors.message_s[n]),
+        num_microbatches=int(floors.points.num_microbatches[n]),
+        setting=floors.setting,
+        request=floors.piece.request,
+        limit_bytes=floors.piece.budget,
     )
 
 

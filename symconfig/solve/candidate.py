@@ -142,17 +142,17 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     peaks = (peak * memory_range.low, peak * memory_range.high)
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
-        tidy(step),
-        tidy(tokens),
-        tidy(tokens * flops / 1e12),
-        tidy(tokens * flops / found.machine.peak_flops),
-        tidy(peak),
-        tidy(reserved),
-        tidy(device_bytes(peak, found.machine, request.framework)),
-        tidy(host),
-        {name: tidy(value) for name, value in memory.items()},
-        {name: tidy(value) for name, value in time.items()},
-        {
+        step_s=tidy(step),
+        tokens_per_s_per_gpu=tidy(tokens),
+        model_tflops_per_gpu=tidy(tokens * flops / 1e12),
+        mfu=tidy(tokens * flops / found.machine.peak_flops),
+        peak_bytes=tidy(peak),
+        reserved_bytes=tidy(reserved),
+        device_bytes=tidy(device_bytes(peak, found.machine, request.framework)),
+        host_bytes=tidy(host),
+        memory={name: tidy(value) for name, value in memory.items()},
+        time={name: tidy(value) for name, value in time.items()},
+        interval={
             "step_s": (tidy(step * time_range.low), tidy(step * time_range.high)),
             "peak_bytes": (tidy(peaks[0]), tidy(peaks[1])),
             "device_bytes": (

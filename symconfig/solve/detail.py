@@ -132,15 +132,15 @@ def detailed(found: Found, small: Table) -> Detail:
     counts = found.split.counts(small.kinds)
     shapes = tuple(_shape(found, index, small.kinds, count) for index, count in enumerate(counts))
     setting = Setting(
-        pp,
-        found.split.vpp,
-        shapes,
-        found.zero,
-        (found.offload,),
-        found.machine,
-        request.framework,
-        element_bytes(request.framework, request.precision),
-        request.model.tie_word_embeddings,
+        pp=pp,
+        vpp=found.split.vpp,
+        stages=shapes,
+        zero=found.zero,
+        offload=(found.offload,),
+        machine=found.machine,
+        framework=request.framework,
+        bytes=element_bytes(request.framework, request.precision),
+        tied=request.model.tie_word_embeddings,
     )
     where = priced(request, point, pp)
     sums = stages(small, shapes, every, setting.tied)

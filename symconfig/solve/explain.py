@@ -184,14 +184,14 @@ def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]
         if full[0] > 0:
             size = float(numbers.value(collective.elements)[0]) * ELEMENT_BYTES[collective.element]
             yield CollectiveLine(
-                collective.tensor,
-                collective.kind.value,
-                " x ".join(collective.axes),
-                collective.phase.value,
-                str(collective.elements),
-                size,
-                float(full[0]),
-                float(exposed[0]),
+                tensor=collective.tensor,
+                kind=collective.kind.value,
+                axes=" x ".join(collective.axes),
+                phase=collective.phase.value,
+                size=str(collective.elements),
+                bytes=size,
+                seconds=float(full[0]),
+                exposed_s=float(exposed[0]),
             )
 
 

@@ -150,12 +150,12 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
         found = _floors(
             piece,
             replace(setting, vpp=vpp),
-            every[place],
-            where.at(place),
-            kinds.at(place),
-            even.at(place),
-            rest[:, place],
-            below_s,
+            places=every[place],
+            points=where.at(place),
+            kinds=kinds.at(place),
+            even=even.at(place),
+            rest=rest[:, place],
+            below_s=below_s,
         )
         if found is not None:
             yield found
@@ -193,16 +193,16 @@ def _floors(
     known = np.isfinite(least)
     hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / setting.vpp)[known]
     return Floors(
-        piece,
-        setting,
-        places[near],
-        points.at(near),
-        kinds.at(near),
-        between.busy_s[near],
-        rest[:, near],
-        slowest[:, near],
-        step[..., near],
-        (hope[:, None] + rest)[..., near],
+        piece=piece,
+        setting=setting,
+        places=places[near],
+        points=points.at(near),
+        kinds=kinds.at(near),
+        message_s=between.busy_s[near],
+        rest_s=rest[:, near],
+        slowest_s=slowest[:, near],
+        step_s=step[..., near],
+        even_s=(hope[:, None] + rest)[..., near],
     )
 
 

@@ -63,14 +63,14 @@ def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Co
     transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)
     buffers, workspaces = (table.weights[WEIGHTS.index(name)][..., chosen] for name in ("buffers", "workspaces"))
     return Kinds(
-        table.kinds,
-        totals,
-        forward,
-        backward,
-        sums.kept,
-        sums.ends,
-        transient,
-        GRADIENT_BUFFER_BYTES * buffers,
-        workspaces,
-        state,
+        names=table.kinds,
+        counts=totals,
+        forward=forward,
+        backward=backward,
+        kept=sums.kept,
+        once=sums.ends,
+        transient=transient,
+        buffers=GRADIENT_BUFFER_BYTES * buffers,
+        workspaces=workspaces,
+        states=state,
     )

@@ -145,18 +145,18 @@ class _Shared:
         for first in range(0, order.size, PIECE):
             mine = order[first : first + PIECE]
             yield Piece(
-                request,
-                self.machine,
-                self.scheme,
-                grid.at(mine),
-                partial(_at, costs, mine),
-                low.at(mine),
-                balance,
-                largest_peak_bytes(usable, self.machine, request.framework),
-                whole[mine],
-                least[mine],
-                self.choices,
-                self.policies,
+                request=request,
+                machine=self.machine,
+                scheme=self.scheme,
+                candidates=grid.at(mine),
+                blocks=partial(_at, costs, mine),
+                low=low.at(mine),
+                balance=balance,
+                budget=largest_peak_bytes(usable, self.machine, request.framework),
+                whole_s=whole[mine],
+                least_s=least[mine],
+                choices=self.choices,
+                policies=self.policies,
             )
 
 
@@ -211,15 +211,15 @@ def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], wh
     request = piece.request
     return [
         Setting(
-            pp,
-            vpp,
-            shapes,
-            zero,
-            moved,
-            piece.machine,
-            request.framework,
-            element_bytes(request.framework, request.precision),
-            request.model.tie_word_embeddings,
+            pp=pp,
+            vpp=vpp,
+            stages=shapes,
+            zero=zero,
+            offload=moved,
+            machine=piece.machine,
+            framework=request.framework,
+            bytes=element_bytes(request.framework, request.precision),
+            tied=request.model.tie_word_embeddings,
         )
         for zero in request.limits.zero
         if request.pins.allows("zero", zero)

@@ -37,22 +37,22 @@ def question(
         return {name: tuple(values) for name, values in zip(kinds.names, array[:, list(rows)].tolist(), strict=True)}
 
     return StageProblem(
-        setting.pp,
-        setting.vpp,
-        sequence(request.model),
-        {
+        pp=setting.pp,
+        vpp=setting.vpp,
+        sequence=sequence(request.model),
+        seconds={
             name: tuple(value - fewer.get(name, 0.0) for value in values)
             for name, values in each(kinds.seconds[..., 0]).items()
         },
-        each(kinds.kept[..., 0]),
-        each(kinds.once[..., 0]),
-        dict(zip(kinds.names, kinds.states[:, offload, 0].tolist(), strict=True)),
-        each(working),
-        (0.0,) * setting.pp,
-        (*moments[:-1], moments[-1][:1]),
-        limit_bytes,
-        Scope.MODEL if len(rows) == 1 else Scope.FIRST,
-        request.limits.layouts,
+        kept_bytes=each(kinds.kept[..., 0]),
+        once_bytes=each(kinds.once[..., 0]),
+        state_bytes=dict(zip(kinds.names, kinds.states[:, offload, 0].tolist(), strict=True)),
+        transient_bytes=each(working),
+        stage_bytes=(0.0,) * setting.pp,
+        held=(*moments[:-1], moments[-1][:1]),
+        limit_bytes=limit_bytes,
+        scope=Scope.MODEL if len(rows) == 1 else Scope.FIRST,
+        layouts=request.limits.layouts,
     )
 
 

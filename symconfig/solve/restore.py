@@ -44,14 +44,14 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(
-        p.pp,
-        p.vpp,
-        chunks,
-        o.account_for_embedding,
-        o.account_for_loss,
-        o.pipeline_layout,
-        o.first_stage_layers,
-        o.last_stage_layers,
+        pp=p.pp,
+        vpp=p.vpp,
+        chunks=chunks,
+        account_for_embedding=o.account_for_embedding,
+        account_for_loss=o.account_for_loss,
+        layout=o.pipeline_layout,
+        first_layers=o.first_stage_layers,
+        last_layers=o.last_stage_layers,
     )
     layers, together = 0, 1
     if o.recompute.granularity == "full":

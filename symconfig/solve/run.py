@@ -64,7 +64,16 @@ def run(
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU.
     """
-    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, any_will_do, framework)
+    weighed = weigh_all(
+        model,
+        cluster,
+        job=job,
+        top=top,
+        progress=progress,
+        exhaustive=exhaustive,
+        any_will_do=any_will_do,
+        framework=framework,
+    )
     enough = weighed.gammas is not None or (any_will_do and weighed.best)
     proof = None if enough else refine(weighed)
     return Outcome(weighed, time.perf_counter() - start, proof)
@@ -128,16 +137,16 @@ def request(
     """What the lattice is made from, for a job whose defaults are resolved."""
     version = BACKENDS[job.backend].releases.of(job)
     return Request(
-        model,
-        job,
-        framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention),
-        version,
-        space(model, cluster, job, pins),
-        pins,
-        int(job.gpus),
-        job.global_batch_size,
-        int(job.seq_length or 0),
-        precision,
+        model=model,
+        job=job,
+        framework=framework or usual(job.backend, cluster.gpu.architecture, attention=job.attention),
+        version=version,
+        limits=space(model, cluster, job, pins),
+        pins=pins,
+        gpus=int(job.gpus),
+        global_batch=job.global_batch_size,
+        seq_length=int(job.seq_length or 0),
+        precision=precision,
     )
 
 

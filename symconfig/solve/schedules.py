@@ -80,7 +80,15 @@ def _scheduled(cut: Found, parts: Detail, schedule: Schedule, own: bool, rest_s:
     line = timeline(cut, parts, schedule)
     peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
     stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
-    return Scheduled(schedule, own, cut.split.vpp, line.step_s + rest_s, idle(line), peak, stale)
+    return Scheduled(
+        schedule=schedule,
+        own=own,
+        vpp=cut.split.vpp,
+        step_s=line.step_s + rest_s,
+        idle=idle(line),
+        peak_bytes=peak,
+        staleness=stale,
+    )
 
 
 def idle(line: Timeline) -> float:

@@ -43,7 +43,9 @@ def search(
     job = resolved(model, cluster, job)
     if job.gpus == "auto":
         return _fewest(model, cluster, job, top, progress)
-    outcome = run(model, cluster, job, top, progress, start, exhaustive, framework=framework)
+    outcome = run(
+        model, cluster, job=job, top=top, progress=progress, start=start, exhaustive=exhaustive, framework=framework
+    )
     if not outcome.weighed.best:
         raise infeasible(model, cluster, job, outcome.weighed)
     return _plan(model, cluster, job, outcome)
@@ -97,25 +99,25 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     gap, untried = (Proof.gap(floor, ranked[0].step_s) for floor in (proof.floor_s, proof.untried_s))
     stages = stage_gap(ranked[0])
     search = Search(
-        weighed.candidates,
-        weighed.feasible,
-        outcome.seconds,
-        gap == 0.0,
-        proof.layouts,
-        proof.simulated,
-        tidy(gap),
-        None if stages is None else tidy(stages),
-        tidy(untried),
+        candidates=weighed.candidates,
+        feasible=weighed.feasible,
+        seconds=outcome.seconds,
+        optimal=gap == 0.0,
+        layouts=proof.layouts,
+        simulated=proof.simulated,
+        gap=tidy(gap),
+        stage_gap=None if stages is None else tidy(stages),
+        layout_gap=tidy(untried),
     )
     return Plan(
-        model,
-        cluster,
-        job,
-        chosen[0],
-        tuple(chosen[1:]),
-        search,
-        candidate.binding(chosen[0], weighed, cluster, job),
-        VERSION,
+        model=model,
+        cluster=cluster,
+        job=job,
+        best=chosen[0],
+        alternatives=tuple(chosen[1:]),
+        search=search,
+        binding=candidate.binding(chosen[0], weighed, cluster, job),
+        symconfig_version=VERSION,
     )
 
 

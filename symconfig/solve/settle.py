@@ -51,13 +51,13 @@ def _asked(found: Found, parts: Detail, kinds: Kinds, working: Array) -> StagePr
     return question(
         kinds,
         range(working.shape[1]),
-        0,
-        working,
-        _message_s(parts),
-        int(parts.points.num_microbatches[0]),
-        parts.setting,
-        request,
-        largest_peak_bytes(usable, found.machine, request.framework),
+        offload=0,
+        working=working,
+        message_s=_message_s(parts),
+        num_microbatches=int(parts.points.num_microbatches[0]),
+        setting=parts.setting,
+        request=request,
+        limit_bytes=largest_peak_bytes(usable, found.machine, request.framework),
     )
 
 

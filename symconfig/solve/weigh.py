@@ -122,7 +122,15 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
             sums = stages(whole, shapes, chosen[part], setting.tied)
-            yield _Batch(space, split, setting, whole, chosen[part], where.at(part), sums)
+            yield _Batch(
+                piece=space,
+                split=split,
+                setting=setting,
+                table=whole,
+                chosen=chosen[part],
+                points=where.at(part),
+                sums=sums,
+            )
 
 
 def _prefixes(batch: _Batch) -> tuple[Prefix, ...]:

@@ -100,7 +100,9 @@ class _Reader:
         problems += arguments.problems
         if problems or model is None or batch is None or length is None:
             raise InputError(list(dict.fromkeys(problems)))
-        found = _configuration(config, batch, grid, experts, length, precision, recompute)
+        found = _configuration(
+            config, batch, grid=grid, experts=experts, length=length, precision=precision, recompute=recompute
+        )
         switched_on = switches(
             zero_of(config),
             gradient_bytes_of(config),

@@ -75,7 +75,9 @@ def sizes(
         return None, ()
     if accumulated is None and train is None:
         assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
-    return _resolved(tree, train, micro, accumulated, gpus, grid, problems), tuple(assumed)
+    return _resolved(tree, train, micro=micro, accumulated=accumulated, gpus=gpus, grid=grid, problems=problems), tuple(
+        assumed
+    )
 
 
 def _resolved(

@@ -73,7 +73,16 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, found, f"measured: {times.rig}; symconfig measure --kernels")
     errors = tuple(_errors(name, rows, measured, before, found) for name in dict.fromkeys(families))
-    return KernelFit(cluster, kernels, parameters, found, rows, np.exp(before), np.exp(found.log_s), errors)
+    return KernelFit(
+        cluster=cluster,
+        kernels=kernels,
+        parameters=parameters,
+        fit=found,
+        rows=rows,
+        before_s=np.exp(before),
+        after_s=np.exp(found.log_s),
+        families=errors,
+    )
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
@@ -126,14 +135,14 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
     if isinstance(kernel, Product):
         # As a forward whatever its layout: the cost model's weight gradients are added to a sum besides.
         return Matmul(
-            op,
-            Phase.FORWARD,
-            size(kernel.batch),
-            size(kernel.m),
-            size(kernel.n),
-            size(kernel.k),
-            kernel.dtype == "fp8",
-            ONE,
+            op=op,
+            phase=Phase.FORWARD,
+            batch=size(kernel.batch),
+            m=size(kernel.m),
+            n=size(kernel.n),
+            k=size(kernel.k),
+            low_precision=kernel.dtype == "fp8",
+            turns=ONE,
         )
     if isinstance(kernel, Attention):
         keys, channels = f"keys_{kernel.length}", (f"channels_{kernel.channels}", f"channels_{kernel.value_channels}")

@@ -44,14 +44,14 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
     mine = alone(found, stage)
     peak, framework = sum(mine.memory.values()), found.request.framework
     return Expected(
-        float(mine.forward_s[0]),
-        float(mine.backward_s[0]),
-        float(mine.optimizer_s[0]),
-        mine.memory,
-        sum(mine.memory[name] for name in STATES),
-        peak,
-        reserved_bytes(peak, framework),
-        device_bytes(peak, found.machine, framework),
+        forward_s=float(mine.forward_s[0]),
+        backward_s=float(mine.backward_s[0]),
+        optimizer_s=float(mine.optimizer_s[0]),
+        memory=mine.memory,
+        states_bytes=sum(mine.memory[name] for name in STATES),
+        peak_bytes=peak,
+        reserved_bytes=reserved_bytes(peak, framework),
+        device_bytes=device_bytes(peak, found.machine, framework),
     )
 
 

@@ -50,14 +50,14 @@ def choose(plan: Plan, rank: str, steps: str, impl: str | None, device: str) -> 
     if chosen == "local" and (problem := _beyond_local(plan)):
         raise InputError(problem)
     return Run(
-        number,
-        stage,
-        microbatches(plan, stage),
-        plan.best.batch.num_microbatches,
-        int(steps),
-        device,  # type: ignore[arg-type]
-        chosen,
-        _attention(plan),
+        rank=number,
+        stage=stage,
+        microbatches=microbatches(plan, stage),
+        planned=plan.best.batch.num_microbatches,
+        steps=int(steps),
+        device=device,  # type: ignore[arg-type]
+        impl=chosen,
+        attention=_attention(plan),
     )
 
 

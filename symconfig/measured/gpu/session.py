@@ -99,7 +99,7 @@ def _environment(device: str) -> dict[str, str]:
 def _taken(result: Mapping[str, Any], last_lines: Sequence[str]) -> Taken:
     wrong = refusal((Phase(**phase) for phase in result["phases"]), last_lines)
     return Taken(
-        tuple(
+        steps=tuple(
             Step(
                 tuple(step["forward_s"]),
                 tuple(step["backward_s"]),
@@ -109,13 +109,13 @@ def _taken(result: Mapping[str, Any], last_lines: Sequence[str]) -> Taken:
             )
             for step in result.get("steps", ())
         ),
-        Memory(**result["memory"]) if result.get("memory") else None,
-        result.get("states_bytes"),
-        result.get("software", {}),
-        result.get("args", {}),
-        result.get("rank", {}).get("parameters"),
-        result.get("out_of_memory"),
-        result.get("no_gpu"),
-        result.get("not_compiled"),
-        None if "out_of_memory" in result else wrong,
+        memory=Memory(**result["memory"]) if result.get("memory") else None,
+        states_bytes=result.get("states_bytes"),
+        software=result.get("software", {}),
+        args=result.get("args", {}),
+        parameters=result.get("rank", {}).get("parameters"),
+        out_of_memory=result.get("out_of_memory"),
+        no_gpu=result.get("no_gpu"),
+        not_compiled=result.get("not_compiled"),
+        error=None if "out_of_memory" in result else wrong,
     )

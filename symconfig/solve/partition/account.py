@@ -66,16 +66,16 @@ def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gam
     transient = max((float(node.transient[0]) for node in problem.nodes), default=0.0)
     shown = sum(one.shown for one in moved)
     return Spent(
-        work,
-        optimizer,
-        shown,
-        sum(one.cost for one in moved) - shown,
-        relative,
-        float(states[0]),
-        float(states[1]),
-        float(states[2]),
-        problem.memory(at) - transient - float(states.sum()),
-        transient,
+        computation=work,
+        optimizer=optimizer,
+        communication=shown,
+        hidden=sum(one.cost for one in moved) - shown,
+        relative=relative,
+        weights_bytes=float(states[0]),
+        gradients_bytes=float(states[1]),
+        optimizer_bytes=float(states[2]),
+        activations_bytes=problem.memory(at) - transient - float(states.sum()),
+        transient_bytes=transient,
     )
 
 
@@ -103,7 +103,14 @@ def of_told(told: Told) -> Compared:
     """The cheapest that a framework can be told, under the framework's name."""
     training = told.training
     return Compared(
-        told.framework.value, told.cost, told.memory, told.fits, "", training.turns, training.keep.value, told.degrees
+        name=told.framework.value,
+        cost=told.cost,
+        memory=told.memory,
+        fits=told.fits,
+        why="",
+        turns=training.turns,
+        keep=training.keep.value,
+        degrees=told.degrees,
     )
 
 
@@ -125,5 +132,12 @@ def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str,
     found, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
     fits = bool(found.memory <= ask.memory_limit and np.isfinite(found.cost))
     return Compared(
-        name, found.cost, found.memory, fits, found.why, training.turns, training.keep.value, strategy.degrees
+        name=name,
+        cost=found.cost,
+        memory=found.memory,
+        fits=fits,
+        why=found.why,
+        turns=training.turns,
+        keep=training.keep.value,
+        degrees=strategy.degrees,
     )

@@ -128,9 +128,17 @@ class Cutter:
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
-            return Found(rows, moved, memory, gamma, self.cuts, moved, memory)
+            return Found(rows=rows, cost=moved, memory=memory, gamma=gamma, cuts=self.cuts, moved=moved, weight=memory)
         weight = float(sum(one.relative[n] for one, n in chosen))
-        return Found(rows, moved + weight / gamma, memory, gamma, self.cuts, moved, weight)
+        return Found(
+            rows=rows,
+            cost=moved + weight / gamma,
+            memory=memory,
+            gamma=gamma,
+            cuts=self.cuts,
+            moved=moved,
+            weight=weight,
+        )
 
     def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
         """start: a partition to go on from; without one the whole mesh is cut first."""

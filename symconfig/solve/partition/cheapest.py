@@ -67,7 +67,18 @@ def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf
             degrees, rows = where.found.degrees[at], where.found.rows[at]
             order = tuple(where.axes[index] for index in where.found.orders[at])
             paid, held = float(cost[at]), float(memory[at])
-            result.append(Told(framework, degrees, order, rows, paid, held, held <= limit, costs.training))
+            result.append(
+                Told(
+                    framework=framework,
+                    degrees=degrees,
+                    axes=order,
+                    rows=rows,
+                    cost=paid,
+                    memory=held,
+                    fits=held <= limit,
+                    training=costs.training,
+                )
+            )
     return result
 
 
@@ -127,7 +138,16 @@ def expressed(
     ask, costs, step = found.ask, found.costs, steps(found.costs.training)
     rows = np.array(found.rows, dtype=np.int64)
     exact = [
-        Told(framework, projection.degrees, projection.axes, rows, found.cost, found.memory, True, costs.training)
+        Told(
+            framework=framework,
+            degrees=projection.degrees,
+            axes=projection.axes,
+            rows=rows,
+            cost=found.cost,
+            memory=found.memory,
+            fits=True,
+            training=costs.training,
+        )
         for framework in Framework
         if projection.exact and runs(framework, step, [projection.degrees])[0]
     ]

@@ -77,7 +77,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
 def _inner(phase: Phase, move: Move, times: float) -> Collective:
     """Nothing hides it."""
     amount, cost = float(np.max(move.amount)), float(np.max(move.cost))
-    return Collective(phase, move.kind, move.axis, amount, times, cost, cost)
+    return Collective(phase=phase, kind=move.kind, axis=move.axis, amount=amount, times=times, cost=cost, shown=cost)
 
 
 def _by_level(

@@ -178,7 +178,13 @@ def _parameters(table: _Table) -> Iterator[ParameterPlacement]:
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
         path = parameter.path or parameter.tensor.name
         yield ParameterPlacement(
-            path, (path,), dims, shape, found, _local(shape, found, mesh), "; ".join([*notes, *_notes(zero, mesh)])
+            path=path,
+            paths=(path,),
+            dims=dims,
+            shape=shape,
+            placements=found,
+            local=_local(shape, found, mesh),
+            note="; ".join([*notes, *_notes(zero, mesh)]),
         )
 
 

@@ -121,13 +121,13 @@ class _Around:
         work, relative = self._own(v, np.concatenate([self.rows[v], rows[list(chosen)]]))
         return [
             Alternative(
-                tuple(rows[index].tolist()),
-                self.solved.cost + float(found.cost[index]),
-                float(work[at] - work[0]),
-                float(found.cost[index] - (work[at] - work[0]) - (relative[at] - relative[0])),
-                float(relative[at] - relative[0]),
-                float(found.memory[index]),
-                bool(fits[index]),
+                row=tuple(rows[index].tolist()),
+                cost=self.solved.cost + float(found.cost[index]),
+                computation=float(work[at] - work[0]),
+                communication=float(found.cost[index] - (work[at] - work[0]) - (relative[at] - relative[0])),
+                relative=float(relative[at] - relative[0]),
+                memory=float(found.memory[index]),
+                fits=bool(fits[index]),
             )
             for at, index in enumerate(chosen, 1)
         ]

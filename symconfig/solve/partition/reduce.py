@@ -92,7 +92,15 @@ def space(problem: Problem) -> Space | None:
     transient = tuple(node.transient.astype(np.float64) for node in problem.nodes)
     finite = [np.isfinite(c) & np.isfinite(m) & np.isfinite(t) for c, m, t in zip(cost, memory, transient, strict=True)]
     kept = tuple(np.arange(len(c)) for c in cost)
-    whole = Space(kept, tuple(cost), tuple(memory), transient, pairs, tuple(map(tuple, around)), problem.memory_limit)
+    whole = Space(
+        kept=kept,
+        cost=tuple(cost),
+        memory=tuple(memory),
+        transient=transient,
+        pairs=pairs,
+        around=tuple(map(tuple, around)),
+        limit=problem.memory_limit,
+    )
     return restrict(whole, finite)
 
 

@@ -213,9 +213,28 @@ class _Search:
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
         found = adapted.found
         cost = found.cost if found is not None else np.inf
-        self.trials.append(Trial("adaptive", axes, case.training, cost, 0.0, False, monotonic() - started))
+        self.trials.append(
+            Trial(
+                solver="adaptive",
+                axes=axes,
+                training=case.training,
+                cost=cost,
+                bound=0.0,
+                complete=False,
+                seconds=monotonic() - started,
+            )
+        )
         if found is not None:
-            self.best = Partition(self.ask, costs, axes, found.rows, found.cost, found.memory, found.gamma, "adaptive")
+            self.best = Partition(
+                ask=self.ask,
+                costs=costs,
+                axes=axes,
+                rows=found.rows,
+                cost=found.cost,
+                memory=found.memory,
+                gamma=found.gamma,
+                solver="adaptive",
+            )
         return adapted
 
     def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
@@ -242,10 +261,29 @@ class _Search:
             if solution.choice is not None and cost < ceiling:
                 chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True))
                 memory = problem.memory(solution.choice)
-                self.best = Partition(ask, costs, axes, chosen, cost, memory, gamma, solution.solver)
+                self.best = Partition(
+                    ask=ask,
+                    costs=costs,
+                    axes=axes,
+                    rows=chosen,
+                    cost=cost,
+                    memory=memory,
+                    gamma=gamma,
+                    solver=solution.solver,
+                )
         seconds = monotonic() - started
         self.spent_s += seconds
-        self.trials.append(Trial(str(ask.solver), axes, case.training, cost, bound, complete, seconds))
+        self.trials.append(
+            Trial(
+                solver=str(ask.solver),
+                axes=axes,
+                training=case.training,
+                cost=cost,
+                bound=bound,
+                complete=complete,
+                seconds=seconds,
+            )
+        )
 
     def _solved(self, problem: Problem, start: tuple[int, ...] | None, limit_s: float) -> Solution:
         ask = self.ask

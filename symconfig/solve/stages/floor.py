@@ -132,14 +132,14 @@ def _fewer(kinds: list[Kind]) -> list[Kind]:
     near = min(range(len(kinds) - 1), key=lambda n: kinds[n + 1].seconds - kinds[n].seconds)
     a, b = kinds[near], kinds[near + 1]
     one = Kind(
-        a.layer and b.layer,
-        a.count + b.count,
-        min(a.seconds, b.seconds),
-        min(a.again_s, b.again_s),
-        min(a.kept_bytes, b.kept_bytes),
-        max(a.saved_bytes, b.saved_bytes),
-        min(a.once_bytes, b.once_bytes),
-        min(a.transient_bytes, b.transient_bytes),
+        layer=a.layer and b.layer,
+        count=a.count + b.count,
+        seconds=min(a.seconds, b.seconds),
+        again_s=min(a.again_s, b.again_s),
+        kept_bytes=min(a.kept_bytes, b.kept_bytes),
+        saved_bytes=max(a.saved_bytes, b.saved_bytes),
+        once_bytes=min(a.once_bytes, b.once_bytes),
+        transient_bytes=min(a.transient_bytes, b.transient_bytes),
     )
     return sorted([*kinds[:near], one, *kinds[near + 2 :]], key=lambda kind: (kind.count, kind.seconds))
 
@@ -163,15 +163,17 @@ def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Ki
     held = problem.held[stage]
     fewest = held.min(axis=1)
     return Floor(
-        kinds,
-        mode.first if mode else 0,
-        vpp,
-        int(least.sum()),
-        sum(min(problem.seconds[kind][c] for c in choices) for kind, _, choices in ends),
-        tuple(
+        kinds=kinds,
+        first=mode.first if mode else 0,
+        chunks=vpp,
+        least=int(least.sum()),
+        base_s=sum(min(problem.seconds[kind][c] for c in choices) for kind, _, choices in ends),
+        moments=tuple(
             zip(
                 (once + held @ kept).tolist(), fewest.tolist(), ((held - fewest[:, None]) @ least).tolist(), strict=True
             )
         ),
-        max((min(problem.transient_bytes[kind][c] for c in choices) for kind, _, choices in ends), default=0.0),
+        transient_bytes=max(
+            (min(problem.transient_bytes[kind][c] for c in choices) for kind, _, choices in ends), default=0.0
+        ),
     )
