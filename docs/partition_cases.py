@@ -18,7 +18,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import Implementation
 from symconfig.graph.program.net import Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program

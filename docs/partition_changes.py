@@ -9,13 +9,13 @@ from partition_cases import Question, Weighed, answer, customary, kept, question
 
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh_source import of_cluster
-from symconfig.graph.blocks.common import Implementation
+from symconfig.graph.implementation import Implementation
 from symconfig.units import GIB
 
 
 def changes(cluster: str, gpus: int) -> Iterator[tuple[str, Question, Question]]:
     each = gpus
-    eager = replace(question("llama2-13b", cluster, gpus, each), how=Implementation(attention="torch"))
+    eager = replace(question("llama2-13b", cluster, gpus, each), how=Implementation().attending("torch"))
     yield "llama2-13b: unfused attention -> flash", eager, replace(eager, how=None)
     dense = question("llama2-7b", cluster, gpus, 4 * each)
     yield "llama2-7b -> mixtral-8x7b", dense, replace(dense, model=load_model("mixtral-8x7b"))

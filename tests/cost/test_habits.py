@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.cost.framework import Framework, Graphed
+from symconfig.cost.framework import Framework
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.scheme import Scheme
@@ -54,9 +54,9 @@ def test_who_sums_the_gradient_of_a_bias_in_a_kernel_of_its_own(framework: Frame
 AMONG = {"dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "combine"}
 
 
-@pytest.mark.parametrize("graphed", ["none", "router", "outside experts", "all"])
+@pytest.mark.parametrize("graphed", GRAPHED)
 def test_what_cuda_graphs_replay_costs_the_host_nothing(graphed: Graphed) -> None:
-    found = cost(sample_model("mixtral-8x7b"), ep=4, dp=4, habits={"graphed": graphed})
+    found = cost(sample_model("mixtral-8x7b"), ep=4, dp=4, habits={"graphed": GRAPHED[graphed]})
     layer = next(block for block in found.table.blocks if block.derived.name == "moe")
     free = {op for (op, _), seconds in layer.host_s.items() if not seconds.any()}
     every = {op for op, _ in layer.derived.modules}
@@ -66,5 +66,5 @@ def test_what_cuda_graphs_replay_costs_the_host_nothing(graphed: Graphed) -> Non
             graphed
         ]
     )
-    dense = cost(tiny(), habits={"graphed": "router"}).table.blocks[1]
+    dense = cost(tiny(), habits={"graphed": GRAPHED["router"]}).table.blocks[1]
     assert all(seconds.all() for seconds in dense.host_s.values())
