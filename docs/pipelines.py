@@ -188,7 +188,8 @@ def markdown(rows: Iterable[Row]) -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     found, answer = row.solved.found, row.answer
-    degrees = dict(zip(("tp", "pp", "cp", "ep", "etp", "dp", "micro-batch "), found.degrees, strict=True))
+    names = ("tp", "pp", "cp", "ep", "etp", "dp")
+    degrees = {**{name: getattr(found.degrees, name) for name in names}, "micro-batch ": found.micro}
     shape = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
     chunks = f", vpp{found.split.vpp}" if found.split.vpp > 1 else ""
     proof = f"{answer.solver}, proved" if answer.optimal else f"{answer.solver}, gap {answer.gap:.2%}"

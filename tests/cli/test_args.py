@@ -126,7 +126,7 @@ def test_another_number_of_gpus_is_a_check_that_failed(
 
 def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from symconfig.plans import plan as solve
+    from symconfig.api.planning import plan as solve
 
     first = solve("qwen2.5-7b-lora", "a100-80gb", gpus=8, global_batch_size=32, backend="deepspeed")
     path = written(tmp_path, first.plan)

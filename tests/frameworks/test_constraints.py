@@ -149,7 +149,11 @@ def test_recovery_says_of_the_example_what_the_table_says(backend: str, constrai
     plan = plan_of(backend, constraint)
     asked = limits(backend, plan.best.target.version, plan.model, plan.cluster.gpu.architecture)
     configuration = of_candidate(plan.best, asked_framework(backend))
-    found = as_found(plan.model, load_cluster("h100"), replace(configuration, vpp=1, layout=""))
+    found = as_found(
+        plan.model,
+        load_cluster("h100"),
+        replace(configuration, degrees=replace(configuration.degrees, vpp=1), layout=""),
+    )
     columns = found.columns()
     point = asked_of(found.request, columns, columns.pp)
     said = constraint.verdict(asked.fixed, point)

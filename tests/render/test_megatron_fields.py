@@ -163,6 +163,7 @@ CASES: dict[str, Case] = {
     "latent.qk_nope_head_dim": (LATENT, {"latent": {"qk_nope_head_dim": 64}}, None),
     "latent.qk_rope_head_dim": (LATENT, {"latent": {"qk_rope_head_dim": 32}}, None),
     "latent.v_head_dim": (LATENT, {"latent": {"v_head_dim": 64}}, None),
+    "mixer": (DENSE, {"mixer": {"block": "short_conv", "sizes": {"short_conv_kernel": 3}}}, "mixer"),
 }
 
 

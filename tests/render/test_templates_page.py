@@ -16,6 +16,7 @@ from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron import environment
 from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
+from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, megatron_args, render, summary, targets
 from symconfig.render.target import common
@@ -27,6 +28,7 @@ ELSEWHERE = {
     "Row": summary.Row,
     "Variable": environment.Variable,
     "Group": megatron_args.Group,
+    "Degrees": Degrees,
     "History": plan_history.History,
     "Segment": plan_history.Segment,
 }

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import symconfig.existing.recover
+import symconfig.frameworks.megatron
 from symconfig.existing.recover import uncounted
 from symconfig.frameworks.megatron.flags import flags, versions
 from tests.existing.recover.options import names_of
 
+READERS = (symconfig.existing.recover, symconfig.frameworks.megatron)
 SOURCES = "\n".join(
-    path.read_text(encoding="utf-8") for path in Path(symconfig.existing.recover.__path__[0]).glob("*.py")
+    path.read_text(encoding="utf-8") for package in READERS for path in Path(package.__path__[0]).glob("*.py")
 )
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from symconfig.plans.plan import Plan
 from symconfig.runs.replan.carried import carried, judged
 from symconfig.runs.replan.changes import changed
+from symconfig.solve.predict import Configuration
 from symconfig.units import GIB
 from tests.runs.replan.support import plan
 
@@ -50,12 +52,18 @@ def test_what_does_not_fit_any_more_is_said_in_bytes() -> None:
     assert any("does not fit" in str(each.kept) for each in found.decisions)
 
 
+def changed_degrees(plan: Plan, **degrees: int) -> Configuration:
+    """Return the plan's configuration with other degrees."""
+    own = carried(plan.best, plan)
+    return replace(own, degrees=replace(own.degrees, **degrees))
+
+
 def test_degrees_that_leave_a_rest_are_named() -> None:
     new = plan(gpus=24, batch=72, pp=1)
-    assert judged(new, replace(carried(new.best, new), tp=16, dp=1)).refused.endswith("= 16 does not divide 24 GPUs")
-    wrong = judged(new, replace(carried(new.best, new), tp=1, cp=1, dp=24, micro=16))
+    assert judged(new, changed_degrees(new, tp=16, dp=1)).refused.endswith("= 16 does not divide 24 GPUs")
+    wrong = judged(new, replace(changed_degrees(new, tp=1, cp=1, dp=24), micro=16))
     assert wrong.refused == "dp 24 x micro-batch 16 does not divide the batch of 72"
-    heads = judged(new, replace(carried(new.best, new), tp=12, cp=1, dp=2, micro=1, sequence_parallel=True))
+    heads = judged(new, replace(changed_degrees(new, tp=12, cp=1, dp=2), micro=1, sequence_parallel=True))
     assert "num_attention_heads must divide over tp" in heads.refused
 
 
@@ -68,7 +76,7 @@ def test_what_the_framework_has_not_is_named() -> None:
 
 def test_experts_are_divided_only_where_there_are_some() -> None:
     experts, dense = plan(**CASES["experts"]), plan(cluster="h100", pp=1)
-    assert carried(experts.best, dense).ep == 1
+    assert carried(experts.best, dense).degrees.ep == 1
     assert "experts" in {each.decision for each in changed(dense, experts).decisions}
 
 
@@ -90,5 +98,5 @@ def test_sequence_parallelism_goes_with_its_tensor_parallelism() -> None:
     found = {each.decision: each for each in changed(old, new).decisions}
     assert "sequence parallel" not in found
     assert found["tp"].said == "tp 2 -> 1, sequence parallelism off" or found["tp"].said == "tp 2 -> 1"
-    stayed = replace(carried(new.best, new), tp=2, dp=4, sequence_parallel=True)
+    stayed = replace(changed_degrees(new, tp=2, dp=4), sequence_parallel=True)
     assert found["tp"].kept == judged(new, stayed)

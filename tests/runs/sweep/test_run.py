@@ -221,7 +221,7 @@ def test_a_defect_of_the_planner_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_p
     def broken(*arguments: object, **options: object) -> object:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(task, "answer", broken)
+    monkeypatch.setattr(task, "best_plan", broken)
     from symconfig.runs.sweep.points import points
     from tests.runs.sweep.support import read
 
