@@ -11,12 +11,8 @@ from symconfig.frameworks.unknown import no
 
 HEADS_OVER_RANKS = Constraint(
     name="ulysses heads",
-    predicate=lambda f, p: (
-        (p.cp > 1)
-        & p.all_to_all
-        & ((f.num_attention_heads % (p.tp * p.cp) != 0) | (f.num_key_value_heads % (p.tp * p.cp) != 0))
-    ),
-    rule="heads must divide over tp x cp for all-to-all context parallelism",
+    predicate=megatron.ULYSSES_HEADS.predicate,
+    rule=megatron.ULYSSES_HEADS.rule,
     sentence="key/value heads that several ranks of all-to-all context parallelism share are not priced",
     about="cp",
     divides=True,
