@@ -86,17 +86,23 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tool that changes the code has an environment of its own. Another sample: make mutants SEED=18 SAMPLE=500.
+# The tool that changes the code has an environment of its own, with what tests of programs from modules need.
+# Another sample: make mutants SEED=18 SAMPLE=500. Only what the last run did not kill:
+# make mutants AGAIN=benchmarks/mutants.json.
 SEED ?= 17
 SAMPLE ?= 300
+PROCESSES ?= 2
+AGAIN ?=
 MUTANTS := .venv-mutants
 $(MUTANTS)/.ready: pyproject.toml $(VENV)/.python
 	$(PYTHON) -m venv $(MUTANTS)
-	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mutants,dev]'
+	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[mutants,module,dev]'
 	@touch $@
 
 mutants: $(MUTANTS)/.ready
-	$(MUTANTS)/bin/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --record benchmarks/mutants.json
+	$(MUTANTS)/bin/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --processes $(PROCESSES) \
+	  $(if $(AGAIN),--again $(AGAIN)) --record benchmarks/mutants.json
 
 bench: $(VENV)/.base
 	$(BIN)/python benchmarks/bench.py --record benchmarks/results.json

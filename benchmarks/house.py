@@ -305,7 +305,15 @@ def figures(house: House) -> dict[str, object]:
         "files at the root": house.rooms["(root)"]["files"],
         "circles of imports": [len(circle) for circle in house.circles],
         **{name: len(house.places[name]) for name in FINDINGS},
+        "mutants killed": mutants_killed(),
     }
+
+
+def mutants_killed() -> str:
+    """Say how many mutants the tests killed when `make mutants` was last run."""
+    record = json.loads((ROOT / "benchmarks" / "mutants.json").read_text(encoding="utf-8"))
+    killed, alive = record["killed"], record["survived"]
+    return f"{killed} of {killed + alive} that are not equivalent, {killed / (killed + alive):.1%} ({record['date']})"
 
 
 def table(found: Mapping[str, object]) -> str:

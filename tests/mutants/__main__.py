@@ -3,9 +3,9 @@
     python -m tests.mutants [--sample N] [--seed S] [--rooms ROOM …] [--record FILE] [--resume | --again RECORD]
 
 Mutations are those of cosmic-ray's operators. A mutant is run against the test files that run the changed line (found
-out once by coverage), quickest first, until one fails; files that take long are left out, and no mutant gets more than
-some seconds of tests. Everything happens in copies of the tree, in forks of a process that has imported the code: a
-changed function only gets its new code there.
+out once by coverage), quickest first, until one fails; of files that take long, against those of their tests that run
+it. No mutant gets more than some minutes of tests. Everything happens in copies of the tree, in forks of a process that
+has imported the code: a changed function only gets its new code there.
 
 `equivalent.json` lists survivors that no test can kill, each with its reason.
 """
@@ -38,14 +38,14 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 ROOMS = ("graph", "cost", "solve", "frameworks")
 # Room by room the folders of tests that say most about it; the others' goldens would only repeat it, and slowly.
 TESTS = ("oracle", "graph", "cost", "solve", "frameworks")
-SLACK = 20.0  # seconds more before a mutant counts as endless
+SLACK, PLAIN = 20.0, 3600.0  # seconds more before a mutant counts as endless; of the tests on the code as it is
 
 
-def outcome_of(tree: Path, mutant: Mutant, files: Sequence[Ran]) -> str:
+def outcome_of(tree: Path, mutant: Mutant, tests: Sequence[Ran]) -> str:
     """Killed, endless, survived, or not run. tree: of nobody else's meanwhile."""
-    if not files:
+    if not tests:
         return "not run"
-    names, limit = [ran.file for ran in files], SLACK + 3 * sum(ran.seconds for ran in files)
+    names, limit = [ran.name for ran in tests], SLACK + 3 * sum(ran.seconds for ran in tests)
     module = sys.modules[mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")]
     base = Path(str(module.__file__)).parents[mutant.path.count("/")]
 
@@ -131,7 +131,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lines", type=Path, default=ROOT / ".mutants", help="folder of the lines that tests run")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on where the last run was stopped")
-    parser.add_argument("--again", type=Path, help="a record, of whose survivors alone is asked once more")
+    parser.add_argument("--again", type=Path, help="a record: what it says is killed is not asked again")
     return parser.parse_args()
 
 
@@ -146,8 +146,7 @@ def main() -> int:
     try:
         sample = _sample(trees[0], given)
         tests = Tests(trees, given.tests, given.rooms, given.lines, say)
-        _import(trees[0], given.rooms, [ran.file for ran in tests.ran])
-        say(f"{len(sample)} mutants, seed {given.seed}")
+        _import(trees[0], given.rooms, sorted({ran.file for ran in tests.ran}))
         free = trees[1:]
 
         done: list[str] = []
@@ -155,31 +154,30 @@ def main() -> int:
         kept = given.lines / "outcomes.json"  # of this run so far
         known: dict[str, str] = json.loads(kept.read_text(encoding="utf-8")) if given.resume and kept.exists() else {}
 
-        alive = None
         if given.again:
-            survivors = json.loads(given.again.read_text(encoding="utf-8"))["survivors"]
-            alive = {(one["path"], one["before"], one["after"]) for one in survivors}
+            record = json.loads(given.again.read_text(encoding="utf-8"))
+            known |= dict.fromkeys(record["killed_names"].split(), "killed")
 
         def judge(mutant: Mutant) -> str:
-            if mutant.place in known:
-                return known[mutant.place]
-            if alive is not None and (mutant.path, mutant.before, mutant.after) not in alive:
-                return "killed"
+            if mutant.name in known:
+                return known[mutant.name]
             tree = free.pop()
             try:
-                outcome = outcome_of(tree, mutant, tests.of(mutant))
+                outcome = outcome_of(tree, mutant, asked[mutant.name])
             finally:
                 free.append(tree)
             done.append(outcome)
-            known[mutant.place] = outcome
+            known[mutant.name] = outcome
             kept.write_text(json.dumps(known), encoding="utf-8")
             if outcome in ("survived", "not run"):
                 say(f"{len(done)}: {outcome}: {mutant.path}:{mutant.line}\n    - {mutant.before}\n    + {mutant.after}")
             return outcome
 
-        every = [ran.file for ran in tests.ran]
+        asked = {mutant.name: tests.of(mutant) for mutant in sample if mutant.name not in known}
+        every = list({ran.name: None for found in asked.values() for ran in found})
+        say(f"{len(asked)} of {len(sample)} mutants, seed {given.seed}, {len(every)} test files and tests")
         with ThreadPoolExecutor(given.processes + 1) as pool:
-            plain = pool.submit(in_fork, lambda: run_tests(trees[0], every, afresh=False), 100 * SLACK)
+            plain = pool.submit(in_fork, lambda: run_tests(trees[0], every, afresh=False) if every else 0, PLAIN)
             outcomes = list(pool.map(judge, sample))
         if plain.result() != 0:
             raise RuntimeError("tests fail on the code as it is")
@@ -198,11 +196,11 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
     ]
     rooms: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant, outcome in zip(sample, judged, strict=True):
-        rooms[mutant.path.split("/")[1]][outcome] += 1
+        rooms["/".join(mutant.path.split("/")[1:-1][:2])][outcome] += 1
     whole = sum(rooms.values(), Counter[str]())
     killed, alive = whole["killed"] + whole["endless"], whole["survived"] + whole["not run"]
     for room, numbers in (*sorted(rooms.items()), ("all", whole)):
-        print(f"{room:8}", *(f"{name} {numbers[name]}" for name in sorted(whole)), sep="  ")
+        print(f"{room:20}", *(f"{name} {numbers[name]}" for name in sorted(whole)), sep="  ")
     share = killed / max(killed + alive, 1)
     print(f"killed {killed} of {killed + alive} that are not equivalent: {100 * share:.1f} %")
     if given.record:
@@ -213,7 +211,7 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
             {
                 key: value
                 for key, value in asdict(mutant).items()
-                if key in ("path", "line", "operator", "before", "after")
+                if key in ("name", "path", "line", "operator", "before", "after")
             }
             | {"outcome": outcome}
             for mutant, outcome in zip(sample, judged, strict=True)
@@ -230,6 +228,13 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
             "equivalent": whole["equivalent"],
             "share_killed": round(share, 4),
             "survivors": survivors,
+            "killed_names": " ".join(
+                sorted(
+                    mutant.name
+                    for mutant, outcome in zip(sample, judged, strict=True)
+                    if outcome in ("killed", "endless")
+                )
+            ),
         }
         given.record.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
     return int(share < 0.9)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import random
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +21,16 @@ GUARDS = ("frozen", "slots", "strict", "maxsize", "compare", "repr")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. before, after: its line."""
+    """One change. before, after: its line. name: short, and the same as long as its line stays as it is."""
 
+    name: str
     path: str
     line: int
     last_line: int
     operator: str
-    occurrence: int
     before: str
     after: str
     code: str = field(repr=False, compare=False)
-
-    @property
-    def place(self) -> str:
-        return f"{self.path}:{self.operator}:{self.occurrence}"
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -41,17 +38,26 @@ class Mutant:
 
 
 def mutants(root: Path, rooms: Sequence[str], number: int, seed: int) -> list[Mutant]:
-    """A sample, always the same one of the same code: places first, then one of the changes at each."""
-    places: dict[tuple[str, tuple[int, int]], list[tuple[str, Any, int, int]]] = {}
+    """Sample places of the code, and one of the changes at each.
+
+    Every place has a rank of its own, which follows from its line alone, and the lowest are taken: where code changes,
+    the rest of the sample stays, but for the few that new places push out.
+    """
+    places: dict[str, list[tuple[str, Path, tuple[int, int], _Change]]] = {}
     for path in sorted(file for room in rooms for file in (root / "symconfig" / room).rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if name not in GENERATED:
-            for place, change in _changes(path):
-                places.setdefault((name, place), []).append(change)
-    draw = random.Random(seed)
-    result = []
-    for name, place in draw.sample(sorted(places), len(places)):
-        made = _mutant(root, name, place, draw.choice(places[name, place]))
+            lines = list(_named(path))
+            for (line, column), change in _changes(path):
+                text, nth = lines[line - 1]
+                place = f"{name}\n{text.strip()}\n{nth}\n{column - len(text) + len(text.lstrip())}"
+                there = places.setdefault(place, [])
+                same = sum(other.operator == change.operator for *_, other in there)
+                there.append((f"{place}\n{change.operator}\n{same}", path, (line, column), change))
+    result: list[Mutant] = []
+    for place in sorted(places, key=lambda place: _rank(seed, place)):
+        name, path, at, change = min(places[place], key=lambda one: _rank(seed, one[0]))
+        made = _mutant(root, path, at, change, name)
         if made is not None:
             result.append(made)
         if len(result) == number:
@@ -59,9 +65,30 @@ def mutants(root: Path, rooms: Sequence[str], number: int, seed: int) -> list[Mu
     return result
 
 
-def _changes(path: Path) -> Iterator[tuple[tuple[int, int], tuple[str, Any, int, int]]]:
-    """Where something can be changed, and how: the operator, what it is of cosmic-ray, which of its places, the last
-    line."""
+def _rank(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed}\n{name}".encode()).hexdigest()
+
+
+def _named(path: Path) -> Iterator[tuple[str, int]]:
+    """Each line, and how many like it stand above it."""
+    above: Counter[str] = Counter()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield line, above[line.strip()]
+        above[line.strip()] += 1
+
+
+@dataclass(frozen=True)
+class _Change:
+    """made: the operator of cosmic-ray. occurrence: which of its places in the file."""
+
+    operator: str
+    made: Any
+    occurrence: int
+    last_line: int
+
+
+def _changes(path: Path) -> Iterator[tuple[tuple[int, int], _Change]]:
+    """Where something can be changed, line and column, and how."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
 
@@ -79,7 +106,7 @@ def _changes(path: Path) -> Iterator[tuple[tuple[int, int], tuple[str, Any, int,
             ]
         for occurrence, (start, last) in enumerate(known[replaced]):
             if not any(first <= start < end for first, end in ignored):
-                yield start, (name, operator, occurrence, last)
+                yield start, _Change(name, operator, occurrence, last)
 
 
 def _alike(operator: str) -> bool:
@@ -103,17 +130,25 @@ def _ignored(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     return [((n.lineno, n.col_offset), (n.end_lineno, n.end_col_offset)) for n in found]  # type: ignore[attr-defined]
 
 
-def _mutant(root: Path, name: str, place: tuple[int, int], change: tuple[str, Any, int, int]) -> Mutant | None:
+def _mutant(root: Path, path: Path, place: tuple[int, int], change: _Change, name: str) -> Mutant | None:
     from cosmic_ray.mutating import mutate_code
 
-    operator, made, occurrence, last = change
-    before = (root / name).read_text(encoding="utf-8")
-    after = mutate_code(before, made, occurrence)
+    before = path.read_text(encoding="utf-8")
+    after = mutate_code(before, change.made, change.occurrence)
     if after is None or after == before or _same_program(before, after):
         return None
     lines, changed = before.splitlines(), after.splitlines()
     at = next((n for n, (a, b) in enumerate(zip(lines, changed, strict=False)) if a != b), place[0] - 1)
-    return Mutant(name, at + 1, max(last, at + 1), operator, occurrence, lines[at].strip(), changed[at].strip(), after)
+    return Mutant(
+        name=hashlib.sha256(name.encode()).hexdigest()[:8],
+        path=path.relative_to(root).as_posix(),
+        line=at + 1,
+        last_line=max(change.last_line, at + 1),
+        operator=change.operator,
+        before=lines[at].strip(),
+        after=changed[at].strip(),
+        code=after,
+    )
 
 
 def _same_program(before: str, after: str) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import pytest
+
 from tests.mutants.changes import Mutant
 
 OWN = ("symconfig", "tests")
@@ -46,17 +48,27 @@ def in_fork(work: Callable[[], int], seconds: float) -> int | None:
     return None
 
 
-def run_tests(tree: Path, files: Sequence[str], afresh: bool = True) -> int:
-    """In this process: pytest's exit status on the tests of a copy. afresh: all of its modules are imported again."""
-    import pytest
+class _InOrder:
+    """Tests as they were asked for, quickest first, and not as tests/conftest.py would have them."""
 
+    def __init__(self, names: Sequence[str]) -> None:
+        self.place = {name: index for index, name in enumerate(names)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.place.get(item.nodeid, self.place.get(item.nodeid.partition("::")[0], 0)))
+
+
+def run_tests(tree: Path, names: Sequence[str], afresh: bool = True, plugins: Sequence[object] = ()) -> int:
+    """In this process: pytest's exit status on the tests of a copy. afresh: all of its modules are imported again."""
     os.chdir(tree)
     if afresh:
         for name in [name for name in sys.modules if name.split(".")[0] in OWN and not name.startswith(__package__)]:
             del sys.modules[name]
         sys.path.insert(0, str(tree))
     sys.dont_write_bytecode = True
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]))
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return int(pytest.main([*options, *names], plugins=[_InOrder(names), *plugins]))
 
 
 def patched(module: ModuleType, mutant: Mutant) -> bool:

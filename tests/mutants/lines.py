@@ -1,4 +1,4 @@
-"""Which test files run which lines of the code, found out once by coverage."""
+"""Which tests run which lines of the code, found out once by coverage."""
 
 from __future__ import annotations
 
@@ -8,39 +8,84 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.mutants.changes import Mutant
 from tests.mutants.forks import in_fork, run_tests
 
-# Seconds of a test file, and of all for one mutant, without importing the code.
-LONGEST, BUDGET = 22.0, 40.0
+# Seconds of a processor while coverage watches: a file that takes longer is run test by test; all tests of one mutant;
+# what a file may take at all.
+LONGEST, BUDGET, MOST = 10.0, 160.0, 900.0
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A test file: its seconds, and the lines of each module that it ran."""
+    """A test file, or one test of a long one: its seconds, and the lines of each module that it ran."""
 
-    file: str
+    name: str
     seconds: float
     lines: dict[str, frozenset[int]]
 
+    @property
+    def file(self) -> str:
+        return self.name.partition("::")[0]
+
+
+class _TestByTest:
+    """Says to coverage which test runs, and takes the time of each."""
+
+    def __init__(self, watch: Any) -> None:
+        self.watch, self.seconds = watch, dict[str, float]()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.test = item.nodeid
+        self.watch.switch_context(self.test)
+        begun = time.process_time()
+        result = yield
+        self.seconds[self.test] = time.process_time() - begun
+        self.watch.switch_context("")
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """What is made once for several tests is run by all of them."""
+        shared = fixturedef.scope != "function"
+        if shared:
+            self.watch.switch_context("")
+        result = yield
+        if shared:
+            self.watch.switch_context(self.test)
+        return result
+
 
 def measured(tree: Path, file: str, out: Path) -> int:
-    """In this process: a test file's lines and seconds, into a file."""
+    """In this process: a test file's lines and seconds, into a file; of a long one those of each of its tests."""
     import coverage
 
     watch = coverage.Coverage(data_file=None, include=[f"{tree}/symconfig/*"])
-    begun = time.process_time()
     watch.start()
-    status = run_tests(tree, [file])
+    each = _TestByTest(watch)
+    status = run_tests(tree, [file], plugins=[each])
     watch.stop()
     data = watch.get_data()
-    lines = {Path(path).relative_to(tree).as_posix(): data.lines(path) for path in data.measured_files()}
-    out.write_text(json.dumps({"seconds": time.process_time() - begun, "lines": lines}), encoding="utf-8")
+    ran: dict[str, dict[str, list[int]]] = {test: {} for test in each.seconds}
+    whole: dict[str, list[int]] = {}
+    for module in data.measured_files():
+        path = Path(module).relative_to(tree).as_posix()
+        whole[path] = data.lines(module) or []
+        for line, tests in data.contexts_by_lineno(module).items():
+            for test in each.seconds if "" in tests else tests:
+                ran[test].setdefault(path, []).append(line)
+    total = sum(each.seconds.values())
+    found = [(file, total, whole)] if total <= LONGEST else [(test, each.seconds[test], ran[test]) for test in ran]
+    out.write_text(json.dumps(found), encoding="utf-8")
     return status
 
 
@@ -57,13 +102,13 @@ def imported(tree: Path, modules: Sequence[str], out: Path) -> int:
     watch.stop()
     data = watch.get_data()
     lines = {Path(path).relative_to(tree).as_posix(): data.lines(path) for path in data.measured_files()}
-    out.write_text(json.dumps({"seconds": 0.0, "lines": lines}), encoding="utf-8")
+    out.write_text(json.dumps([("", 0.0, lines)]), encoding="utf-8")
     return 0
 
 
-def _read(file: str, out: Path) -> Ran:
+def _read(out: Path) -> list[Ran]:
     found = json.loads(out.read_text(encoding="utf-8"))
-    return Ran(file, found["seconds"], {path: frozenset(lines) for path, lines in found["lines"].items()})
+    return [Ran(name, seconds, {path: frozenset(of) for path, of in lines.items()}) for name, seconds, lines in found]
 
 
 def digest(tree: Path, files: Sequence[Path]) -> str:
@@ -75,7 +120,7 @@ def digest(tree: Path, files: Sequence[Path]) -> str:
 
 
 class Tests:
-    """Which test files run a line."""
+    """Which tests run a line."""
 
     def __init__(
         self,
@@ -101,31 +146,29 @@ class Tests:
         ]
         out = self._scratch / "imported.json"
         in_fork(lambda: imported(first, modules, out), 60)
-        self.imported = _read("", out).lines
+        (there,) = _read(out)
+        self.imported = there.lines
         free = list(trees)
         with ThreadPoolExecutor(len(trees)) as pool:
-            for file, ran in zip(files, pool.map(lambda file: self._one(free, file), files), strict=True):
-                if ran is None:
+            for file, found in zip(files, pool.map(lambda file: self._one(free, file), files), strict=True):
+                self.ran += found
+                if not found:
                     self.left_out.append(file)
-                else:
-                    self.ran.append(ran)
         self.ran.sort(key=lambda ran: ran.seconds)
-        self._least = min(ran.seconds for ran in self.ran)
-        say(f"{len(self.ran)} test files in {sum(ran.seconds for ran in self.ran):.0f} s; left out: {self.left_out}")
+        say(f"{len(files)} test files in {sum(ran.seconds for ran in self.ran):.0f} s; left out: {self.left_out}")
 
-    def _one(self, free: list[Path], file: str) -> Ran | None:
+    def _one(self, free: list[Path], file: str) -> list[Ran]:
         tree = free.pop()
         version = digest(tree, [tree / file]) + self._code
         out = self._scratch / f"{file.replace('/', '.')}.{version}.json"
-        status = 0 if out.exists() else in_fork(lambda: measured(tree, file, out), 2 * LONGEST)
+        status = 0 if out.exists() else in_fork(lambda: measured(tree, file, out), MOST)
         free.append(tree)
         if status != 0:  # too long, or it fails as it is: not tried again until it changes
-            out.write_text(json.dumps({"seconds": 1e9, "lines": {}}), encoding="utf-8")
-        ran = _read(file, out)
-        return ran if ran.seconds <= LONGEST else None
+            out.write_text("[]", encoding="utf-8")
+        return _read(out)
 
     def of(self, mutant: Mutant) -> list[Ran]:
-        """Those that run the line; for a line that importing runs, those that run a function of its module."""
+        """Tests that run the line, quickest first; those that run a function of its module, where importing runs it."""
         there, mine = self.imported.get(mutant.path, frozenset()), set(range(mutant.line, mutant.last_line + 1))
         if mine & there:
             inside = [ran for ran in self.ran if ran.lines.get(mutant.path, frozenset()) - there]
@@ -134,7 +177,7 @@ class Tests:
             found = [ran for ran in self.ran if ran.lines.get(mutant.path, frozenset()) & mine]
         result, seconds = [], 0.0
         for ran in found:
-            seconds += ran.seconds - self._least
+            seconds += ran.seconds
             if result and seconds > BUDGET:
                 break
             result.append(ran)
