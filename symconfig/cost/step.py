@@ -115,7 +115,8 @@ def _dense(sums: Stages, points: Columns, setting: Setting) -> Array:
     """[s, n]: trained parameters outside the experts as many as the ranks of `_shards` share out."""
     if setting.zero < 3 or not setting.framework.shards_over_tensor:
         return sums.dense
-    return sums.dense - sums.whole * (1 - 1 / points.tp)
+    shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
+    return shared
 
 
 def _optimizer(sums: Stages, points: Columns, setting: Setting) -> Array:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.frameworks.facts import FIXED, POINT, Fixed, Point
+from symconfig.frameworks.facts import FIXED, Fixed
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.frameworks.unknown import UNKNOWN, Unknown
+from symconfig.plans.columns import COLUMNS, Columns
+from symconfig.plans.unknown import UNKNOWN, Unknown
 
 
 class Verdict(Enum):
@@ -33,11 +34,11 @@ class Constraint:
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
-    sentence: said of one, a template in `f` (Fixed) and `p` (Point). about, got: what of a plan it is about, and a
+    sentence: said of one, a template in `f` (Fixed) and `p` (Columns). about, got: what of a plan it is about, and a
     template of its value. hint: what else helps. pins: of which every plan without the problem has one; `tp` stands for
     every other tp, and `tp=1` for itself. source: where it is known from. since, until: the first and the last release
     that it holds for. divides: shares would not be whole, so that no figure can be given. example: facts at which it
-    fails, beside those of a model that runs; by the names of Fixed and Point.
+    fails, beside those of a model that runs; by the names of Fixed and Columns.
     """
 
     name: str
@@ -65,13 +66,13 @@ class Constraint:
             self.until is None or number <= megatron_release(self.until)
         )
 
-    def mask(self, fixed: Fixed, points: Point, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return where the points cannot run; what is not known refuses none."""
         found = self.predicate(fixed, points)
         return np.broadcast_to(np.asarray(False if found is UNKNOWN else found, dtype=bool), shape)
 
     def verdict(self, fixed: Any, point: Any) -> Verdict:
-        """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Point."""
+        """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Columns."""
         found = self.predicate(fixed, point)
         if isinstance(found, Unknown):
             return Verdict.UNKNOWN
@@ -81,7 +82,7 @@ class Constraint:
         """Return the sentence about one point."""
         return self.sentence.format(f=fixed, p=point)
 
-    def avoiding(self, point: Point) -> tuple[str, ...]:
+    def avoiding(self, point: Columns) -> tuple[str, ...]:
         """Return the pins of which every plan without the problem has one."""
         return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
 
@@ -102,7 +103,7 @@ def other(name: str, value: int) -> tuple[str, ...]:
     return (*below, f"{name}={value + 1}..")
 
 
-def _of(point: Point, pin: str) -> int:
+def _of(point: Columns, pin: str) -> int:
     return int(getattr(point, {"mbs": "micro"}.get(pin, pin)))
 
 
@@ -123,5 +124,5 @@ class _Probe:
 def _asked(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
     """Return the facts that a predicate asks for. Raises TypeError where it decides by `if` or `and`."""
     asked: set[str] = set()
-    predicate(_Probe(FIXED, asked), _Probe(POINT, asked))
+    predicate(_Probe(FIXED, asked), _Probe(COLUMNS, asked))
     return frozenset(asked)

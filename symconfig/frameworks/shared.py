@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.unknown import no
+from symconfig.plans.unknown import no
 
 HEADS = Constraint(
     name="num_attention_heads",

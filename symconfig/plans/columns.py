@@ -1,63 +1,108 @@
-"""Many configurations at once: the names of `Degrees` and `Batch`, each an array with one value a configuration."""
+"""Many configurations at once, or one: the names of `Degrees`, `Batch` and `Options`, each a column.
+
+Costs take columns as numbers, constraints as facts of which any may be UNKNOWN.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Candidate
+from symconfig.plans.unknown import UNKNOWN
 
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Configurations of one pipeline and one scheme. Arrays [n]; what all of them share is one plain value.
+    """Each is an array [n], or one plain value that all configurations share; UNKNOWN: nobody has decided or said it.
 
-    tp: tensor, pp: pipeline, vpp: chunks of each stage, cp: context, ep: expert, etp: tensor parallelism inside an
-    expert, dp: data parallelism; tp * cp * dp * pp = GPUs. micro: sequences of a microbatch on one data rank.
-    num_microbatches: that each data rank runs in a step; like dp rounded down where it does not divide.
-    cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather.
+    tp to dp: as in `Degrees`. micro: sequences of a microbatch on one data rank. num_microbatches: that each data rank
+    runs in a step; like dp rounded down where it does not divide. group: microbatches of an interleaved schedule's
+    round. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather; where layers differ, words with blanks between.
+    recompute: none, selective or full; modules: those that selective recompute runs again. moe_overlap: the experts'
+    all-to-all runs beside another microbatch.
     """
 
-    tp: Values
-    pp: int
-    vpp: int = 1
-    cp: Values
-    ep: Values
-    etp: Values
-    dp: Values
-    micro: Values
-    num_microbatches: Values
-    seq_length: int
-    sequence_parallel: bool
-    cp_comm: str
-    precision: str
+    gpus: Any = UNKNOWN
+    tp: Any = UNKNOWN
+    pp: Any = UNKNOWN
+    vpp: Any = UNKNOWN
+    cp: Any = UNKNOWN
+    ep: Any = UNKNOWN
+    etp: Any = UNKNOWN
+    dp: Any = UNKNOWN
+    micro: Any = UNKNOWN
+    global_batch: Any = UNKNOWN
+    num_microbatches: Any = UNKNOWN
+    group: Any = UNKNOWN
+    seq_length: Any = UNKNOWN
+    sequence_parallel: Any = UNKNOWN
+    cp_comm: Any = UNKNOWN
+    precision: Any = UNKNOWN
+    zero: Any = UNKNOWN
+    grad_bytes: Any = UNKNOWN
+    optimizer_offload: Any = UNKNOWN
+    param_offload: Any = UNKNOWN
+    activation_offload: Any = UNKNOWN
+    recompute: Any = UNKNOWN
+    recompute_method: Any = UNKNOWN
+    recompute_layers: Any = UNKNOWN
+    modules: Any = UNKNOWN
+    moe_overlap: Any = UNKNOWN
+    moe_dispatcher: Any = UNKNOWN
 
-    def at(self, chosen: NDArray[Any] | slice) -> Columns:
+    @classmethod
+    def of(cls, candidate: Candidate) -> Self:
+        """Return one candidate, every column a plain value."""
+        batch, options = candidate.batch, candidate.options
+        return cls(
+            gpus=candidate.parallel.world_size,
+            **{name: getattr(candidate.parallel, name) for name in DEGREES},
+            micro=batch.micro,
+            global_batch=batch.global_,
+            num_microbatches=batch.num_microbatches,
+            group=options.microbatch_group_size or candidate.parallel.pp,
+            seq_length=batch.seq_length,
+            sequence_parallel=options.sequence_parallel,
+            cp_comm=options.cp_comm or "p2p",
+            precision=options.precision,
+            zero=options.zero_stage,
+            grad_bytes=options.grad_bytes,
+            optimizer_offload=options.optimizer_offload,
+            param_offload=options.param_offload,
+            activation_offload=options.activation_offload,
+            recompute=options.recompute.granularity,
+            recompute_method=options.recompute.method or "",
+            recompute_layers=options.recompute.num_layers or 1,
+            modules=options.recompute.modules,
+            moe_overlap=options.overlap.moe_a2a,
+            moe_dispatcher=options.moe_dispatcher or "",
+        )
+
+    def at(self, chosen: NDArray[Any] | slice) -> Self:
         """Take some of the configurations, by their places or by a mask."""
-        return Columns(
-            tp=self.tp[chosen],
-            pp=self.pp,
-            vpp=self.vpp,
-            cp=self.cp[chosen],
-            ep=self.ep[chosen],
-            etp=self.etp[chosen],
-            dp=self.dp[chosen],
-            micro=self.micro[chosen],
-            num_microbatches=self.num_microbatches[chosen],
-            seq_length=self.seq_length,
-            sequence_parallel=self.sequence_parallel,
-            cp_comm=self.cp_comm,
-            precision=self.precision,
+        return self._each(lambda column: column[chosen])
+
+    def as_floats(self) -> Self:
+        """Return what costs multiply: float64, where integers would wrap."""
+        return self._each(lambda column: column.astype(np.float64))
+
+    def _each(self, change: Any) -> Self:
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return type(self)(
+            **{name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns.items()}
         )
 
     def row(self, place: int, vpp: int) -> Degrees:
         """Take the degrees of one configuration, with so many chunks a stage."""
-        tp, cp, ep, etp, dp = (int(column[place]) for column in (self.tp, self.cp, self.ep, self.etp, self.dp))
-        return Degrees(tp=tp, pp=self.pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
+        found = {name: np.broadcast_to(getattr(self, name), self.size)[place] for name in DEGREES if name != "vpp"}
+        return Degrees(vpp=vpp, **{name: int(number) for name, number in found.items()})
 
     @property
     def size(self) -> int:
@@ -72,10 +117,15 @@ class Columns:
     @property
     def shards(self) -> Values:
         """Count the ranks with the same dense weights: the parts into which ZeRO cuts them."""
-        return self.dp * self.cp
+        ranks: Values = self.dp * self.cp
+        return ranks
 
     @property
     def edp(self) -> Values:
         """Count the replicas of each expert within a pipeline stage."""
         replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
         return replicas
+
+
+DEGREES = tuple(one.name for one in fields(Degrees))
+COLUMNS = tuple(one.name for one in fields(Columns))

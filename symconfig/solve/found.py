@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.columns import Columns
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.space import Request
+from symconfig.solve.space import Request, shared
 from symconfig.solve.split import Split
 
 
@@ -47,7 +47,8 @@ class Found:
         tp, cp, ep, etp, dp, micro = (
             np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
         )
-        return Columns(
+        return replace(
+            shared(self.request, self.scheme),
             tp=tp,
             pp=p.pp,
             vpp=p.vpp,
@@ -57,10 +58,6 @@ class Found:
             dp=dp,
             micro=micro,
             num_microbatches=self.request.global_batch // (dp * micro),
-            seq_length=self.request.seq_length,
-            sequence_parallel=self.scheme.sequence_parallel,
-            cp_comm=self.scheme.cp_comm,
-            precision=self.request.precision,
         )
 
     @property

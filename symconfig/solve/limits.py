@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.constraint import Constraint, failing
-from symconfig.frameworks.facts import POINT, Fixed, Point, flash
+from symconfig.frameworks.facts import Fixed, flash
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
@@ -29,7 +29,7 @@ from symconfig.frameworks.tables import constraints
 from symconfig.graph.operator import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
-from symconfig.plans.columns import Columns
+from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
 
@@ -87,11 +87,11 @@ class Limits:
 
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
-        return not failing(self.table, self.fixed, Point(**facts))
+        return not failing(self.table, self.fixed, Columns(**facts))
 
     def zero_refused(self, zero: int, pp: int, points: Columns) -> NDArray[np.bool_]:
         """Return the points at which the target cannot run a ZeRO stage."""
-        asked = Point(tp=points.tp, cp=points.cp, ep=points.ep, etp=points.etp, pp=pp, zero=zero)
+        asked = replace(points, pp=pp, zero=zero)
         result = np.zeros(points.dp.shape, dtype=bool)
         for constraint in self.sharded:
             result |= constraint.mask(self.fixed, asked, result.shape)
@@ -105,7 +105,7 @@ class Limits:
 
 def _chosen(constraint: Constraint) -> bool:
     """Return whether a constraint asks for choices alone that a search makes beside the lattice."""
-    asked = constraint.asks.intersection(POINT)
+    asked = constraint.asks.intersection(COLUMNS)
     return bool(asked) and asked <= _CHOSEN
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from symconfig.cost.lattice import Lattice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.facts import Point
 from symconfig.graph.attended import attended
 from symconfig.graph.model import dim_sizes
 from symconfig.graph.scheme import Scheme
@@ -80,7 +78,7 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
 
 def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
     """Indices of those of another request's points that this one may take, too."""
-    return _accepted(request, candidates, np.arange(candidates.size), None, request.limits.refusals, refused)
+    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 
 
 def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
@@ -103,7 +101,7 @@ def blockers(request: Request) -> list[str]:
             continue
         everything = np.arange(grid.size)
         for rule in request.limits.refusals:
-            if not _accepted(request, grid, everything, None, [rule], Refused()).size:
+            if not _accepted(request, grid, everything, [rule], Refused()).size:
                 reasons[rule.name] = rule.rule
             else:
                 reasons.pop(rule.name, None)
@@ -138,22 +136,20 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     tp, cp, ep, etp, micro = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(5, -1)
     # An expert is never cut finer than a dense layer: its matrices are smaller.
     kept = (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)
-    dp = gpus // (tp * cp)
-    grid = Columns(
-        tp=tp,
-        pp=1,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        dp=dp,
-        micro=micro,
-        num_microbatches=request.global_batch // np.maximum(dp * micro, 1),
+    return replace(shared(request, scheme), tp=tp, cp=cp, ep=ep, etp=etp, micro=micro).at(kept)
+
+
+def shared(request: Request, scheme: Scheme) -> Columns:
+    """Return what all points of a scheme have in common."""
+    return Columns(
+        gpus=request.gpus,
+        global_batch=request.global_batch,
         seq_length=request.seq_length,
         sequence_parallel=scheme.sequence_parallel,
         cp_comm=scheme.cp_comm,
         precision=request.precision,
+        moe_overlap=request.limits.moe_overlap,
     )
-    return grid.at(kept)
 
 
 def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
@@ -165,31 +161,26 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
     wanted = (dp >= low) & (dp <= high)
     whole = request.global_batch % (dp * candidates.micro[alive]) == 0
     refused.add("batch", "the global batch must divide by dp x micro-batch", int((wanted & ~whole).sum()))
-    return _accepted(request, candidates, alive[wanted & whole], pp, request.limits.refusals, refused)
+    alive = alive[wanted & whole]
+    return _accepted(request, _in_stages(request, candidates.at(alive), pp), alive, request.limits.refusals, refused)
 
 
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
     """Those of the admitted points that go with several chunks a stage."""
-    return _accepted(request, candidates, alive, pp, request.limits.interleaved, refused, chunks=2)
+    several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
+    return _accepted(request, several, alive, request.limits.interleaved, refused)
 
 
 def _accepted(
-    request: Request,
-    candidates: Columns,
-    alive: NDArray[np.intp],
-    pp: int | None,
-    rules: Sequence[Constraint],
-    refused: Refused,
-    chunks: int | None = None,
+    request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
-    """Return the `alive` points that no constraint refuses. pp, chunks (of a stage): None: not known yet."""
-    left = candidates.at(alive) if pp is None else _in_stages(request, candidates.at(alive), pp)
+    """Return those of the `alive` indices whose points, `left`, no constraint refuses."""
     for rule in rules:
         if not alive.size:
             break
-        bad = rule.mask(request.limits.fixed, asked_of(request, left, pp, chunks), alive.shape)
+        bad = rule.mask(request.limits.fixed, left, alive.shape)
         if bad.any():
             refused.add(rule.name, rule.rule, int(bad.sum()))
             alive, left = alive[~bad], left.at(~bad)
@@ -197,33 +188,10 @@ def _accepted(
 
 
 def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
-    """Give points a pipeline: data parallelism has the GPUs that are left."""
+    """Give points a pipeline: data parallelism has the GPUs that are left, an interleaved schedule rounds of pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
-    return replace(candidates, pp=pp, dp=dp, num_microbatches=request.global_batch // (dp * candidates.micro))
-
-
-def asked_of(request: Request, columns: Columns, pp: int | None, chunks: int | None = None) -> Point:
-    """Return points as constraints ask for them; an interleaved schedule goes in rounds of pp micro-batches."""
-    staged: dict[str, Any] = {} if chunks is None else {"vpp": chunks}
-    if pp is not None:
-        staged |= {"pp": pp, "group": pp, "dp": columns.dp, "num_microbatches": columns.num_microbatches}
-    return Point(
-        gpus=request.gpus,
-        tp=columns.tp,
-        cp=columns.cp,
-        ep=columns.ep,
-        etp=columns.etp,
-        micro=columns.micro,
-        global_batch=request.global_batch,
-        seq_length=columns.seq_length,
-        sequence_parallel=columns.sequence_parallel,
-        ring=columns.cp_comm == "p2p",
-        all_to_all=columns.cp_comm == "a2a",
-        cp_comm=columns.cp_comm,
-        precision=columns.precision,
-        moe_overlap=request.limits.moe_overlap,
-        **staged,
-    )
+    turns = request.global_batch // (dp * candidates.micro)
+    return replace(candidates, pp=pp, group=pp, dp=dp, num_microbatches=turns)
 
 
 def constants(request: Request) -> dict[str, float]:
@@ -239,36 +207,23 @@ def constants(request: Request) -> dict[str, float]:
 
 def lattice(request: Request, candidates: Columns) -> Lattice:
     """Numbers of every symbol at every point."""
-    tp = candidates.tp.astype(np.float64)
+    points = candidates.as_floats()
     numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
     numbers |= {
-        "tp": tp,
-        "cp": candidates.cp.astype(np.float64),
-        "ep": candidates.ep.astype(np.float64),
-        "etp": candidates.etp.astype(np.float64),
-        "micro_batch": candidates.micro.astype(np.float64),
-        "dp": np.ones_like(tp),
+        "tp": points.tp,
+        "cp": points.cp,
+        "ep": points.ep,
+        "etp": points.etp,
+        "micro_batch": points.micro,
+        "dp": np.ones_like(points.tp),
         "expert_imbalance": request.job.limits.expert_imbalance,
-        "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, tp),
+        "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, points.tp),
     }
-    return Lattice(numbers, candidates.size)
+    return Lattice(numbers, points.size)
 
 
 def priced(request: Request, candidates: Columns, pp: int) -> Columns:
-    """Points at a pipeline degree as the costs take them: float64."""
-    tp, cp, micro = (array.astype(np.float64) for array in (candidates.tp, candidates.cp, candidates.micro))
-    dp = request.gpus / (tp * cp * pp)
-    return Columns(
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        ep=candidates.ep.astype(np.float64),
-        etp=candidates.etp.astype(np.float64),
-        dp=dp,
-        micro=micro,
-        num_microbatches=request.global_batch / (dp * micro),
-        seq_length=candidates.seq_length,
-        sequence_parallel=candidates.sequence_parallel,
-        cp_comm=candidates.cp_comm,
-        precision=candidates.precision,
-    )
+    """Return points at a pipeline degree as the costs take them: float64, and dp not rounded."""
+    points = candidates.as_floats()
+    dp = request.gpus / (points.tp * points.cp * pp)
+    return replace(points, pp=pp, dp=dp, num_microbatches=request.global_batch / (dp * points.micro))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.megatron import constraints as megatron
-from symconfig.frameworks.unknown import no
+from symconfig.plans.unknown import no
 
 HEADS_OVER_RANKS = Constraint(
     name="ulysses heads",

@@ -19,17 +19,17 @@ from symconfig.existing.rules.known import expressible, fails
 from symconfig.existing.rules.refused import of_constraint, options
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
-from symconfig.frameworks.facts import Fixed, Point
+from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.frameworks.shared import HEADS
-from symconfig.frameworks.unknown import UNKNOWN, no
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
+from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.limits import limits
 from symconfig.solve.predict import as_found, of_candidate
-from symconfig.solve.space import asked_of
 from tests.sample_plans import sample_model, sample_plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -101,9 +101,9 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     return plan
 
 
-def columns(point: Point) -> Point:
+def columns(point: Columns) -> Columns:
     """The point thrice, as the search has many."""
-    numbers = {one.name: value for one in fields(Point) if isinstance(value := getattr(point, one.name), int)}
+    numbers = {one.name: value for one in fields(Columns) if isinstance(value := getattr(point, one.name), int)}
     return replace(
         point, **{name: np.array([value] * 3) for name, value in numbers.items() if name in (*DEGREES, "dp")}
     )
@@ -112,13 +112,13 @@ def columns(point: Point) -> Point:
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
 def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constraint) -> None:
     plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
-    fixed, point = Fixed.of(plan.model, flash), Point.of(plan.best)
+    fixed, point = Fixed.of(plan.model, flash), Columns.of(plan.best)
     assert constraint.verdict(fixed, point) is Verdict.FAILS
     assert constraint.mask(fixed, columns(point), (3,)).all()  # the search
     found = next(one for one in refused(plan, backend, plan.best.target.version) if one.constraint is constraint)
     assert found.sentence  # the renderer
     assert "{" not in found.sentence
-    assert constraint.verdict(Fixed(), Point()) in (Verdict.UNKNOWN, Verdict.HOLDS)
+    assert constraint.verdict(Fixed(), Columns()) in (Verdict.UNKNOWN, Verdict.HOLDS)
     if backend == "megatron" and expressible(constraint):
         assert audited(constraint, options(constraint.example)), "the audit"
 
@@ -154,8 +154,7 @@ def test_recovery_says_of_the_example_what_the_table_says(backend: str, constrai
         load_cluster("h100"),
         replace(configuration, degrees=replace(configuration.degrees, vpp=1), layout=""),
     )
-    columns = found.columns()
-    point = asked_of(found.request, columns, columns.pp)
+    point = found.columns()
     said = constraint.verdict(asked.fixed, point)
     if constraint.divides:
         assert said is Verdict.FAILS
@@ -185,7 +184,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         rules = {finding.rule for finding in megatron.findings(facts)}
         assert ("query-groups-over-tp" in rules) is not shared, version
         asked = limits("megatron", version, plan.model, "hopper")
-        found = failing(asked.refusals, asked.fixed, Point(tp=8))
+        found = failing(asked.refusals, asked.fixed, Columns(tp=8))
         said = {one.name for one in found if "num_key_value_heads" in one.asks}
         # The search prices no shared heads, and says that and nothing of Megatron-LM.
         assert said == ({"shared num_key_value_heads"} if shared else {"num_key_value_heads"}), version
@@ -208,7 +207,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
     plan = sample_plan("llama2-13b", "h100", tp=4, dp=2, pp=1)
     for version, there in (("core_v0.17.1", False), ("core_v0.18.2", True), ("core_v0.19.0", True)):
         asked = limits("megatron", version, plan.model, "hopper")
-        masks = [one.mask(asked.fixed, Point(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
+        masks = [one.mask(asked.fixed, Columns(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
         assert np.any(masks, axis=0).tolist() == [False, there, False]
         said = [one.problem() for one in refused(plan, "megatron", version)]
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
@@ -218,8 +217,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
         configuration = replace(of_candidate(plan.best, asked_framework("megatron")), version=version)
         found = as_found(plan.model, plan.cluster, configuration)
-        columns = found.columns()
-        assert (new in failing(found.request.limits.table, asked.fixed, asked_of(found.request, columns, 1))) is there
+        assert (new in failing(found.request.limits.table, asked.fixed, found.columns())) is there
 
 
 def test_an_unknown_value_is_a_third_answer() -> None:
@@ -232,9 +230,9 @@ def test_an_unknown_value_is_a_third_answer() -> None:
     assert ((degrees > 1) & UNKNOWN) is UNKNOWN
     with pytest.raises(TypeError):
         bool(UNKNOWN)
-    assert HEADS.verdict(Fixed(num_attention_heads=20), Point()) is Verdict.UNKNOWN
-    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=1)) is Verdict.HOLDS
-    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Point(cp=8, seq_length=4104)) is Verdict.FAILS
+    assert HEADS.verdict(Fixed(num_attention_heads=20), Columns()) is Verdict.UNKNOWN
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=1)) is Verdict.HOLDS
+    assert table.SEQUENCE_OVER_CP.verdict(Fixed(), Columns(cp=8, seq_length=4104)) is Verdict.FAILS
 
 
 def test_names_are_unique_in_a_release() -> None:

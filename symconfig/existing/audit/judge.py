@@ -16,7 +16,6 @@ from symconfig.plans.plan import Plan, Search
 from symconfig.solve import candidate
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
-from symconfig.solve.space import asked_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,8 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 def _undivided(found: Found) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
-    request, columns = found.request, found.columns()
-    point = asked_of(request, columns, columns.pp)
-    for constraint in failing(request.limits.table, request.limits.fixed, point):
+    limits = found.request.limits
+    for constraint in failing(limits.table, limits.fixed, found.columns()):
         if constraint.divides:
             yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
 

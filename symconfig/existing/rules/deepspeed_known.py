@@ -5,7 +5,8 @@ from __future__ import annotations
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.frameworks.constraint import Constraint, Verdict
 from symconfig.frameworks.deepspeed.keys import ZERO
-from symconfig.frameworks.facts import Fixed, Point
+from symconfig.frameworks.facts import Fixed
+from symconfig.plans.columns import Columns
 
 
 def fails(constraint: Constraint, facts: DeepSpeedFacts) -> bool:
@@ -14,13 +15,13 @@ def fails(constraint: Constraint, facts: DeepSpeedFacts) -> bool:
     return constraint.verdict(fixed, _point(facts)) is Verdict.FAILS
 
 
-def _point(facts: DeepSpeedFacts) -> Point:
+def _point(facts: DeepSpeedFacts) -> Columns:
     share = facts.number(ZERO, "offload_optimizer", "ratio")
-    return Point(
+    return Columns(
         tp=facts.tensor_parallel,
         cp=facts.sequence_parallel,
         ep=facts.expert_parallel,
-        all_to_all=True,
+        cp_comm="a2a",
         zero=facts.stage,
         grad_bytes=4 if facts.get("data_types", "grad_accum_dtype") == "fp32" else 2,
         optimizer_offload=0.0 if not facts.offloads("offload_optimizer") else 1.0 if share is None else share,

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.frameworks.constraint import Constraint, Verdict
 from symconfig.frameworks.facts import NO_FLASH
-from symconfig.frameworks.unknown import UNKNOWN
+from symconfig.plans.unknown import UNKNOWN
 
 Facts = TypeVar("Facts")
 Readers = Mapping[str, Callable[[Facts], Any]]
@@ -121,8 +121,6 @@ POINT: Readers[MegatronFacts] = {
     "group": group,
     "seq_length": _size("seq_length"),
     "sequence_parallel": lambda facts: facts.on("sequence_parallel"),
-    "ring": lambda facts: "p2p" in exchanges(facts),
-    "all_to_all": lambda facts: "a2a" in exchanges(facts),
     "cp_comm": lambda facts: " ".join(exchanges(facts)),
     "precision": _precision,
 }

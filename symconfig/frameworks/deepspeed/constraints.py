@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
-from symconfig.frameworks.unknown import among, no
+from symconfig.plans.unknown import among, has, no
 
 ULYSSES = {"cp": 2, "cp_comm": "a2a"}
 
@@ -62,7 +62,7 @@ KV_HEADS = Constraint(
 )
 RING = Constraint(
     name="ring",
-    predicate=lambda f, p: (p.cp > 1) & no(p.all_to_all),
+    predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
     rule="DeepSpeed's context parallelism is Ulysses",
     sentence="DeepSpeed has Ulysses (a2a) only, not {p.cp_comm}",
     about="cp_comm",

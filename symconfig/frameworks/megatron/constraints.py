@@ -7,7 +7,7 @@ from typing import Any
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE
 from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
-from symconfig.frameworks.unknown import among, has, looked_up, no
+from symconfig.plans.unknown import among, has, looked_up, no
 
 # Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
 # (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).
@@ -59,7 +59,7 @@ ULYSSES_HEADS = Constraint(
     name="ulysses heads",
     predicate=lambda f, p: (
         (p.cp > 1)
-        & p.all_to_all
+        & has(p.cp_comm, "a2a")
         & ((f.num_attention_heads % (p.tp * p.cp) != 0) | (f.num_key_value_heads % (p.tp * p.cp) != 0))
     ),
     rule="heads must divide over tp x cp for all-to-all context parallelism",
@@ -95,7 +95,9 @@ SEQUENCE_OVER_CP = Constraint(
 )
 WINDOWS_OVER_RING = Constraint(
     name="windows over ring",
-    predicate=lambda f, p: (p.cp > 1) & p.ring & (f.sliding_window > 0) & (f.sliding_window < p.seq_length),
+    predicate=lambda f, p: (
+        (p.cp > 1) & has(p.cp_comm, "p2p") & (f.sliding_window > 0) & (f.sliding_window < p.seq_length)
+    ),
     rule="sliding windows under context parallelism need a2a or all_gather",
     sentence="sliding windows under context parallelism need a2a or all_gather",
     about="cp_comm",
@@ -115,7 +117,7 @@ EXPERTS_WITHOUT_SEQUENCE = Constraint(
 )
 ULYSSES_LATENT = Constraint(
     name="ulysses latent",
-    predicate=lambda f, p: (p.cp > 1) & p.all_to_all & f.latent,
+    predicate=lambda f, p: (p.cp > 1) & has(p.cp_comm, "a2a") & f.latent,
     rule="all-to-all context parallelism takes one head size for queries and values",
     sentence="all-to-all context parallelism takes one head size for queries and values",
     about="cp_comm",

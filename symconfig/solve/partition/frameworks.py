@@ -64,8 +64,9 @@ def _refusals(
     framework: Framework, step: Step, degrees: Sequence[Degrees], switched: bool, comm: str
 ) -> list[tuple[str, NDArray[np.bool_]]]:
     """Of degrees with the same scheme: reasons, and which they refuse."""
-    from symconfig.frameworks.facts import Fixed, Point
+    from symconfig.frameworks.facts import Fixed
     from symconfig.frameworks.tables import constraints
+    from symconfig.plans.columns import Columns
     from symconfig.solve.limits import limits
     from symconfig.solve.unpriced import narrowed
 
@@ -76,7 +77,7 @@ def _refusals(
         table, fixed = space.refusals, space.fixed
     tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
-    point = Point(
+    point = Columns(
         gpus=tp * cp * dp,
         tp=tp,
         pp=1,
@@ -88,8 +89,6 @@ def _refusals(
         num_microbatches=step.turns,
         seq_length=step.seq_length,
         sequence_parallel=switched,
-        ring=comm != "a2a",
-        all_to_all=comm == "a2a",
         cp_comm=comm if comm == "a2a" else "p2p",
         precision=step.precision,
         zero=zero,

@@ -67,5 +67,7 @@ def looked_up(value: Any, table: Mapping[str, int], otherwise: int) -> Any:
 
 
 def has(values: Any, word: str) -> Any:
-    """Return whether a word is among values."""
-    return values if isinstance(values, Unknown) else word in values
+    """Return whether a word is among values, or among the words of a text."""
+    if isinstance(values, Unknown):
+        return values
+    return word in (values.split() if isinstance(values, str) else values)
