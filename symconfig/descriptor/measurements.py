@@ -15,6 +15,7 @@ from symconfig.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp"]
 
 
 class MeasuredModel(Strict):
@@ -67,18 +68,6 @@ class Software(Strict):
 
     name: str
     version: str | None = None
-
-
-class MeasuredParallel(Strict):
-    """Degrees: tp * pp * cp * dp = gpus; ep lies inside dp * cp * tp."""
-
-    tp: PositiveInt | None = None
-    pp: PositiveInt | None = None
-    vpp: PositiveInt | None = None
-    cp: PositiveInt | None = None
-    ep: PositiveInt | None = None
-    etp: PositiveInt | None = None
-    dp: PositiveInt | None = None
 
 
 class MeasuredBatch(Strict):
@@ -157,7 +146,10 @@ class Derived(Strict):
 
 
 class Row(Strict):
-    """One run. Rows of one `sweep` differ in the plan only, so they can be ranked."""
+    """One run. Rows of one `sweep` differ in the plan only, so they can be ranked.
+
+    parallel: tp * pp * cp * dp = gpus; ep lies inside dp * cp * tp.
+    """
 
     id: str = Field(min_length=1)
     sweep: str | None = None
@@ -165,7 +157,7 @@ class Row(Strict):
     model: MeasuredModel
     cluster: MeasuredCluster = MeasuredCluster()
     software: Software | None = None
-    parallel: MeasuredParallel = MeasuredParallel()
+    parallel: dict[Degree, PositiveInt] = Field(default_factory=dict)
     batch: MeasuredBatch = MeasuredBatch()
     options: MeasuredOptions = MeasuredOptions()
     measured: Measured

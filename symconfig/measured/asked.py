@@ -57,7 +57,7 @@ class Asked:
         value = getattr(self.assumption.batch, name)
         if name == "micro" and value is None and self.assumption.batch.grad_accum:
             p, whole = self.row.parallel, self.row.batch.global_ or 0
-            value = max(1, whole // ((p.dp or 1) * self.assumption.batch.grad_accum))
+            value = max(1, whole // (p.get("dp", 1) * self.assumption.batch.grad_accum))
         if value is None:
             raise InputError(Problem("is not stated, and nothing is assumed for this source", field=f"batch.{name}"))
         tuned = self.assumption.tuned_micro if name == "micro" else ()
@@ -116,5 +116,5 @@ def _deferred(row: Row) -> int:
     arguments, batch = row.options.megatron_args or {}, row.batch
     if not arguments.get("defer-embedding-wgrad-compute"):
         return 0
-    ran = (batch.global_ or 1) // ((batch.micro or 1) * (row.parallel.dp or 1))
+    ran = (batch.global_ or 1) // ((batch.micro or 1) * row.parallel.get("dp", 1))
     return min(int(arguments.get("wgrad-deferral-limit") or ran), ran - 1)

@@ -62,14 +62,14 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     micro, seq_length = asked.batch("micro"), asked.batch("seq_length")
     model = model or model_of(row, asked, seq_length)
     p = row.parallel
-    tp, pp, cp = p.tp or 1, p.pp or 1, p.cp or 1
+    tp, pp, cp, ep = (p.get(degree, 1) for degree in ("tp", "pp", "cp", "ep"))
     dp = _data_parallel(row, asked, tp * cp, pp, micro)
-    chunks = p.vpp or (1 if pp == 1 or row.options.megatron_args else assumption.vpp)
-    asked.guess("vpp", chunks, p.vpp is None and pp > 1 and not row.options.megatron_args)
+    chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else assumption.vpp)
+    asked.guess("vpp", chunks, "vpp" not in p and pp > 1 and not row.options.megatron_args)
     asked.guess("lora", assumption.lora, row.task == "lora")
     asked.guess("packing", assumption.packing, row.task != "pretrain")
     configuration = Configuration(
-        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=p.ep or 1, etp=_expert_tensor_parallel(row, asked), dp=dp),
+        degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, asked), dp=dp),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
@@ -105,18 +105,18 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
 def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
     """Megatron's default is the rest's tensor parallelism; where only the experts' degree is stated, they are whole."""
     p = row.parallel
-    if p.etp or not row.model.num_experts:
-        return p.etp or 1
-    return int(asked.stated.get("etp", 1 if p.ep else p.tp or 1))
+    if "etp" in p or not row.model.num_experts:
+        return p.get("etp", 1)
+    return int(asked.stated.get("etp", 1 if "ep" in p else p.get("tp", 1)))
 
 
 def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> int:
     """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
     p, whole = row.parallel, row.batch.global_
-    ranks = (p.ep or 1) * _expert_tensor_parallel(row, asked)
-    found = p.dp or (row.cluster.gpus or 0) // (inner * pp)
+    ranks = p.get("ep", 1) * _expert_tensor_parallel(row, asked)
+    found = p.get("dp") or (row.cluster.gpus or 0) // (inner * pp)
     dp = max(1, found, -(-ranks // inner))
-    asked.guess("dp", dp, (p.dp is None and row.cluster.gpus is None) or dp != found)
+    asked.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != found)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch
         dp = max(1, whole // micro)
         asked.guess("dp", dp, True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, MeasuredParallel, Row
+from symconfig.descriptor.measurements import Degree, MeasuredBatch, MeasuredOptions, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.log_arguments import option_fields, parallel_fields, whole
@@ -30,7 +31,7 @@ def as_row(
     model: ModelDescriptor | None = None,
     *,
     gpus: int | None = None,
-    parallel: MeasuredParallel | None = None,
+    parallel: Mapping[Degree, int] | None = None,
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
@@ -47,7 +48,7 @@ def as_row(
         "model": _model(log, model),
         "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
         "software": {"name": log.framework},
-        "parallel": parallel_fields(names, log) | _config_degrees(log) | _stated(parallel),
+        "parallel": parallel_fields(names, log) | _config_degrees(log) | dict(parallel or {}),
         "batch": _batch(log) | _stated(batch),
         "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
         "measured": _measured(log),
@@ -66,7 +67,7 @@ def as_row(
         ) from None
 
 
-def _stated(section: MeasuredParallel | MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
+def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
     return section.model_dump(exclude_none=True, by_alias=True) if section is not None else {}
 
 

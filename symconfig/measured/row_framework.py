@@ -132,7 +132,9 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
     p = asked.row.parallel
-    overlap = asked.option("overlap", {}, max(p.tp or 1, p.pp or 1) > 1 and "overlap" in asked.assumption.options)
+    overlap = asked.option(
+        "overlap", {}, max(p.get("tp", 1), p.get("pp", 1)) > 1 and "overlap" in asked.assumption.options
+    )
     found = Switches(
         implementation=how,
         bytes={name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits},
@@ -146,7 +148,7 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     )
     if asked.stated.get("fsdp_mixed_precision") == "PURE":
         found = replace(found, framework={**found.framework, "reduced_bytes": 2.0})
-    stages = (p.pp or 1) > 1 and (p.vpp or 1) == 1
+    stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = found.hides().get("data", base.hide.data) > 0
     demanded = stages and reduces and overlap.get("param_gather") is not False
     return switched(replace(base, demanded_gathers=demanded), architecture, found)

@@ -81,7 +81,7 @@ def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:
 def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[Problem]:
     """Every difference: of places in groups, of each chunk's layers and parameters, of buffers and shards."""
     for axis, got in real["coordinates"].items():
-        if (need := getattr(ours.coordinates, axis)) != got:
+        if (need := ours.coordinates[axis]) != got:
             yield Problem(
                 "Megatron puts this rank at another place", file=file, field=axis, got=str(got), need=str(need)
             )

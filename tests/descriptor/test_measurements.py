@@ -35,7 +35,7 @@ def _write(tmp_path: Path, text: str) -> Path:
 def test_reads_a_row_and_keeps_options_that_it_does_not_know(tmp_path: Path) -> None:
     file = load_measurements(_write(tmp_path, FILE))
     row = file.rows[0]
-    assert (row.parallel.tp, row.batch.global_, row.measured.step_s) == (2, 8, 1.5)
+    assert (row.parallel["tp"], row.batch.global_, row.measured.step_s) == (2, 8, 1.5)
     assert row.options.model_dump(exclude_none=True)["something_new"] == 3
     assert file.validated
 

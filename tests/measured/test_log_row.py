@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, MeasuredParallel
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.operator import LAYER
@@ -171,7 +171,7 @@ def test_deepspeed_takes_the_model_from_the_caller(tmp_path: Path) -> None:
 def test_deepspeeds_own_count_of_tensor_parallel_ranks(tmp_path: Path) -> None:
     text = deepspeed_log().replace('"bf16"', '"tensor_parallel": {"autotp_size": 2},\n    "bf16"')
     row = as_row(read_log(write(tmp_path, text)), load_cluster("a100-80gb"), load_model("llama2-7b"))
-    assert (row.parallel.tp, row.parallel.dp, row.batch.global_) == (2, 4, 32)
+    assert (row.parallel, row.batch.global_) == ({"tp": 2, "dp": 4}, 32)
 
 
 def test_symconfigs_own_deepspeed_script_says_all_but_the_model(tmp_path: Path) -> None:
@@ -194,11 +194,11 @@ def test_what_the_caller_states_goes_first(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="how many GPUs"):
         as_row(log, h100, model)
     batch = MeasuredBatch(micro=1, seq_length=8192)
-    row = as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=2), batch=batch)
+    row = as_row(log, h100, model, gpus=16, parallel={"tp": 2}, batch=batch)
     c = judge(source_of(log), row, model, h100).case.configuration
     assert (c.degrees.tp, c.degrees.dp, c.global_batch, c.seq_length) == (2, 8, 64, 8192)
     with pytest.raises(InputError, match="multiply"):
-        as_row(log, h100, model, gpus=16, parallel=MeasuredParallel(tp=3))
+        as_row(log, h100, model, gpus=16, parallel={"tp": 3})
 
 
 def test_another_model_than_the_logs_is_refused(tmp_path: Path) -> None:

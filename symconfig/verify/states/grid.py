@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from symconfig.cost.framework import Framework
 from symconfig.errors import InputError, Problem
 from symconfig.plans.degrees import Degrees
 
-
-@dataclass(frozen=True, slots=True)
-class Coordinates:
-    """A rank's place in its group along each axis; on the expert grid along etp, ep and edp."""
-
-    tp: int
-    cp: int
-    dp: int
-    pp: int
-    etp: int
-    ep: int
-    edp: int
+DENSE, EXPERT = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp")
 
 
-def coordinates(parallel: Degrees, framework: Framework, rank: int) -> Coordinates:
-    """Of a global rank. Raises InputError for one that the plan does not have."""
+def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
+    """Return a rank's place in its group along each axis, by name; those of experts on the expert grid.
+
+    Raises InputError for a rank that the plan does not have.
+    """
     if not 0 <= rank < parallel.world_size:
         raise InputError(
             Problem("the plan has no such rank", field="rank", got=str(rank), need=f"0 to {parallel.world_size - 1}")
@@ -40,10 +30,7 @@ def coordinates(parallel: Degrees, framework: Framework, rank: int) -> Coordinat
         )
     dense = _places(parallel, framework.dense_grid, rank)
     expert = _places(parallel, framework.expert_grid, rank)
-    return Coordinates(
-        **{axis: dense[axis] for axis in ("tp", "cp", "dp", "pp")},
-        **{axis: expert[axis] for axis in ("etp", "ep", "edp")},
-    )
+    return {axis: dense[axis] for axis in DENSE} | {axis: expert[axis] for axis in EXPERT}
 
 
 def first_rank(parallel: Degrees, stage: int) -> int:

@@ -5,7 +5,7 @@ Whole numbers, of core_v0.19.2 and, as far as versions differ, of the plan's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.cost.stages import layers
@@ -14,7 +14,7 @@ from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.verify.states.buffers import Bucket, Piece, bucket_size, buckets
-from symconfig.verify.states.grid import Coordinates, coordinates
+from symconfig.verify.states.grid import coordinates
 from symconfig.verify.states.inventory import Parameter, chunk_parameters
 from symconfig.verify.states.megatron_fsdp import groups
 
@@ -62,7 +62,7 @@ class RankStates:
     """Everything that lasts from step to step on one rank. optimizer_host_bytes: of its optimizer state's bytes."""
 
     rank: int
-    coordinates: Coordinates
+    coordinates: Mapping[str, int]  # by axis
     chunks: tuple[Chunk, ...]
     buffers: tuple[Buffer, ...]
     weight_bytes: int
@@ -89,7 +89,7 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     here = coordinates(_degrees(plan), MEGATRON, rank)
     if plan.best.options.zero_stage > 1:
         return _fully_sharded(plan, rank, here, transformer_impl)
-    chunks = _chunks(plan, here.pp, transformer_impl)
+    chunks = _chunks(plan, here["pp"], transformer_impl)
     laid = [buffer for index, chunk in enumerate(chunks) for buffer in _laid(plan, here, index, chunk)]
     gradient, sharded = plan.best.options.grad_bytes, plan.best.options.zero_stage == 1
     buffers = tuple(
@@ -126,16 +126,16 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
     )
 
 
-def _fully_sharded(plan: Plan, rank: int, here: Coordinates, transformer_impl: TransformerImpl) -> RankStates:
+def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_impl: TransformerImpl) -> RankStates:
     """Under Megatron-FSDP: stage 2 shards gradients and optimizer state, stage 3 weights, too. Its buffers are listed
     as this rank holds them, one for each group of parameters."""
     parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
-    chunks = _chunks(plan, here.pp, transformer_impl)
+    chunks = _chunks(plan, here["pp"], transformer_impl)
     release = megatron_release(plan.best.target.version)
     held = tuple(chunk.parameters for chunk in chunks)
     if release >= EXPERTS_BY_NAME:
-        held = chunk_parameters(plan, here.pp, transformer_impl)
-    ranks, place = parallel.dp * parallel.cp, here.cp + parallel.cp * here.dp
+        held = chunk_parameters(plan, here["pp"], transformer_impl)
+    ranks, place = parallel.dp * parallel.cp, here["cp"] + parallel.cp * here["dp"]
     found = [
         (index, group)
         for index, parameters in enumerate(held)
@@ -199,19 +199,19 @@ class _Laid:
     owned: tuple[tuple[Parameter, int], ...]
 
 
-def _laid(plan: Plan, here: Coordinates, index: int, chunk: Chunk) -> Iterator[_Laid]:
+def _laid(plan: Plan, here: Mapping[str, int], index: int, chunk: Chunk) -> Iterator[_Laid]:
     """The chunk's buffers: one for the parameters that all data-parallel ranks share, one for the experts'."""
     parallel, options = plan.best.parallel, plan.best.options
     replicas = parallel.dp * parallel.cp
     # Only the first stage's first chunk is reduced in pieces: nothing waits for the others.
-    in_pieces = replicas > 1 and options.overlap.grad_reduce and here.pp == 0 and index == 0
+    in_pieces = replicas > 1 and options.overlap.grad_reduce and here["pp"] == 0 and index == 0
     size = bucket_size(replicas) if in_pieces else None
     sharded = options.zero_stage == 1
     for expert in (False, True):
         mine = [parameter for parameter in chunk.parameters if parameter.trainable and parameter.expert == expert]
         if not mine:
             continue
-        ranks, rank = (parallel.edp, here.edp) if expert else (replicas, here.cp + parallel.cp * here.dp)
+        ranks, rank = (parallel.edp, here["edp"]) if expert else (replicas, here["cp"] + parallel.cp * here["dp"])
         found = buckets([Piece(parameter.elements, parameter.copied) for parameter in mine], size, ranks, sharded)
         shard = (ranks, rank) if sharded else (1, 0)
         parts = [part for bucket in found for part in bucket.shard(*shard)]
