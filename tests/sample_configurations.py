@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 
 def degrees(*, tp: int = 1, pp: int = 1, vpp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1, dp: int = 1) -> Degrees:

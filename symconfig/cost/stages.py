@@ -104,14 +104,9 @@ class Stages:
         return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
 
     def only(self, stage: int) -> Stages:
-        """One of the stage shapes, as the only one."""
-        whole = ("boundary", "replicated")
-        return Stages(
-            *(
-                getattr(self, name) if name in whole else getattr(self, name)[stage : stage + 1]
-                for name in Stages.__slots__
-            )
-        )
+        """Take one of the stage shapes, as the only one."""
+        sums = (getattr(self, name) for name in Stages.__slots__)
+        return Stages(*(each if each.ndim == 1 else each[stage : stage + 1] for each in sums))
 
     def policy(self, row: int) -> Stages:
         """One of the recompute policies, as the only one."""

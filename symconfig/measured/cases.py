@@ -16,7 +16,7 @@ from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
 from symconfig.measured.row_model import model_of
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
 _UNSTATED = {"distill": "a teacher"}

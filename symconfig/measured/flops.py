@@ -16,7 +16,7 @@ from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import derived, dim_sizes, sequence
 from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 
 class Counting(Strict):

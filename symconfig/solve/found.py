@@ -58,6 +58,7 @@ class Found:
             dp=dp,
             micro=micro,
             num_microbatches=self.request.global_batch // (dp * micro),
+            moe_overlap=self.request.limits.moe_overlap,
         )
 
     @property

@@ -8,66 +8,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, KeptLattice
 from symconfig.cost.machine import Constants, machine
-from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Backend, Job, Packing
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import sequence
-from symconfig.graph.scheme import CpComm, Scheme
-from symconfig.plans.choices import Precision, ZeroStage
-from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Candidate, Predicted
+from symconfig.graph.scheme import Scheme
+from symconfig.plans.plan import Predicted
 from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail, sizes
 from symconfig.solve.found import Found
 from symconfig.solve.limits import limits, offloaded
-from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.space import Request
 from symconfig.solve.split import Split, even, laid_out, uneven
 from symconfig.solve.timeline import refined_time
-
-_NOTHING = Offload()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Configuration:
-    """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
-
-    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
-    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
-    the layers of the stages.
-    """
-
-    degrees: Degrees
-    micro: int
-    global_batch: int
-    seq_length: int
-    precision: Precision = "bf16"
-    sequence_parallel: bool = False
-    cp_comm: CpComm = "p2p"
-    modules: frozenset[str] = frozenset()
-    block_layers: int = 0
-    zero: ZeroStage = 0
-    framework: Framework = MEGATRON
-    ends_as_layers: tuple[int, int] = (0, 0)
-    packing: Packing | None = None
-    layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
-    activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
-    first_layers: int | None = None  # on this stage, where it has others than the rest
-    last_layers: int | None = None
-    backend: Backend = "megatron"
-    version: str | None = None  # None: the one that symconfig writes for
-    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
-    offload: Offload = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,35 +88,6 @@ class Timer:
         if self._stage is not None:
             return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
         return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0] * self._simulated, n)
-
-
-def of_candidate(candidate: Candidate, framework: Framework) -> Configuration:
-    """A plan's candidate as the configuration that it is, under these habits."""
-    b, o = candidate.batch, candidate.options
-    full = o.recompute.granularity == "full"
-    given = (o.recompute.num_layers or 0) if full else 0
-    return Configuration(
-        degrees=candidate.parallel,
-        micro=b.micro,
-        global_batch=b.global_,
-        seq_length=b.seq_length,
-        precision=o.precision,
-        sequence_parallel=o.sequence_parallel,
-        cp_comm=o.cp_comm or "p2p",
-        modules=WHOLE.modules if full else frozenset(o.recompute.modules),
-        block_layers=given if o.recompute.method == "block" else 0,
-        zero=o.zero_stage,
-        framework=framework,
-        ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
-        layout=o.pipeline_layout or "",
-        activation_offload=o.activation_offload,
-        first_layers=o.first_stage_layers,
-        last_layers=o.last_stage_layers,
-        backend=candidate.target.backend,
-        version=candidate.target.version,
-        uniform_layers=max(given, 1) if o.recompute.method == "uniform" else 1,
-        offload=Offload(o.optimizer_offload, o.param_offload),
-    )
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Found:

@@ -140,7 +140,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
 
 
 def shared(request: Request, scheme: Scheme) -> Columns:
-    """Return what all points of a scheme have in common."""
+    """Return what all points of a scheme have in common, for every request that may take them."""
     return Columns(
         gpus=request.gpus,
         global_batch=request.global_batch,
@@ -148,7 +148,6 @@ def shared(request: Request, scheme: Scheme) -> Columns:
         sequence_parallel=scheme.sequence_parallel,
         cp_comm=scheme.cp_comm,
         precision=request.precision,
-        moe_overlap=request.limits.moe_overlap,
     )
 
 
@@ -177,6 +176,7 @@ def _accepted(
     request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
     """Return those of the `alive` indices whose points, `left`, no constraint refuses."""
+    left = replace(left, moe_overlap=request.limits.moe_overlap)
     for rule in rules:
         if not alive.size:
             break

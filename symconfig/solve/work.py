@@ -10,8 +10,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
 from symconfig.graph.recompute import apply
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
-from symconfig.solve.predict import Configuration, as_found
+from symconfig.solve.predict import as_found
 
 _ENDS = ("embedding", "head")
 

@@ -12,7 +12,8 @@ from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.predict import Configuration, predict
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.predict import predict
 from tests.cost.support import cost
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny

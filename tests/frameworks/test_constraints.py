@@ -28,8 +28,9 @@ from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.limits import limits
-from symconfig.solve.predict import as_found, of_candidate
+from symconfig.solve.predict import as_found
 from tests.sample_plans import sample_model, sample_plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -148,7 +149,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
 def test_recovery_says_of_the_example_what_the_table_says(backend: str, constraint: Constraint) -> None:
     plan = plan_of(backend, constraint)
     asked = limits(backend, plan.best.target.version, plan.model, plan.cluster.gpu.architecture)
-    configuration = of_candidate(plan.best, asked_framework(backend))
+    configuration = Configuration.of(plan.best, asked_framework(backend))
     found = as_found(
         plan.model,
         load_cluster("h100"),
@@ -215,7 +216,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         words = shlex.split(f"{examples.BASE} --tensor-model-parallel-size 4 --sequence-parallel")
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
-        configuration = replace(of_candidate(plan.best, asked_framework("megatron")), version=version)
+        configuration = replace(Configuration.of(plan.best, asked_framework("megatron")), version=version)
         found = as_found(plan.model, plan.cluster, configuration)
         assert (new in failing(found.request.limits.table, asked.fixed, found.columns())) is there
 

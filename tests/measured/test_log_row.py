@@ -16,7 +16,7 @@ from symconfig.measured.judge import judge
 from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.training_log import read_log
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB, MIB
 from tests.measured.log_samples import deepspeed_log, iteration, megatron_log, memory, plan_log, throughput, write
 from tests.sample_plans import sample_plan

@@ -20,9 +20,10 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks, sequence
 from symconfig.plans.degrees import Degrees
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import Detail, detail, sizes
 from symconfig.solve.found import Found
-from symconfig.solve.predict import Configuration, as_found
+from symconfig.solve.predict import as_found
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from tests.oracle import given

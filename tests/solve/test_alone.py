@@ -9,8 +9,9 @@ import pytest
 
 from symconfig.cost.machine import constants, without_network
 from symconfig.solve.alone import alone
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
-from symconfig.solve.predict import Configuration, Timer, as_found
+from symconfig.solve.predict import Timer, as_found
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 
@@ -41,11 +42,13 @@ def test_without_a_network_no_collective_takes_time() -> None:
     assert float(np.ravel(time["data-parallel communication"])[0]) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_timer_of_a_stage_follows_the_constants() -> None:
-    cluster, model, wanted = sample_cluster("a100-80gb"), sample_model("llama2-13b"), asked(tp=2, pp=2, dp=2)
+@pytest.mark.parametrize("tied", [False, True], ids=["two tables", "a table on both ends"])
+def test_a_timer_of_a_stage_follows_the_constants(tied: bool) -> None:
+    cluster, wanted = sample_cluster("a100-80gb"), asked(tp=2, pp=4, dp=2)
+    model = sample_model("llama2-13b").model_copy(update={"tie_word_embeddings": tied})
     stated = constants(cluster.kernels)
     slower = {**stated, "gemm_efficiency": np.array([stated["gemm_efficiency"], 0.5 * stated["gemm_efficiency"]])}
-    seconds = Timer(model, cluster, wanted, stage=1).step_seconds(slower, 2)
+    seconds = Timer(model, cluster, wanted, stage=3).step_seconds(slower, 2)
     found = as_found(model, cluster, wanted)
-    assert seconds[0] == pytest.approx(float(alone(found, 1).step_s[0]), rel=1e-12)
+    assert seconds[0] == pytest.approx(float(alone(found, 3).step_s[0]), rel=1e-12)
     assert seconds[1] > 1.5 * seconds[0]

@@ -12,7 +12,8 @@ from symconfig.errors import InputError
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.plan import Candidate
-from symconfig.solve.predict import Configuration, predict
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.predict import predict
 from symconfig.solve.search import search
 from tests.sample_configurations import configuration
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.predict import Configuration, predict
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.predict import predict
 from symconfig.solve.work import work
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny

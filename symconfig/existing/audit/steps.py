@@ -20,9 +20,10 @@ from symconfig.frameworks.megatron.behaviour import beside_another
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
-from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.predict import as_found
 from symconfig.solve.space import Refused, admitted, interleaved
 from symconfig.solve.timeline import refined_s
 
@@ -64,7 +65,7 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
     if better.best.options.overlap.moe_a2a:
         framework = beside_another(framework, better.cluster.gpu.architecture)
     walk, now = _Walk(judged, better), judged.run.configuration
-    target = of_candidate(better.best, framework)
+    target = Configuration.of(better.best, framework)
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:

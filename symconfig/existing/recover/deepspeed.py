@@ -26,7 +26,7 @@ from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Options, Overlap, Recompute, Target
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 Json = dict[str, Any]
 # Of the training programs around Transformers: its own examples, TRL, LLaMA-Factory, Axolotl, and our train.py.

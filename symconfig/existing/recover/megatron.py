@@ -23,7 +23,7 @@ from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Options, Overlap, Recompute, Target
 from symconfig.render.megatron_run import offloaded_modules
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.launch.text import Place
 from symconfig.plans.plan import Options, Target
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)

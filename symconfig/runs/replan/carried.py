@@ -16,11 +16,12 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.solve import candidate as candidates
 from symconfig.solve.answer import refused as untold
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.overlap import lacking, overlapped
 from symconfig.solve.pins import parse
-from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.predict import as_found
 from symconfig.solve.run import request
 from symconfig.solve.space import Refused, Request, admitted, interleaved
 from symconfig.solve.timeline import refined_s
@@ -71,7 +72,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     precision = candidate.options.precision if asked.precision == "auto" else plan.best.options.precision
     beside = candidate.options.overlap.moe_a2a
     wanted = _request(plan, precision, beside)
-    c = of_candidate(candidate, wanted.framework)
+    c = Configuration.of(candidate, wanted.framework)
     known = {LAYER, *wanted.limits.modules}
     c = replace(
         c,

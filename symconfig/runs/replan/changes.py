@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
 from symconfig.plans.plan import Plan
 from symconfig.runs.replan.carried import Verdict, carried, judged
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 
 SEQUENCE = "sequence parallel"  # of the decisions
 

@@ -14,7 +14,7 @@ from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.steps import DECISIONS
 from symconfig.existing.recover.asked import Asked
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading
 
 

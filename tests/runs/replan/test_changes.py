@@ -10,7 +10,7 @@ import pytest
 from symconfig.plans.plan import Plan
 from symconfig.runs.replan.carried import carried, judged
 from symconfig.runs.replan.changes import changed
-from symconfig.solve.predict import Configuration
+from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB
 from tests.runs.replan.support import plan
 

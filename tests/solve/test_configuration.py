@@ -11,7 +11,8 @@ from symconfig.cost.stages import Offload
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.candidate import detail
-from symconfig.solve.predict import Configuration, as_found, of_candidate
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.predict import as_found
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
 
@@ -48,7 +49,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_there_and_back(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
-    assert of_candidate(detail(found, cluster, found.request.job), MEGATRON) == asked
+    assert Configuration.of(detail(found, cluster, found.request.job), MEGATRON) == asked
 
 
 @pytest.mark.parametrize(("pp", "vpp", "schedule"), [(1, 1, "none"), (2, 1, "1f1b"), (2, 2, "interleaved")])

@@ -1,0 +1,79 @@
+"""A configuration: what somebody runs, or a plan asks for, in the terms of the costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from symconfig.cost.framework import Framework
+from symconfig.cost.stages import Offload
+from symconfig.descriptor.job import Backend, Packing
+from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.graph.scheme import CpComm
+from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Candidate
+from symconfig.solve.pieces import WHOLE
+
+_NOTHING = Offload()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """How somebody runs a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
+
+    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
+    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
+    the layers of the stages.
+    """
+
+    degrees: Degrees
+    micro: int
+    global_batch: int
+    seq_length: int
+    precision: Precision = "bf16"
+    sequence_parallel: bool = False
+    cp_comm: CpComm = "p2p"
+    modules: frozenset[str] = frozenset()
+    block_layers: int = 0
+    zero: ZeroStage = 0
+    framework: Framework = MEGATRON
+    ends_as_layers: tuple[int, int] = (0, 0)
+    packing: Packing | None = None
+    layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
+    activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
+    first_layers: int | None = None  # on this stage, where it has others than the rest
+    last_layers: int | None = None
+    backend: Backend = "megatron"
+    version: str | None = None  # None: the one that symconfig writes for
+    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    offload: Offload = _NOTHING
+
+    @classmethod
+    def of(cls, candidate: Candidate, framework: Framework) -> Self:
+        """Return the configuration that a plan's candidate is. framework: with its habits."""
+        b, o = candidate.batch, candidate.options
+        full = o.recompute.granularity == "full"
+        given = (o.recompute.num_layers or 0) if full else 0
+        return cls(
+            degrees=candidate.parallel,
+            micro=b.micro,
+            global_batch=b.global_,
+            seq_length=b.seq_length,
+            precision=o.precision,
+            sequence_parallel=o.sequence_parallel,
+            cp_comm=o.cp_comm or "p2p",
+            modules=WHOLE.modules if full else frozenset(o.recompute.modules),
+            block_layers=given if o.recompute.method == "block" else 0,
+            zero=o.zero_stage,
+            framework=framework,
+            ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
+            layout=o.pipeline_layout or "",
+            activation_offload=o.activation_offload,
+            first_layers=o.first_stage_layers,
+            last_layers=o.last_stage_layers,
+            backend=candidate.target.backend,
+            version=candidate.target.version,
+            uniform_layers=max(given, 1) if o.recompute.method == "uniform" else 1,
+            offload=Offload(o.optimizer_offload, o.param_offload),
+        )
