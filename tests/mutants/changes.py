@@ -21,10 +21,14 @@ GUARDS = ("frozen", "slots", "strict", "maxsize", "compare", "repr")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. before, after: its line. name: short, and the same as long as its line stays as it is."""
+    """One change. before, after: its line. name: short, and the same as long as its line stays as it is.
+
+    statement: the first line of the statement that holds it, of which alone Python may say that it ran.
+    """
 
     name: str
     path: str
+    statement: int
     line: int
     last_line: int
     operator: str
@@ -142,6 +146,7 @@ def _mutant(root: Path, path: Path, place: tuple[int, int], change: _Change, nam
     return Mutant(
         name=hashlib.sha256(name.encode()).hexdigest()[:8],
         path=path.relative_to(root).as_posix(),
+        statement=_statement(before, at + 1),
         line=at + 1,
         last_line=max(change.last_line, at + 1),
         operator=change.operator,
@@ -149,6 +154,11 @@ def _mutant(root: Path, path: Path, place: tuple[int, int], change: _Change, nam
         after=changed[at].strip(),
         code=after,
     )
+
+
+def _statement(source: str, line: int) -> int:
+    statements = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt))
+    return max(node.lineno for node in statements if node.lineno <= line <= (node.end_lineno or line))
 
 
 def _same_program(before: str, after: str) -> bool:

@@ -169,12 +169,15 @@ class Tests:
 
     def of(self, mutant: Mutant) -> list[Ran]:
         """Tests that run the line, quickest first; those that run a function of its module, where importing runs it."""
-        there, mine = self.imported.get(mutant.path, frozenset()), set(range(mutant.line, mutant.last_line + 1))
+        there = self.imported.get(mutant.path, frozenset())
+        here = [(ran, ran.lines[mutant.path]) for ran in self.ran if mutant.path in ran.lines]
+        mine = set(range(mutant.line, mutant.last_line + 1))
+        if not mine & there.union(*(lines for _, lines in here)):
+            mine = set(range(mutant.statement, mutant.last_line + 1))
         if mine & there:
-            inside = [ran for ran in self.ran if ran.lines.get(mutant.path, frozenset()) - there]
-            found = inside or [ran for ran in self.ran if mutant.path in ran.lines]
+            found = [ran for ran, lines in here if lines - there] or [ran for ran, _ in here]
         else:
-            found = [ran for ran in self.ran if ran.lines.get(mutant.path, frozenset()) & mine]
+            found = [ran for ran, lines in here if lines & mine]
         result, seconds = [], 0.0
         for ran in found:
             seconds += ran.seconds

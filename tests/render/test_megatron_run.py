@@ -10,7 +10,6 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.frameworks.megatron import environment
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Recompute, Target
@@ -225,42 +224,6 @@ def test_what_the_job_passes_on_is_checked_before_a_run_would_fail(training: dic
 def test_patterns_are_short_and_evaluate_to_the_list(bits: list[int], text: str) -> None:
     assert pattern(tuple(map(bool, bits))) == text
     assert eval(text, {"__builtins__": {}}) == bits  # as Megatron does
-
-
-def _variables(*given: Any, **overrides: Any) -> dict[str, str]:
-    plan = sample_plan(*given, **overrides)
-    return {row.name: row.value for row in environment.variables(plan, plan.best.target.version)}
-
-
-@pytest.mark.parametrize(
-    ("cluster", "overrides", "value"),
-    [
-        ("h100", {}, "1"),
-        ("h100", {"tp": 1, "cp": 2}, "1"),
-        ("h100", {"tp": 1}, None),
-        ("b200", {}, None),
-        ("b200", {"version": "core_v0.12.1"}, "1"),  # a slip in that release's condition
-        ("h100", {"zero_stage": 3, "pp": 1}, "8"),
-        ("b200", {"zero_stage": 2, "pp": 1}, "8"),
-        ("mi300x", {}, "1"),
-    ],
-)
-def test_device_connections_follow_the_gpu_and_the_plan(
-    cluster: str, overrides: dict[str, Any], value: str | None
-) -> None:
-    assert _variables("llama2-13b", cluster, **overrides).get("CUDA_DEVICE_MAX_CONNECTIONS") == value
-
-
-def test_every_variable_has_a_reason_a_source_and_versions_of_the_table() -> None:
-    for row in environment.table():
-        assert row.reason[0].isupper()
-        assert "Megatron-LM" in row.source
-        assert {row.since, row.until} - {None} <= set(versions())
-
-
-def test_variables_for_activation_offload_and_for_other_makers() -> None:
-    assert _variables("llama2-13b", "h100", activation_offload=True)["NVTE_CPU_OFFLOAD_V1"] == "1"
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in _variables("llama2-13b", "mi300x")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Which environment variables a plan needs, by GPU, release and what the plan switches on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from symconfig.frameworks.megatron import environment
+from symconfig.frameworks.megatron.flags import versions
+from tests.sample_plans import sample_plan
+
+
+def variables(*given: Any, **overrides: Any) -> dict[str, str]:
+    plan = sample_plan(*given, **overrides)
+    return {row.name: row.value for row in environment.variables(plan, plan.best.target.version)}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "overrides", "value"),
+    [
+        ("h100", {}, "1"),
+        ("h100", {"tp": 1, "cp": 2}, "1"),
+        ("h100", {"tp": 1}, None),
+        ("b200", {}, None),
+        ("b200", {"version": "core_v0.12.1"}, "1"),  # a slip in that release's condition
+        ("h100", {"zero_stage": 3, "pp": 1}, "8"),
+        ("b200", {"zero_stage": 2, "pp": 1}, "8"),
+        ("a100-80gb", {"zero_stage": 1}, "1"),
+        ("mi300x", {}, "1"),
+    ],
+)
+def test_device_connections_follow_the_gpu_and_the_plan(
+    cluster: str, overrides: dict[str, Any], value: str | None
+) -> None:
+    assert variables("llama2-13b", cluster, **overrides).get("CUDA_DEVICE_MAX_CONNECTIONS") == value
+
+
+def test_every_variable_has_a_reason_a_source_and_versions_of_the_table() -> None:
+    for row in environment.table():
+        assert row.reason[0].isupper()
+        assert "Megatron-LM" in row.source
+        assert {row.since, row.until} - {None} <= set(versions())
+
+
+def test_variables_for_activation_offload_and_for_other_makers() -> None:
+    assert variables("llama2-13b", "h100", activation_offload=True)["NVTE_CPU_OFFLOAD_V1"] == "1"
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in variables("llama2-13b", "mi300x")
+
+
+EXPERTS = {"tp": 1, "ep": 8, "dp": 8}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "value"),
+    [
+        ({**EXPERTS, "overlap_moe_a2a": True}, "32"),
+        ({**EXPERTS, "overlap_moe_a2a": True, "version": "core_v0.14.0"}, "32"),
+        ({**EXPERTS, "overlap_moe_a2a": True, "version": "core_v0.13.0"}, None),
+        ({**EXPERTS, "overlap_moe_a2a": True, "zero_stage": 2}, "8"),  # Megatron-FSDP refuses 1 alone
+        ({**EXPERTS, "overlap_moe_a2a": True, "ep": 1}, None),
+        (EXPERTS, None),
+    ],
+)
+def test_hidden_all_to_all_has_many_queues_from_the_release_that_can_hide_it(
+    overrides: dict[str, Any], value: str | None
+) -> None:
+    assert variables("mixtral-8x7b", "h100", **overrides).get("CUDA_DEVICE_MAX_CONNECTIONS") == value
+
+
+@pytest.mark.parametrize(("zero", "value"), [(0, None), (1, None), (2, "1"), (3, "1")])
+def test_streams_are_not_recorded_with_megatron_fsdp_alone(zero: int, value: str | None) -> None:
+    assert variables("llama2-13b", "h100", pp=1, zero_stage=zero).get("TORCH_NCCL_AVOID_RECORD_STREAMS") == value
+
+
+@pytest.mark.parametrize(("version", "value"), [("core_v0.15.0", None), ("core_v0.16.1", "1")])
+def test_activations_are_offloaded_by_the_older_interface_where_the_release_asks_for_it(
+    version: str, value: str | None
+) -> None:
+    found = variables("llama2-13b", "h100", version=version, activation_offload=True)
+    assert found.get("NVTE_CPU_OFFLOAD_V1") == value
