@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase
 
-_ONE = {"tp": 1.0, "cp": 1.0, "dp": 1.0, "ep": 1.0, "etp": 1.0, "micro_batch": 1.0, "expert_imbalance": 1.0}
+_ONE = dict.fromkeys(("tp", "cp", "dp", "ep", "etp", "micro_batch", "expert_imbalance"), 1.0)
 
 
 def flops_per_token(

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 ROOMS = ("graph", "cost", "solve", "frameworks")
 # Room by room the folders of tests that say most about it; the others' goldens would only repeat it, and slowly.
-TESTS = ("oracle", "graph", "cost", "solve", "frameworks", "existing/rules", "existing/recover")
+TESTS = ("oracle", "graph", "cost", "solve", "frameworks", "existing/launch", "existing/recover", "existing/rules")
 SLACK, PLAIN = 20.0, 3600.0  # seconds more before a mutant counts as endless; of the tests on the code as it is
 
 

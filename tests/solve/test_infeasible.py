@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 
@@ -69,6 +70,20 @@ def test_the_change_that_is_proposed_fits(gib: float, gpus: int, seq_length: int
     assert search(MODEL, cluster, changed).best.predicted.device_bytes <= gib * 2**30
 
 
+@pytest.mark.parametrize(("gib", "seq_length"), [(0.7, 2048), (0.6, 2048), (0.7, 8192), (0.7, 16384)])
+def test_a_sequence_no_shorter_than_need_be_is_proposed_where_there_are_no_more_gpus(
+    gib: float, seq_length: int
+) -> None:
+    cluster, asked = tight(MODEL, gib).model_copy(update={"max_gpus": 1}), job(1, 4, seq_length)
+    fitting = []
+    for shorter in (seq_length // 2, seq_length // 4, seq_length // 8):
+        with suppress(InfeasibleError):
+            fitting.append(search(MODEL, cluster, asked.model_copy(update={"seq_length": shorter})).job.seq_length)
+    assert refusal(MODEL, cluster, asked).hint == (
+        f"--seq-length {fitting[0]}" if fitting else "a smaller sequence or fewer pins"
+    )
+
+
 def test_a_degree_that_does_not_divide_is_named() -> None:
     assert "key/value heads" in refusal(MODEL, sample_cluster(), job(8, 8, pins={"tp": "8"})).what
     assert "batch" in refusal(MODEL, sample_cluster(), job(8, 7, pins={"dp": "8"})).what
@@ -124,3 +139,10 @@ def test_of_a_pipeline_the_stage_that_exceeds_is_named(vpp: str) -> None:
     assert found, what
     need, usable, over = map(float, found.groups())
     assert 0 < over <= need - usable + 0.1
+
+
+def test_what_bounds_rule_out_is_weighed_only_where_somebody_asks() -> None:
+    asked = job(8, 8, 4096)
+    usual, whole = search(MODEL, sample_cluster(), asked), search(MODEL, sample_cluster(), asked, exhaustive=True)
+    assert usual.best == whole.best
+    assert usual.search.candidates < whole.search.candidates
