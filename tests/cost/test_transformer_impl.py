@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from symconfig.cost.framework import Framework
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
 from symconfig.graph.implementation import Kernel
@@ -37,6 +38,17 @@ def test_own_layers_take_longer_and_keep_more(name: str) -> None:
     assert own.stage_parts["activations"][0] > engine.stage_parts["activations"][0]
     for part in ("weights", "gradients", "optimizer state"):
         assert own.stage_parts[part] == engine.stage_parts[part]
+
+
+def test_a_gradient_is_added_to_the_sum_by_a_kernel_of_its_own() -> None:
+    """The product writes its 2 bytes an element anyway; then these and 4 of the sum are read, and 4 are written."""
+
+    def backward_s(framework: Framework) -> float:
+        given = replace(CASES["llama2-13b"], framework=framework)
+        return predict(sample_model("llama2-13b"), sample_cluster("a100-80gb"), given).layer_backward_s
+
+    without, one_byte = (backward_s(replace(MEGATRON_LOCAL, accumulated_bytes=added)) for added in (0.0, 1.0))
+    assert backward_s(MEGATRON_LOCAL) - without == pytest.approx((2 + 4 + 4) * (one_byte - without), rel=1e-6)
 
 
 def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:

@@ -22,8 +22,8 @@ LEFT_OUT = (
     "core/ReplaceComparisonOperator_Is_Eq",
     "core/ReplaceComparisonOperator_IsNot_NotEq",
 )
-# Keywords that only say what must not happen, or how much a cache holds.
-GUARDS = ("frozen", "slots", "kw_only", "strict", "maxsize", "compare", "repr")
+# Keywords that only say what must not happen, how much a cache holds, or what tests and pages are handed.
+GUARDS = ("frozen", "slots", "kw_only", "strict", "maxsize", "compare", "repr", "example")
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,21 @@ def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
     assert found[2] == predict(model, cluster, replace(even, layout="Et*7|t*11|t*11|t*11L")).stage_bytes
 
 
+def test_ends_may_take_the_place_of_layers_where_there_are_stages() -> None:
+    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
+    even = configuration(tp=2, pp=6, dp=4, micro=1, global_batch=48, seq_length=4096)
+    found = [
+        predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
+        for given in ({"ends_as_layers": (1, 1)}, {"layout": "Et*6|t*7|t*7|t*7|t*7|t*6L"})
+    ]
+    assert found[0] == found[1]
+    alone = configuration(tp=8, micro=1, global_batch=48, seq_length=4096)
+    assert (
+        predict(model, cluster, replace(alone, ends_as_layers=(1, 1))).stage_bytes
+        == predict(model, cluster, alone).stage_bytes
+    )
+
+
 def test_too_few_layers() -> None:
     with pytest.raises(InputError, match="too few layers"):
         predict(

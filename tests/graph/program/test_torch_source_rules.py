@@ -250,6 +250,9 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
     "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
     "two operands": (lambda m, x: torch.einsum("bsh,bth->bst", m.a(x), x), (4, 6, 8), linear(), 2),
+    "the only row": (lambda m, x: m.a(m.a(x).select(1, 0)), (4, 1, 8), linear(), 2),
+    "unbound": (lambda m, x: m.a(m.a(x).unbind(1)[0]), (4, 1, 8), linear(), 2),
+    "gathered": (lambda m, x: m.a(torch.gather(m.a(x), 1, x[:, :3].long())), (4, 6, 8), linear(), 2),
     "attention in steps": (
         lambda m, x: m.a(x, x, x)[0],
         (4, 6, 8),
@@ -269,6 +272,45 @@ def test_forms_of_operators_give_sound_programs_with_all_flops(form: str) -> Non
         Of(function, a=part())(torch.zeros(shape))
     mine = sum(2 * prod(made.sizes[at] for at in op.loops) for op in made.operators if op.work is Work.MATMUL)
     assert mine == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("mask", [None, (5, 5), (1, 1, 5, 5), (2, 6, 5, 5)])
+def test_groups_of_query_heads_share_one_head_of_keys_and_values(mask: tuple[int, ...] | None) -> None:
+    """q[2, 6, 5, 8], k[2, 2, 5, 8], v[2, 2, 5, 4]: three query heads a group."""
+
+    def attend(m: Any, q: Any, k: Any, v: Any, *given: Any) -> Any:
+        return m.a(F.scaled_dot_product_attention(q, k, v, *given, enable_gqa=True))
+
+    shapes = [(2, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 4), *([mask] if mask else [])]
+    made = program(attend, *shapes, a=lambda: nn.Linear(4, 4, bias=False))
+    assert problems(made) == []
+    (core,) = [op for op in made.operators if op.work is Work.ATTENTION]
+    assert prod(made.sizes[dim] for dim in core.loops if made.sizes[dim] not in (4, 8)) == 2 * 6 * 5 * 5
+    assert (core.attended, core.channels) == (5.0, 8 + 4)
+    read = [prod(of_size(made, operand.tensor)) for operand in core.inputs[:3]]
+    assert read == [2 * 6 * 5 * 8, 2 * 2 * 5 * 8, 2 * 2 * 5 * 4]
+    assert prod(of_size(made, core.outputs[0].tensor)) == 2 * 6 * 5 * 4
+    assert prod(of_size(made, made.outputs[0])) == 2 * 6 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("window", "halo"),
+    [
+        (convolution(8, 8, 1), 0),
+        (convolution(8, 8, 5, padding=2), 2),
+        (convolution(8, 8, 3, padding=2, dilation=2), 2),
+        (convolution(8, 8, 3, padding=3, dilation=3), 3),
+        (lambda: nn.MaxPool2d(3, 1, padding=1), 1),
+        (lambda: nn.AvgPool2d(2), 0),
+    ],
+)
+def test_parts_of_an_image_lend_each_other_the_rows_that_windows_reach(
+    window: Callable[[], nn.Module], halo: int
+) -> None:
+    made = program(lambda m, x: m.b(m.a(x)), PIXELS, a=convolution(8, 8, 1), b=window)
+    operator = made.operators[-1]
+    assert max(split.halo for split in operator.splits) == halo
+    assert sum(split.halo == halo for split in operator.splits) >= 2  # rows and columns
 
 
 def test_nothing_flows_back_through_what_is_detached() -> None:
