@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from symconfig.cost.framework import Framework
+from symconfig.cost.machine import machine
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL, TransformerImpl
 from symconfig.graph.implementation import Kernel
@@ -47,8 +48,10 @@ def test_a_gradient_is_added_to_the_sum_by_a_kernel_of_its_own() -> None:
         given = replace(CASES["llama2-13b"], framework=framework)
         return predict(sample_model("llama2-13b"), sample_cluster("a100-80gb"), given).layer_backward_s
 
-    without, one_byte = (backward_s(replace(MEGATRON_LOCAL, accumulated_bytes=added)) for added in (0.0, 1.0))
-    assert backward_s(MEGATRON_LOCAL) - without == pytest.approx((2 + 4 + 4) * (one_byte - without), rel=1e-6)
+    weights = (4 * 5120**2 + 3 * 5120 * 13824) / 4  # of a layer, on each of four ranks
+    more = backward_s(MEGATRON_LOCAL) - backward_s(replace(MEGATRON_LOCAL, accumulated_bytes=1.0))
+    hbm = machine(sample_cluster("a100-80gb"), "bf16").hbm_bytes_per_s
+    assert more == pytest.approx((2 + 4 + 4 - 1) * weights / hbm, rel=1e-6)
 
 
 def test_unfused_attention_leaves_a_buffer_of_its_scores_behind() -> None:
