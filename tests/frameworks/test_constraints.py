@@ -124,6 +124,38 @@ def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constr
         assert audited(constraint, options(constraint.example)), "the audit"
 
 
+def pinned(pin: str) -> dict[str, Any]:
+    """What a pin with one value, or with a least one, makes of a point."""
+    name, _, value = pin.partition("=")
+    match name:
+        case "cp_comm":
+            return {"cp_comm": value, "ring": value == "p2p", "all_to_all": value == "a2a"}
+        case "sp":
+            return {"sequence_parallel": value != "0"}
+        case "recompute":
+            return {"recompute": value, "recompute_method": "", "recompute_layers": 1}
+        case "moe_overlap" | "activation_offload":
+            return {name: value not in ("off", "0")}
+        case "precision":
+            return {name: value}
+        case _:
+            return {name: int(value.removesuffix(".."))}
+
+
+@pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
+def test_a_plan_with_a_pin_that_avoids_it_is_not_refused_nor_is_one_that_divides_nothing(
+    backend: str, constraint: Constraint
+) -> None:
+    plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
+    fixed, point = Fixed.of(plan.model, flash), Point.of(plan.best)
+    for pin in constraint.pins:
+        if "=" in pin:
+            assert constraint.verdict(fixed, replace(point, **pinned(pin))) is Verdict.HOLDS, pin
+    if constraint.about in DEGREES:
+        alone = replace(point, **dict.fromkeys(DEGREES, 1))
+        assert constraint.verdict(fixed, alone) is Verdict.HOLDS
+
+
 def audited(constraint: Constraint, words: str) -> list[str]:
     """The rules of a constraint that a launch with these options breaks."""
     version = release("megatron", constraint)
