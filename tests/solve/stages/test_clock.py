@@ -16,4 +16,4 @@ def test_what_a_process_that_was_waited_for_has_worked_counts_and_sleep_does_not
     subprocess.run([sys.executable, "-c", WORK], check=True)
     time.sleep(0.05)
     between = spent_s() - before - (time.process_time() - mine)
-    assert 0.28 < between < 0.6
+    assert 0.28 < between < 1.0
