@@ -128,15 +128,13 @@ def pinned(pin: str) -> dict[str, Any]:
     """What a pin with one value, or with a least one, makes of a point."""
     name, _, value = pin.partition("=")
     match name:
-        case "cp_comm":
-            return {"cp_comm": value, "ring": value == "p2p", "all_to_all": value == "a2a"}
         case "sp":
             return {"sequence_parallel": value != "0"}
         case "recompute":
             return {"recompute": value, "recompute_method": "", "recompute_layers": 1}
         case "moe_overlap" | "activation_offload":
             return {name: value not in ("off", "0")}
-        case "precision":
+        case "precision" | "cp_comm":
             return {name: value}
         case _:
             return {name: int(value.removesuffix(".."))}
@@ -147,7 +145,7 @@ def test_a_plan_with_a_pin_that_avoids_it_is_not_refused_nor_is_one_that_divides
     backend: str, constraint: Constraint
 ) -> None:
     plan, flash = plan_of(backend, constraint), constraint.example.get("flash", True)
-    fixed, point = Fixed.of(plan.model, flash), Point.of(plan.best)
+    fixed, point = Fixed.of(plan.model, flash), Columns.of(plan.best)
     for pin in constraint.pins:
         if "=" in pin:
             assert constraint.verdict(fixed, replace(point, **pinned(pin))) is Verdict.HOLDS, pin
