@@ -46,13 +46,6 @@ def _pins(value: Any) -> Any:
     return {name: str(item).lower() if isinstance(item, int) else item for name, item in value.items()}
 
 
-class Range(Strict):
-    """A bound on an integer degree, inclusive; equal ends fix it."""
-
-    low: Count | None = None
-    high: Count | None = None
-
-
 class Packing(Strict):
     """Packed sequences: documents of these lengths fill each sequence."""
 
