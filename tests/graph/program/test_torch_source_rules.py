@@ -54,6 +54,12 @@ def last(made: Program, work: Work = Work.MATMUL) -> Operator:
     return [op for op in made.operators if op.work is work][-1]
 
 
+@pytest.mark.parametrize(("length", "taken"), [(8, [6, 8]), (5, [6, 5])])
+def test_narrow_takes_so_many_of_a_dim(length: int, taken: list[int]) -> None:
+    made = program(lambda m, x: m.a(torch.narrow(x.relu(), 1, 0, length)), (6, 8), a=lambda: nn.Linear(length, 4))
+    assert of_size(made, last(made).inputs[0].tensor) == taken
+
+
 def test_dims_of_equal_size_are_not_one_by_their_size() -> None:
     made = program(lambda m, x: m.b(m.a(x)), (8, 8), a=lambda: nn.Linear(8, 8), b=lambda: nn.Linear(8, 8))
     assert len(made.sizes) == 4  # rows, and three widths

@@ -110,14 +110,6 @@ def _slice(call: Call) -> Answer:
     return _take(call, x, dim, [(start, end, call.result)])[0]
 
 
-def _narrow(call: Call) -> Answer:
-    start, dim = call["start"], call["dim"] % call["self"].rank
-    if call["length"] == call.size(call["self"], dim):
-        given: Answer = call["self"]
-    return given
-    return _take(call, call["self"], dim, [(start, start + call["length"], call.result)])[0]
-
-
 def _select(call: Call) -> Answer:
     x: Value = call["self"]
     dim, at = call["dim"] % x.rank, call["index"]
@@ -278,7 +270,6 @@ RULES: Mapping[str, Rule] = {
     "aten.repeat": _repeat,
     "aten.repeat_interleave": _repeat_interleave,
     "aten.slice": _slice,
-    "aten.narrow": _narrow,
     "aten.select": _select,
     "aten.unbind": _unbind,
     **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), _split),
