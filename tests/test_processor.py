@@ -1,4 +1,5 @@
-"""A processor without 16-bit floats: what DeepSpeed would refuse is left out, with the reason."""
+"""A processor without 16-bit floats, a machine without a compiler: what DeepSpeed would refuse is left out, with the
+reason."""
 
 from __future__ import annotations
 
@@ -32,14 +33,21 @@ def test_deepspeed_s_own_accelerator_is_asked(
     pytest.importorskip("deepspeed")
     (tmp_path / "sitecustomize.py").write_text(SAYS.format(answer=answer), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(processor, "unbuilt", lambda: "")
     assert processor.lacking("fp16").startswith(fp16)
     assert bool(processor.lacking("fp16")) is bool(fp16)
     assert not processor.lacking("fp32")
 
 
+def test_without_a_compiler_deepspeed_trains_in_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-c++")
+    assert processor.lacking("fp32").endswith("no-such-c++ is not here")
+
+
 @pytest.fixture
 def only_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "precisions", lambda python="": frozenset({"fp32"}))
+    monkeypatch.setattr(processor, "unbuilt", lambda: "")
 
 
 def test_a_test_that_trains_is_skipped(only_fp32: None, tmp_path: Path) -> None:
