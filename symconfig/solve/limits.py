@@ -135,25 +135,22 @@ def limits(
     if not plain.pipeline:
         return plain
     number = megatron_release(version)
-    layouts = _layouts(number, model)
+    whole = replace(plain, layouts=_layouts(number, model), block_recompute=True)
     if model.adapter is not None:
-        return _with_adapters(plain, layouts, model)
+        return _with_adapters(whole, model)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
-    modules = tuple(name for name in there if _applies(name, model))
-    return replace(plain, layouts=layouts, modules=modules, block_recompute=True)
+    return replace(whole, modules=tuple(name for name in there if _applies(name, model)))
 
 
-def _with_adapters(plain: Limits, layouts: Layouts, model: ModelDescriptor) -> Limits:
+def _with_adapters(whole: Limits, model: ModelDescriptor) -> Limits:
     """Return Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
     module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
     (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     return replace(
-        plain,
-        table=(*plain.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
-        layouts=layouts,
+        whole,
+        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
         zero=(0, 1),
         modules=("core_attn",),
-        block_recompute=True,
     )
 
 

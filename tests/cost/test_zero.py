@@ -13,8 +13,10 @@ from symconfig.cost.stages import Offload
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.solve.predict import predict
 from tests.cost.support import cost, seconds, stage_bytes
-from tests.sample_models import sample_cluster
+from tests.sample_configurations import configuration
+from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny
 
 # Table 1: GB on a device for a model of 7.5B, 128B and 1T parameters, at stages 1, 2 and 3. Mixed-precision Adam: fp16
@@ -166,3 +168,32 @@ def test_experts_of_several_ranks_have_flat_groups_of_their_own(ep: int) -> None
     assert share % 1 == 0
     assert whole - dense == pytest.approx(0.0)  # shares end where a matrix does
     assert found.sums.expert.max() == matrices * size
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
+    """Mixtral with adapters beside q and v: every weight has 2 bytes, an adapter's 12 of Adam beside it."""
+    adapter = sample_model("llama2-13b-lora").adapter
+    assert adapter is not None
+    model = sample_model("mixtral-8x7b", num_hidden_layers=2, adapter=adapter.model_dump())
+    hidden, heads, width = 4096, 8 * 128, 14336
+    experts = 2 * 8 * 3 * hidden * width
+    others = 2 * (2 * hidden * hidden + 2 * hidden * heads + 8 * hidden + 2 * hidden) + 2 * 32000 * hidden + hidden
+    adapters = 2 * 16 * ((hidden + hidden) + (hidden + heads))
+    found = predict(
+        model,
+        sample_cluster("a100-80gb"),
+        configuration(
+            dp=8,
+            ep=ep,
+            micro=1,
+            global_batch=8,
+            seq_length=2048,
+            zero=3,
+            framework=DEEPSPEED,
+            backend="deepspeed",
+            offload=Offload(1.0, weights=True),
+        ),
+    )
+    # Each expert has 8 / ep replicas, which share it: as many bytes a rank as of 8 that share all.
+    assert found.predicted.host_bytes == pytest.approx((2 * (experts + others + adapters) + 12 * adapters) / 8)

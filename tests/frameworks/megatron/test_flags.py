@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from symconfig.errors import InputError
+from symconfig.frameworks.megatron import flags as module
 from symconfig.frameworks.megatron.flags import DATA, build, first_with, flags, resolve, versions
 
 
@@ -120,3 +122,20 @@ def test_build_shares_specs_between_versions_and_keeps_what_differs() -> None:
     data = json.loads(text)
     assert data["specs"] == [["store", "int", None, []]]
     assert data["flags"] == {"--x": [[0b101, 0, "1"], [0b010, 0, "2"]], "--y": [[0b010, 0, "1", "x"]]}
+
+
+def test_the_table_is_rebuilt_from_dumps_in_the_order_of_their_releases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = {"default": "1", "dest": "x", "kind": "_StoreAction", "type": "int"}
+    names = ["core_v0.9.0", "core_v0.10.0", "core_v0.10.1", "dev-2024-01", "dev-2025-01"]
+    for number, name in enumerate(names):
+        text = json.dumps({"--x": {**entry, "default": str(number)}})
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    data = tmp_path / "flags.table"
+    monkeypatch.setattr(module, "DATA", data)
+    assert module.main([str(tmp_path)]) == 0
+    written = json.loads(data.read_text(encoding="utf-8"))
+    assert written["versions"] == names
+    assert written["flags"] == {"--x": [[1 << bit, 0, str(bit)] for bit in range(5)]}
+    assert "5 versions" in capsys.readouterr().out
