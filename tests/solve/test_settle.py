@@ -68,10 +68,13 @@ def test_the_plan_says_it_where_there_is_a_pipeline_to_lay_out() -> None:
     assert of(pp="2", layout="Et*3|t*4L") is None
 
 
-def test_a_slower_layout_is_told_by_how_much() -> None:
-    found = next(one for one in piped("dense") if one.split.pp == 2 and one.split.vpp == 1 and not one.block_layers)
+@pytest.mark.parametrize("vpp", [1, 2, 3])
+def test_a_slower_layout_is_told_by_how_much(vpp: int) -> None:
+    found = next(one for one in piped("dense") if one.split.vpp == vpp and not one.block_layers)
     blocks = tuple(kind for chunk in found.split.chunks for kind in chunk)
-    split = said(2, (blocks[:2], blocks[2:]), found.request.limits.layouts)
+    few = 2 * vpp - 1  # chunks of a block each, and one of all others
+    chunks = (blocks[:2], *((kind,) for kind in blocks[2 : few + 1]), blocks[few + 1 :])
+    split = said(2, chunks, found.request.limits.layouts)
     assert split is not None
     worse, parts = replace(found, split=split), detail(found)
     gap = stage_gap(worse)

@@ -280,6 +280,21 @@ def test_forms_of_operators_give_sound_programs_with_all_flops(form: str) -> Non
     assert mine == counter.get_total_flops()
 
 
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [
+        (lambda m, x: torch.dot(m.a(x)[0], x[0]), [8]),
+        (lambda m, x: m.a(x)[0] @ x[0], [8]),
+        (lambda m, x: torch.mv(m.a(x), x[0]), [4, 8]),
+        (lambda m, x: x[0] @ m.a(x).t(), [4, 8]),
+    ],
+)
+def test_products_with_vectors_have_no_more_loops_than_they_sum(function: Callable[..., Any], sizes: list[int]) -> None:
+    made = program(function, (4, 8), a=linear())
+    assert problems(made) == []
+    assert sorted(made.sizes[loop] for loop in last(made).loops) == sizes
+
+
 @pytest.mark.parametrize("mask", [None, (5, 5), (1, 1, 5, 5), (2, 6, 5, 5)])
 def test_groups_of_query_heads_share_one_head_of_keys_and_values(mask: tuple[int, ...] | None) -> None:
     """q[2, 6, 5, 8], k[2, 2, 5, 8], v[2, 2, 5, 4]: three query heads a group."""

@@ -44,8 +44,8 @@ def _bmm(call: Call) -> Answer:
 
 def _matmul(call: Call) -> Answer:
     x: Value = call["self"]
-    y: Value = call["other"] if "other" in call.args else call["vec"]
-    rank = max(x.rank, y.rank, 2)
+    y: Value = next(call[name] for name in ("other", "vec", "tensor") if name in call.args)  # matmul, mv, dot
+    rank = max(x.rank, y.rank)
     batch = [f"b{n}" for n in range(rank - 2)]
     xs = [*batch[rank - x.rank :], "row", "in"] if x.rank > 1 else ["in"]
     ys = [*batch[rank - y.rank :], "in", "out"] if y.rank > 1 else ["in"]
