@@ -71,6 +71,8 @@ def test_the_plan_says_it_where_there_is_a_pipeline_to_lay_out() -> None:
 @pytest.mark.parametrize("vpp", [1, 2, 3])
 def test_a_slower_layout_is_told_by_how_much(vpp: int) -> None:
     found = next(one for one in piped("dense") if one.split.vpp == vpp and not one.block_layers)
+    slow = replace(found.request.framework, handover_s=1e-3)  # each time that a chunk begins
+    found = replace(found, request=replace(found.request, framework=slow))
     blocks = tuple(kind for chunk in found.split.chunks for kind in chunk)
     few = 2 * vpp - 1  # chunks of a block each, and one of all others
     chunks = (blocks[:2], *((kind,) for kind in blocks[2 : few + 1]), blocks[few + 1 :])
