@@ -114,6 +114,17 @@ def test_ends_may_take_the_place_of_layers_where_there_are_stages() -> None:
     )
 
 
+def test_what_is_said_of_a_layer_is_said_of_one_that_is_not_among_the_recomputed_first() -> None:
+    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
+    plain = configuration(tp=2, pp=4, dp=4, micro=1, global_batch=64, seq_length=4096)
+    without, some, every = (
+        predict(model, cluster, replace(plain, **given))  # type: ignore[arg-type]
+        for given in ({}, {"block_layers": 3}, {"modules": frozenset({"layer"})})
+    )
+    assert some.layer_backward_s == without.layer_backward_s
+    assert every.layer_backward_s == pytest.approx(without.layer_backward_s + without.layer_forward_s)
+
+
 def test_too_few_layers() -> None:
     with pytest.raises(InputError, match="too few layers"):
         predict(

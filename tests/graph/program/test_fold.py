@@ -147,6 +147,17 @@ def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
     whole, small = net(found), net(found, folding.of, folding.runs)
     assert sum(node.times for node in small.nodes) == len(whole.nodes)
     assert sum(link.times for link in small.links) == len(whole.links)
+    place = {index: n for n, run in enumerate(folding.runs) for index in range(run.start, run.end)}
+    assert [small.nodes[node].run for node in small.node_of] == [
+        place.get(index, -1) for index in range(len(folding.of))
+    ]
+    for parameter, node in zip(found.parameters, small.parameter_of, strict=True):
+        readers = {
+            place.get(index, -1)
+            for index, op in enumerate(folding.program.operators)
+            if any(operand.tensor == parameter.tensor.name for operand in op.inputs)
+        }
+        assert small.nodes[node].run == (readers.pop() if len(readers) == 1 else -1)
 
 
 def test_depth_changes_how_often_and_nothing_else() -> None:

@@ -250,6 +250,7 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     "picked": (lambda m, x: m.a(x)[torch.arange(4), torch.zeros(4, dtype=torch.long)], (4, 6, 8), linear(), 1),
     "mean squares": (lambda m, x: F.mse_loss(m.a(x), x), (4, 8), linear(), 1),
     "log-likelihood": (lambda m, x: F.nll_loss(m.a(x).log_softmax(-1), x[:, 0].long()), (4, 8), linear(), 1),
+    "log-likelihood of places": (lambda m, x: F.cross_entropy(m.a(x), x[:, 0].long()), (4, 6, 8), linear(), 1),
     "gated": (lambda m, x: F.glu(m.a(x)), (4, 8), linear(), 1),
     "in groups": (lambda m, x: m.a(x), PIXELS, convolution(8, 16, 3, groups=2), 1),
     "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
@@ -332,6 +333,29 @@ def test_parts_of_an_image_lend_each_other_the_rows_that_windows_reach(
     operator = made.operators[-1]
     assert max(split.halo for split in operator.splits) == halo
     assert sum(split.halo == halo for split in operator.splits) >= 2  # rows and columns
+
+
+def test_the_batch_is_that_of_the_first_input_that_is_read_and_has_one() -> None:
+    for first in ((), (3,), (3, 5)):
+        made = program(lambda m, unread, x: m.a(x), first, (4, 8), a=linear())
+        assert [made.sizes[dim] for dim in made.batch] == [4]
+    made = program(lambda m, scale, x: m.a(x) * scale, (), (4, 8), a=linear())
+    assert [made.sizes[dim] for dim in made.batch] == [4]
+
+
+def test_operators_that_are_one_kernel_belong_to_the_module_that_holds_them_all() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.inner = nn.Parameter(torch.ones(8)), Of(lambda m, x: x.pow(2).mean(-1, keepdim=True))
+
+        def forward(self, x: Any) -> Any:
+            return self.weight * (x * torch.rsqrt(self.inner(x) + 1e-6))
+
+    made = program(
+        lambda m, x: m.outer(m.a(x)), (4, 6, 8), a=linear(), outer=lambda: Of(lambda m, x: m.b(x), b=Normed())
+    )
+    assert [op.path for op in made.operators] == ["a", "outer.b"]
 
 
 def test_nothing_flows_back_through_what_is_detached() -> None:

@@ -87,6 +87,16 @@ def test_the_leanest_when_nothing_fits(seed: int, vpp: int, scope: Scope) -> Non
     assert solve(tight) == Unsatisfied(proved=True)
 
 
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_recomputing_that_needs_more_memory_is_not_the_leanest(vpp: int) -> None:
+    """Choice 1 needs more than choice 0; that choice 2 needs less is nothing that the first layers can have."""
+    problem = small(4, Scope.FIRST, vpp, RULES[0])
+    problem = replace(problem, kept_bytes=dict.fromkeys(problem.kept_bytes, (2.0, 3.0, 0.5)))
+    lean = leanest(problem)
+    assert lean is not None
+    assert max(lean.peak_bytes) == pytest.approx(least_peak(problem), rel=1e-7)
+
+
 def test_time_that_others_spend_ends_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(0.0, 100.0)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))

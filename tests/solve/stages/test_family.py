@@ -43,6 +43,12 @@ def test_the_first_and_the_last_stage_have_their_own_numbers() -> None:
     assert all(sum(cut) == 6 and min(cut) >= 1 for cut in cuts)
 
 
+def test_two_stages_have_no_middle_ones() -> None:
+    assert sizes(5, 2, first_last=True) == [[1, 4], [2, 3], [3, 2], [4, 1]]
+    assert sizes(6, 2, 2, first_last=True) == [[1, 2, 1, 2], [2, 1, 2, 1]]
+    assert sizes(5, 1, first_last=True) == [[5]]
+
+
 def test_the_longest_chunk_leaves_the_others_their_layer() -> None:
     problem = large(("embedding", *("dense",) * 8, "head"), 4, 1)
     assert longest_chunk(problem) == 5
