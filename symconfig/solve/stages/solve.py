@@ -43,7 +43,8 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
     available(solver)
     problem = cornered(problem)
     started_s = time.perf_counter()
-    solving = _Solving(problem, spent_s() + time_limit_s, solver)
+    until = float("inf") if solver == "quick" else spent_s() + time_limit_s
+    solving = _Solving(problem, until, solver)
     if problem.fixed is not None or not problem.layouts.any_cut:
         solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
     else:
@@ -221,7 +222,7 @@ class _Solving:
         return self.best_s <= least_s * (1 + CLOSE)
 
     def late(self) -> bool:
-        return self.wanted != "quick" and spent_s() > self.until
+        return spent_s() > self.until
 
     def _programmed(self, least_s: float, mode: Mode | None) -> None:
         """By the integer program: first near the bound, where columns are few."""

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.solve.stages.problem import Layouts, Scope, StageProblem, StageSolution, Unsatisfied
+from symconfig.solve.stages import solve as solving
+from symconfig.solve.stages.beam import beam
+from symconfig.solve.stages.content import Mode, Scale
+from symconfig.solve.stages.problem import Assignment, Layouts, Scope, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from tests.solve.stages.brute import stage
 from tests.solve.stages.samples import ALTERNATING, DEEPSEEK, dense, large
@@ -115,6 +118,26 @@ def test_stopped_early_is_not_called_optimal() -> None:
     if isinstance(found, StageSolution) and not found.optimal:
         assert found.bound_s < found.slowest_s
         assert found.gap == pytest.approx(1 - found.bound_s / found.slowest_s)
+
+
+def test_cuts_slower_than_the_bound_are_looked_for_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = large(ALTERNATING, 8, 2, Scope.MODEL, 90, Layouts(any_cut=True, empty_ends=True))
+    least: list[float] = []
+
+    def looked(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
+        least.append(most_s)
+        return beam(scale, mode, most_s)
+
+    monkeypatch.setattr(solving, "beam", looked)
+    quick = solve(problem, solver="quick", time_limit_s=0.0)  # which knows no time
+    assert isinstance(quick, StageSolution)
+    assert quick.slowest_s < 1.25 * quick.bound_s
+    near = sorted({most_s / quick.bound_s for most_s in least})
+    assert any(ratio == pytest.approx(1.02) for ratio in near)
+    assert any(ratio == pytest.approx(1.06) for ratio in near)
+    least.clear()
+    solve(problem, time_limit_s=0.0)
+    assert least == []
 
 
 def test_the_same_answer_twice() -> None:
