@@ -70,7 +70,7 @@ def test_the_change_that_is_proposed_fits(gib: float, gpus: int, seq_length: int
     assert search(MODEL, cluster, changed).best.predicted.device_bytes <= gib * 2**30
 
 
-@pytest.mark.parametrize(("gib", "seq_length"), [(0.7, 2048), (0.6, 2048), (0.7, 8192), (0.7, 16384)])
+@pytest.mark.parametrize(("gib", "seq_length"), [(0.7, 2048), (0.6, 2048), (0.7, 8192), (0.7, 16384), (0.46, 1024)])
 def test_a_sequence_no_shorter_than_need_be_is_proposed_where_there_are_no_more_gpus(
     gib: float, seq_length: int
 ) -> None:

@@ -43,6 +43,11 @@ from symconfig.existing.launch.text import Text
         ("deepspeed --include worker-$RANK:0,2 t.py --x 1", None, None, None),
         ("deepspeed --exclude localhost:0 t.py --x 1", None, None, None),
         ("python t.py --x 1", None, None, None),
+        ("CUDA_VISIBLE_DEVICES=0,2,5 deepspeed t.py --x 1", 1, 3, 3),
+        ("CUDA_VISIBLE_DEVICES=0,2,5 deepspeed --num_gpus 2 t.py --x 1", 1, 2, 2),
+        ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch --num_machines 2 t.py --x 1", 2, 2, 4),
+        ("CUDA_VISIBLE_DEVICES=-1 deepspeed t.py --x 1", 1, None, None),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun t.py --x 1", 1, None, None),
     ],
 )
 def test_numbers_of_gpus(script: str, nodes: int | None, per_node: int | None, gpus: int | None) -> None:

@@ -253,6 +253,12 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     "log-likelihood of places": (lambda m, x: F.cross_entropy(m.a(x), x[:, 0].long()), (4, 6, 8), linear(), 1),
     "gated": (lambda m, x: F.glu(m.a(x)), (4, 8), linear(), 1),
     "in groups": (lambda m, x: m.a(x), PIXELS, convolution(8, 16, 3, groups=2), 1),
+    "normed in groups": (
+        lambda m, x: m.a(x),
+        PIXELS,
+        lambda: nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.GroupNorm(2, 8), nn.Conv2d(8, 4, 1, bias=False)),
+        2,
+    ),
     "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
     "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
     "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
