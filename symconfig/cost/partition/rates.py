@@ -22,15 +22,16 @@ _LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """fixed + each * amount; where it is faster, by a protocol of half the fixed part and a little less bandwidth."""
+    """fixed + each * amount. protocols: or with half of what is fixed and a little less bandwidth, if faster."""
 
     fixed: float
     each: float
+    protocols: bool = False
 
     def __call__(self, amount: Array) -> Array:
-        if not self.fixed:
-            return self.each * amount
-        simple = self.fixed + self.each * amount
+        simple: Array = self.fixed + self.each * amount
+        if not self.protocols:
+            return simple
         result: Array = np.minimum(simple, LL128_LATENCY * self.fixed + self.each / LL128_BANDWIDTH * amount)
         return result
 
@@ -73,18 +74,18 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
 def seconds(axes: Sequence[Axis], numbers: dict[str, Number]) -> tuple[Rate, ...]:
     """numbers: of `levels`. The collectives' formulas are affine in the amount, but for the choice of a protocol."""
 
-    def fitted(formula: Any, *arguments: float, protocols: bool = True) -> Affine:
+    def fitted(formula: Any, *arguments: float, protocols: bool) -> Affine:
         none = float(formula(0.0, *arguments, **numbers))
         many = float(formula(_MANY, *arguments, **numbers))
-        return Affine(none / LL128_LATENCY if protocols else none, many / _MANY)
+        return Affine(none / LL128_LATENCY if protocols else none, many / _MANY, protocols)
 
     return tuple(
         Rate(
             axis.size,
-            fitted(compiled.ring_s, 1.0, float(axis.size), float(axis.stride)),
-            fitted(compiled.ring_s, 2.0, float(axis.size), float(axis.stride)),
-            fitted(compiled.all_to_all_s, float(axis.size), float(axis.stride), 1.0, 0.0),
-            fitted(compiled.send_s, float(axis.size), float(axis.stride)),
+            fitted(compiled.ring_s, 1.0, float(axis.size), float(axis.stride), protocols=True),
+            fitted(compiled.ring_s, 2.0, float(axis.size), float(axis.stride), protocols=True),
+            fitted(compiled.all_to_all_s, float(axis.size), float(axis.stride), 1.0, 0.0, protocols=False),
+            fitted(compiled.send_s, float(axis.size), float(axis.stride), protocols=False),
         )
         for axis in axes
     )
