@@ -55,15 +55,15 @@ def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gam
     states = np.zeros(3)
     for index, (node, row) in enumerate(zip(costs.net.nodes, every, strict=True)):
         alone = costs.node(index, row)
-        relative += float(alone.relative[0]) / gamma
+        relative += alone.relative.item() / gamma
         if node.parameter is not None:
-            optimizer += float(alone.cost[0])
+            optimizer += alone.cost.item()
             states += node.times * np.concatenate(costs.stored(node, row))
         elif node.operator is not None:
             passes = costs.passes(node, row)
             often = costs.training.turns * node.times
-            work += often * float((costs.forwards(node) * passes.forward + passes.backward)[0])
-    transient = max((float(node.transient[0]) for node in problem.nodes), default=0.0)
+            work += often * (costs.forwards(node) * passes.forward + passes.backward).item()
+    transient = max((node.transient.item() for node in problem.nodes), default=0.0)
     shown = sum(one.shown for one in moved)
     return Spent(
         computation=work,

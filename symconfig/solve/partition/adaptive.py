@@ -30,7 +30,7 @@ _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """memory: bytes at the peak. gamma: at which it was found. cuts: how many were solved until then.
+    """memory: bytes at the peak. gamma: at which it was found.
 
     moved: the cost without a price of memory. weight: what has that price, bytes or the source paper's Cost_mem.
     """
@@ -39,7 +39,6 @@ class Found:
     cost: float
     memory: float
     gamma: float
-    cuts: int
     moved: float
     weight: float
 
@@ -67,7 +66,6 @@ class Cutter:
     by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
-    cuts: int = 0
 
     def __post_init__(self) -> None:
         nodes, links = self.costs.net.nodes, self.costs.net.links
@@ -105,7 +103,6 @@ class Cutter:
 
     def cut(self, axis: int, rows: Strategy, price: float) -> Strategy:
         """Every node's best row among those that differ in this axis."""
-        self.cuts += 1
         choices, nodes, links = self.tables(axis, rows)
         tables = [costs.cost + price * (costs.memory if self.by_bytes else costs.relative) for costs in nodes]
         for link, pair in zip(self.costs.net.links, links, strict=True):
@@ -128,14 +125,13 @@ class Cutter:
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
-            return Found(rows=rows, cost=moved, memory=memory, gamma=gamma, cuts=self.cuts, moved=moved, weight=memory)
+            return Found(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
         weight = float(sum(one.relative[n] for one, n in chosen))
         return Found(
             rows=rows,
             cost=moved + weight / gamma,
             memory=memory,
             gamma=gamma,
-            cuts=self.cuts,
             moved=moved,
             weight=weight,
         )
@@ -221,7 +217,7 @@ def _in_turn(
     for scope, table in zip(scopes, tables, strict=True):
         for v in scope:
             around[v].append((scope, table))
-    chosen = [int(np.flatnonzero((some == row).all(axis=1))[0]) for some, row in zip(choices, rows, strict=True)]
+    chosen = [np.flatnonzero((some == row).all(axis=1)).item() for some, row in zip(choices, rows, strict=True)]
     alone = tables[: len(rows)]
     for _ in rows:
         changed = False

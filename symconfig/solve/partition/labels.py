@@ -225,14 +225,14 @@ def _traced(found: Eliminated, made: Sequence[Labels], space: Space, ceiling: fl
     best = _together([made[number] for number in roots], space, ceiling)
     if best is None:
         return None
-    choice = [0] * len(found.steps)
+    choice: dict[int, int] = {}
     open_ = list(zip(roots, best, strict=True))
     while open_:
         number, label = open_.pop()
         labels = made[number]
         choice[found.steps[number].v] = int(labels.choice[label])
         open_ += [(source, int(below[label])) for source, below in labels.below]
-    return tuple(choice)
+    return tuple(choice[v] for v in range(len(found.steps)))
 
 
 def _together(roots: Sequence[Labels], space: Space, ceiling: float) -> tuple[int, ...] | None:

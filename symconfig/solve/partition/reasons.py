@@ -240,8 +240,7 @@ def candidates(solved: Solved, v: int) -> Rows:
     if len(options) ** len(axes) <= MOST:
         every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64)
     else:
-        every = np.array(list(_near(row, axes, len(options))), dtype=np.int64)
-    every = np.unique(every, axis=0)
+        every = np.unique(np.array(list(_near(row, axes, len(options))), dtype=np.int64), axis=0)
     every = every[allowed(net, net.nodes[v], every, axes) & (every != row).any(axis=1)]
     return np.concatenate([row[None], every])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,39 @@ def test_attention_is_two_products_forward_and_five_backward() -> None:
         assert whole(PROGRAM, node) == pytest.approx(wanted)
     assert cluster().gpu.peak_flops.fp16.value == PEAK
     assert ATTENTION_BACKWARD < 1
+
+
+def test_a_product_takes_three_products_of_the_oracle_and_a_split_one_those_of_its_part() -> None:
+    sizes = PROGRAM.program.sizes
+    for node in of_kind(Work.MATMUL):
+        op = node.operator
+        assert op is not None
+        for option, what in enumerate(node.options):
+            parts = {loop: 4 if what.split and loop in what.split.loops else 1 for loop in op.loops}
+            first, second, out = (set(operand.loops) for operand in (*op.inputs, *op.outputs))
+            m, n, k = (
+                prod(sizes[loop] // parts[loop] for loop in loops) for loops in (out - second, out - first, first - out)
+            )
+            found = work(PROGRAM.program, node, np.full((1, len(SPEEDS)), option), SPEEDS, gpu())
+            assert found.forward[0] == pytest.approx(seconds.product(1, m, n, k))
+            assert found.backward[0] == pytest.approx(seconds.product(1, m, k, n) + seconds.product(1, k, n, m))
+
+
+def test_everything_else_reads_and_writes_its_tensors_once() -> None:
+    """A gelu reads what came in again backward, beside a gradient of either side; a sum only the gradients."""
+    by_name = {node.name: node for node in of_kind(Work.MEMORY)}
+    up = 16 * 64 * 512 * 2
+    assert whole(PROGRAM, by_name["layers.0.gelu"]) == pytest.approx(
+        (seconds.memory_bound(2 * up), seconds.memory_bound(3 * up))
+    )
+    stream = 16 * 64 * 128 * 2
+    assert whole(PROGRAM, by_name["layers.0.mlp_residual"]) == pytest.approx((seconds.memory_bound(3 * stream),) * 2)
+
+
+def test_a_look_up_reads_the_rows_that_it_takes_and_writes_a_gradient_of_the_whole_table() -> None:
+    embed = next(node for node in of_kind(Work.MEMORY) if node.name == "embed")
+    ids, rows, table = 16 * 64 * 8, 16 * 64 * 128 * 2, 256 * 128 * 2
+    read = min(rows, table)
+    assert whole(PROGRAM, embed) == pytest.approx(
+        (seconds.memory_bound(read + rows + ids), seconds.memory_bound(table + rows + ids))
+    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
 from symconfig.solve.partition import local
-from symconfig.solve.partition.bound import Priced, priced, silent, sweep, weighed
+from symconfig.solve.partition.bound import Priced, narrowed, priced, silent, sweep, weighed
 from symconfig.solve.partition.marginal import eliminated, marginals, plan
-from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.reduce import space, undominated
+from symconfig.solve.partition.problem import Array, Problem
+from symconfig.solve.partition.reduce import restrict, space, undominated
 from tests.solve.partition.samples import small
 
 
@@ -58,6 +59,56 @@ def test_on_trees_two_sweeps_are_exact(seed: int) -> None:
     assert priced(of, 0.3).space is of
     assert local.cost(of, back.choice) + 0.3 * local.held(of, back.choice) == pytest.approx(truth, rel=1e-12)
     assert all((b <= t + 1e-9).all() for b, t in zip(back.bounds, by_choice, strict=True))
+
+
+def _uneven(problem: Problem, seed: int) -> Problem:
+    """Without two choices that cost the same."""
+    random = np.random.default_rng(seed)
+    nodes = tuple(replace(node, cost=node.cost + random.random(len(node.cost))) for node in problem.nodes)
+    return replace(problem, nodes=nodes)
+
+
+def _mirrored(problem: Problem) -> Problem:
+    """With the last node first."""
+    last = len(problem.nodes) - 1
+    edges = (replace(edge, u=last - edge.u, v=last - edge.v) for edge in problem.edges)
+    return replace(problem, nodes=problem.nodes[::-1], edges=tuple(edges))
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_a_sweep_backward_is_one_forward_in_the_mirror(seed: int) -> None:
+    problem = _uneven(small(seed), seed)
+    here, there = space(problem), space(_mirrored(problem))
+    if here is None or there is None:
+        return
+    mine, other = silent(here), silent(there)
+    for forward in (True, False, True):
+        one, two = sweep(priced(here, 0.4), mine, forward), sweep(priced(there, 0.4), other, not forward)
+        assert one.bound == pytest.approx(two.bound)
+        assert one.choice == two.choice[::-1]
+        for a, b in zip(one.bounds, two.bounds[::-1], strict=True):
+            np.testing.assert_allclose(a, b)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_narrowed_to_some_choices_the_bound_stays_true_and_is_no_lower(seed: int) -> None:
+    """Messages of the whole go on with what is left of it."""
+    of = space(small(seed))
+    if of is None:
+        return
+    messages, random = silent(of), np.random.default_rng(seed)
+    known = sweep(priced(of, 0.4), messages, True).bound
+    keep = [random.random(size) < 0.7 for size in of.sizes]
+    found = narrowed(of, messages, keep)
+    left = restrict(of, keep)
+    assert (found is None) == (left is None)
+    if found is None or left is None:
+        return
+    assert all(np.array_equal(a, b) for a, b in zip(found[0].kept, left.kept, strict=True))
+    assert all(set(new) <= set(old[mask]) for new, old, mask in zip(left.kept, of.kept, keep, strict=True))
+    truth, _ = _truth(priced(left, 0.4))
+    bound = sweep(priced(left, 0.4), found[1], False).bound
+    assert known - 1e-9 <= bound <= truth + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(48))

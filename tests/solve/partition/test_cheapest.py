@@ -17,13 +17,14 @@ from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.cheapest import cheapest, expressed, of_all, space
 from symconfig.solve.partition.collectives import Rows
 from symconfig.solve.partition.degrees import Degrees
 from symconfig.solve.partition.expressible import expressible
-from symconfig.solve.partition.frameworks import Framework, Step, runs
+from symconfig.solve.partition.frameworks import Framework, Step, blockers, runs
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.run import Ask, Case, Partition
 from tests.solve.partition.programs import convolutions, transformer
@@ -33,7 +34,20 @@ MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5
 AXES = MESH.axes()
 RANKS = (1, 2, 4, 8)
 STEP = Step(batch=16)
-NETS = {"dense": net(transformer(1)), "experts": net(transformer(1, experts=True)), "images": net(convolutions())}
+
+
+def frozen(program: Program) -> Program:
+    """Weights that are not trained, but for the last one's."""
+    *first, last = program.parameters
+    return replace(program, parameters=(*(replace(one, trainable=False) for one in first), last))
+
+
+NETS = {
+    "dense": net(transformer(1)),
+    "experts": net(transformer(1, experts=True)),
+    "images": net(convolutions()),
+    "frozen": net(frozen(convolutions())),
+}
 
 
 def costs(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED) -> Costs:
@@ -119,6 +133,14 @@ def test_what_frameworks_refuse_is_not_told() -> None:
     assert runs(Framework.DEEPSPEED, step, experts).tolist() == [True, True, False]
     adapted = Step(1, load_model("qwen-7b-lora"), 16, 4096, "hopper")
     assert not runs(Framework.MEGATRON, adapted, dense).any()
+
+
+def test_what_alone_refuses_all_is_named() -> None:
+    refused = blockers(Framework.MEGATRON, Step(batch=4), [Degrees(dp=8), Degrees(tp=1, dp=8, zero=2)])
+    assert "a microbatch has whole examples on every rank" in refused
+    none = blockers(Framework.MEGATRON, Step(batch=4), [Degrees(dp=8), Degrees(tp=2, dp=4)])
+    assert "a microbatch has whole examples on every rank" not in none
+    assert blockers(Framework.MEGATRON, Step(batch=8), [Degrees(dp=8)]) == ()
 
 
 def test_a_microbatch_is_whole_examples() -> None:

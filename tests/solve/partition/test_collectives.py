@@ -10,11 +10,12 @@ from symconfig.graph.program.net import net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.collectives import collectives
+from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
 
 NETS = {"dense": net(transformer(1, tied=True)), "experts": net(transformer(1, experts=True)),
-        "convolutions": net(convolutions())}  # fmt: skip
+        "folded": folded(transformer(3)), "convolutions": net(convolutions())}  # fmt: skip
 
 
 @pytest.mark.parametrize("program", NETS)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.solve.partition import brute, exact, program
+from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from symconfig.solve.stages.clock import spent_s
 from tests.solve.partition.samples import network, small
@@ -71,6 +72,32 @@ def test_split_by_transient_it_gives_the_same(seed: int, monkeypatch: pytest.Mon
     assert exact.solve(problem).cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
 
 
+WITHOUT = {
+    "labels": [("_labelled", lambda now, known: False)],
+    "a program": [("_programmed", lambda now, known: False)],
+    "labels or a program": [("SHARES", -1), ("_labelled", lambda now, known: False)],
+    "elimination": [("FEW", -1), ("ENTRIES", 0)],
+    "anything but messages first": [("FEW", -1)],
+}
+
+
+@pytest.mark.parametrize("without", WITHOUT)
+@pytest.mark.parametrize("seeds", [range(first, 60, 3) for first in range(3)], ids=str)
+def test_what_is_proved_does_not_hang_on_what_descents_happen_to_find(
+    seeds: range, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On small problems a descent finds the optimum nearly always, and wrong bounds would do no harm."""
+    monkeypatch.setattr(Known, "near", lambda self, space, choice, price: self.offer(space.original(choice)))
+    for name, value in WITHOUT[without]:
+        monkeypatch.setattr(exact, name, value)
+    for seed in seeds:
+        problem = small(seed)
+        known, found = brute.solve(problem), exact.solve(problem)
+        assert found.optimal, seed
+        assert (found.choice is None) == (known.choice is None), seed
+        assert found.cost == pytest.approx(known.cost, rel=ROUNDING), seed
+
+
 @pytest.mark.parametrize("seed", range(0, 60, 2))
 def test_with_one_choice_less_nothing_gets_better(seed: int) -> None:
     problem = small(seed)
@@ -106,10 +133,33 @@ def test_a_network_of_thirty_nodes_is_proved_in_seconds(options: int, levels: in
 
 def test_a_network_of_few_choices_costs_what_the_program_alone_says() -> None:
     """Nothing but the program is shared; sizes that brute force cannot do."""
-    problem = _limited(network(4, 16, 3, 2), 0.3)
+    problem = _limited(network(5, 20, 3, 2), 0.1)
     alone = program.solve(problem)
     assert alone.optimal
+    assert alone.choice is not None
+    assert problem.fits(alone.choice)
     assert exact.solve(problem).cost == pytest.approx(alone.cost, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("limit_s", [0.3, 0.0])
+def test_the_program_alone_stops_in_time_with_a_true_bound(limit_s: float) -> None:
+    """It takes some 4 s."""
+    problem = _limited(network(3, 30, 5, 2), 0.1)
+    found = program.solve(problem, limit_s)
+    assert not found.optimal
+    assert found.bound <= exact.solve(problem).cost <= found.cost
+
+
+def test_a_node_without_a_choice_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "FEW", -1)
+    monkeypatch.setattr(exact, "ENTRIES", 0)
+    random, sizes = np.random.default_rng(5), (1, 4, 4, 4)
+    nodes = tuple(Node("n", random.random(size), np.zeros(size), np.zeros(size)) for size in sizes)
+    pairs = [(u, v) for v in range(4) for u in range(v)]
+    edges = tuple(Edge(u, v, random.random((sizes[u], sizes[v])), np.zeros((sizes[u], sizes[v]))) for u, v in pairs)
+    found = exact.solve(Problem(nodes, edges), limit_s=5.0)
+    assert found.optimal
+    assert found.cost == pytest.approx(brute.solve(Problem(nodes, edges)).cost)
 
 
 def test_the_optimum_that_was_planted_is_found_and_proved() -> None:

@@ -70,6 +70,69 @@ def test_the_mesh_that_is_named_holds_it_and_what_binds_is_the_largest() -> None
     assert partition(programs, replace(ask, mesh=mesh(gpus))) is not None
 
 
+def odd(turns: int) -> Program:
+    """Examples that can be cut oddly."""
+    return transformer(1, **{d.BATCH: 3 * 5 * 7 * 16, d.SEQUENCE: 8, d.KEYS: 8})
+
+
+@pytest.mark.parametrize("room", [0.9, 0.3, 0.15, 0.0486])
+def test_the_mesh_is_the_least_in_eighths_of_the_first_doubled_one_that_does(
+    room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("symconfig.solve.partition.infeasible._PROOF_S", -1.0)  # as it was found, without a proof
+    ask = replace(ASK, keeps=(Keep.USED,))
+    limit = room * lightest(odd, ask).memory
+
+    def fits(times: int) -> bool:
+        return lightest(odd, replace(ask, mesh=mesh(2 * times))).memory <= limit
+
+    doubled = next(2**power for power in range(1, 8) if fits(2**power))
+    between = [doubled * eighths // 8 for eighths in (5, 6, 7) if doubled * eighths % 8 == 0]
+    least = next((times for times in between if fits(times)), doubled)
+    said = str(infeasible(odd, replace(ask, memory_limit=limit), lambda times: mesh(2 * times)))
+    assert f"Try: {2 * least} GPUs, on which" in said
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name", "expected"),
+    [  # on two GPUs: states of 18 bytes; what is kept of every layer; twice what a gelu reads and writes
+        (
+            {d.FFN: 8192, d.BATCH: 2},
+            "weight layers.*.up_proj with its gradient and optimizer state",
+            3 * 18 * 128 * 8192 / 2,
+        ),
+        ({d.BATCH: 512, "layers": 6}, "tensor layers.*.up", 6 * 512 * 64 * 512 * 2 / 2),
+        ({d.BATCH: 512}, "what layers.*.gelu reads and writes while it runs", 2 * 2 * 512 * 64 * 512 * 2 / 2),
+    ],
+)
+def test_what_binds_is_the_largest_of_states_of_what_is_kept_and_of_what_runs(
+    sizes: dict[str, int], name: str, expected: float
+) -> None:
+    ask = replace(ASK, keeps=(Keep.USED,))
+    said = str(infeasible(lambda turns: transformer(**{"layers": 3, **sizes}), ask, lambda times: None))
+    assert f"most of it is {name} ({expected / 2**20:.2f} MiB)" in said
+
+
+@pytest.mark.parametrize(
+    ("gib", "words"), [(0.09, "92.16 MiB"), (0.101, "0.10 GiB"), (99.4, "99.40 GiB"), (100.6, "101 GiB")]
+)
+def test_sizes_are_said_in_units_that_suit_them(gib: float, words: str) -> None:
+    large = transformer(1, **{d.BATCH: 2**16, d.SEQUENCE: 2**10, d.KEYS: 2**10, d.HIDDEN: 2**12, d.FFN: 2**14})
+    error = infeasible(lambda turns: large, replace(ASK, memory_limit=gib * 2**30), lambda times: None)
+    assert f"on a GPU, of {words}; most of it is" in str(error)
+
+
+def test_what_is_not_proved_is_said_with_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    proved = str(infeasible(long, LONG, lambda times: None))
+    assert "no partition holds less than" in proved
+    assert "none can hold less than" not in proved
+    monkeypatch.setattr("symconfig.solve.partition.infeasible._PROOF_S", -1.0)
+    said, found = str(infeasible(long, LONG, lambda times: None)), lightest(long, LONG)
+    assert found.bound < found.memory
+    assert f"the leanest partition that was found holds {found.memory / 2**30:,.2f} GiB on a GPU" in said
+    assert f"(none can hold less than {found.bound / 2**20:,.2f} MiB)" in said
+
+
 def test_where_no_mesh_helps_it_says_so() -> None:
     error = infeasible(programs, ASK, lambda times: None)
     assert "no larger mesh was found to hold it" in str(error)

@@ -36,6 +36,13 @@ def test_a_large_transient_is_weighed_against_what_is_held() -> None:
     assert least_memory(Problem((one, one), (none,))).choice == (0, 0)  # 20 + 9; 28 + 4; 36 + 1
 
 
+def test_it_has_the_seconds_that_it_is_given_and_says_what_it_knows_after_them() -> None:
+    problem = small(1)
+    whole, stopped = least_memory(problem, limit_s=0.9), least_memory(problem, limit_s=0.0)
+    assert whole == least_memory(problem)
+    assert stopped.bound < whole.bound
+
+
 def test_on_a_network_no_walk_finds_less() -> None:
     problem = network(3, 20, 4, 2)
     least = least_memory(problem)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
 from symconfig.cost.partition.rates import elements
@@ -65,6 +66,40 @@ def test_flat_parameters_are_cut_along_their_first_dim_with_a_note() -> None:
         assert entry.placements == (Placement("Shard", 0),) * 2
         assert "FSDP2" in entry.note
     assert all("stage 1" in entry.note for entry in table(DENSE, "zero1").parameters)
+
+
+def test_a_mesh_dim_is_a_run_of_neighbouring_axes_that_every_node_treats_alike() -> None:
+    """What one node splits along some of four axes; outermost first."""
+    axes = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5))).axes()
+    index = next(i for i, node in enumerate(DENSE.nodes) if node.parameter and node.name == "head")
+    for columns, dims in {
+        (0, 0, 0, 0): [("rail", 2), ("nvlink", 8)],
+        (0, 0, 1, 0): [("rail", 2), ("nvlink_0", 2), ("nvlink_1", 4)],
+        (0, 1, 1, 1): [("rail", 2), ("nvlink_0", 4), ("nvlink_1", 2)],
+        (1, 0, 1, 0): [("rail", 2), ("nvlink_0", 2), ("nvlink_1", 2), ("nvlink_2", 2)],
+    }.items():
+        rows = np.zeros((len(DENSE.nodes), 4), dtype=np.int64)
+        rows[index] = [4 * column for column in columns]  # zero stages 1 to 3, and then its first dim
+        assert DENSE.nodes[index].options[4].name == d.VOCAB
+        found = placements(DENSE, axes, rows)
+        assert [(dim.name, dim.size) for dim in found.mesh] == dims
+        head = next(entry for entry in found.parameters if entry.path == "head.weight")
+        parts = 2 ** sum(columns)
+        assert head.local == (256 // parts, 128)
+
+
+def test_the_file_says_mesh_and_placements_as_python_tuples() -> None:
+    text = python(table(DENSE, "megatron-tp-sp"))
+    assert "on a device mesh of 2 x 4 ranks" in text
+    assert "MESH_SHAPE = (2, 4)\n" in text
+    assert "MESH_DIM_NAMES = ('rail', 'nvlink')\n" in text
+    assert "    'layers.*.up_proj.weight': (Replicate(), Shard(1)),  # [128, 512] -> [128, 128]\n" in text
+    one = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6),)).axes(((4,),))
+    rows = baseline(DENSE, one, "zero3").rows
+    assert rows is not None
+    single = python(placements(DENSE, one, rows))
+    assert "MESH_SHAPE = (4,)\n" in single
+    assert "    'layers.*.up_proj.weight': (Shard(0),),  # [128, 512] -> [32, 512]\n" in single
 
 
 def test_layers_that_differ_are_listed_by_themselves() -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
+from itertools import combinations, product
 from time import process_time
 
 import numpy as np
 import pytest
 
 from symconfig.cost.partition.costs import Objective
-from symconfig.graph.program.net import net
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import least, plan
 from symconfig.solve.partition.problem import Problem
-from symconfig.solve.partition.reasons import Solved, candidates, reasons
+from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed
 from symconfig.solve.partition.strategy import alike
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
 
 NETS = {"dense": net(transformer(1, tied=True)), "convolutions": net(convolutions())}
+IMAGES = convolutions()
+FROZEN = net(replace(IMAGES, parameters=tuple(replace(one, trainable=False) for one in IMAGES.parameters)))
 
 
 def alone(found: Solved, v: int, row: tuple[int, ...], parameters: bool) -> Problem:
@@ -86,6 +90,99 @@ def test_a_row_that_does_not_fit_is_not_the_next_best_but_is_told() -> None:
     assert all(other.fits for reason in told for other in reason.others)
     unfit = [reason.unfit for reason in told if reason.unfit is not None]
     assert all(not other.fits and other.cost < tight.cost and other.memory > 0 for other in unfit)
+
+
+def held(problem: Problem, choice: list[int]) -> float:
+    return problem.memory(choice) - max(float(n.transient[c]) for n, c in zip(problem.nodes, choice, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("objective", "room"),
+    [(Objective.TIME, 1.0), (Objective.TIME, 0.8), (Objective.TIME, 0.6), (Objective.SYMTENSOR, 1.0)],
+)
+def test_where_no_parameter_or_copy_follows_every_row_is_weighed_as_it_is(objective: Objective, room: float) -> None:
+    """room: the limit over what the cheapest holds."""
+    free = solved(NETS["dense"], objective=objective)
+    peak = assemble(free.costs, [np.array([row]) for row in free.rows], float("inf")).memory((0,) * len(free.rows))
+    found = solved(NETS["dense"], objective=objective, memory_limit=room * peak)
+    costs, told = found.costs, 0
+    for reason in reasons(found, top=4):
+        v, links = reason.node, [costs.net.links[number] for number in costs.net.links_of[reason.node]]
+        if any(costs.net.nodes[w].operator is None for link in links for w in (link.producer, link.consumer)):
+            continue
+        rows = [np.array([row]) for row in found.rows]
+        rows[v] = candidates(found, v)  # the chosen one first
+
+        def with_choice(v: int, c: int, nodes: int = len(rows)) -> list[int]:
+            return [c if w == v else 0 for w in range(nodes)]
+
+        problem, node = assemble(costs, rows, found.memory_limit, found.gamma), costs.net.nodes[v]
+        work, relative = costs.passes(node, rows[v]), costs.node(v, rows[v]).relative / found.gamma
+        seconds = costs.training.turns * node.times * (work.forward + work.backward)
+        best: dict[object, float] = {}
+        unfit = []
+        for c, row in enumerate(rows[v].tolist()):
+            choice, look = with_choice(v, c), alike(row, found.axes)
+            cost, fits = problem.cost(choice), problem.memory(choice) <= found.memory_limit * (1 + 1e-12)
+            if look == alike(found.rows[v], found.axes):
+                continue
+            if fits:
+                best[look] = min(best.get(look, cost), cost)
+            elif cost < found.cost * (1 - 1e-9):
+                unfit.append(cost)
+        assert [other.cost for other in reason.others] == pytest.approx(sorted(best.values())[:4])
+        for other in reason.others:
+            c = next(n for n, row in enumerate(rows[v].tolist()) if tuple(row) == other.row)
+            assert other.memory == pytest.approx(held(problem, with_choice(v, c)) - held(problem, with_choice(v, 0)))
+            assert other.computation == pytest.approx(seconds[c] - seconds[0])
+            assert other.relative == pytest.approx(relative[c] - relative[0])
+            told += 1
+        assert (reason.unfit is None) == (not unfit)
+        if reason.unfit is not None:
+            assert reason.unfit.cost == pytest.approx(min(unfit))
+    assert told > 5
+
+
+@pytest.mark.parametrize("of", [*NETS.values(), FROZEN], ids=[*NETS, "frozen"])
+def test_parameters_follow_in_the_best_way_there_is(of: Net) -> None:
+    """One axis a level, so that along each they may lie whole or flat by themselves."""
+    found = solved(of, mesh=Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5))))
+    net, told = found.costs.net, 0
+    for reason in reasons(found, top=3):
+        links = [net.links[number] for number in net.links_of[reason.node]]
+        beside = {w for link in links for w in (link.producer, link.consumer)}
+        if any(net.nodes[w].copy for w in beside):
+            continue
+        for other in reason.others:
+            free = alone(found, reason.node, other.row, parameters=True)
+            assert other.cost == pytest.approx(cheapest(free))
+            told += any(net.nodes[w].parameter is not None for w in beside)
+    assert told > 2
+
+
+def test_where_rows_are_too_many_those_near_the_chosen_one_are_weighed() -> None:
+    """All that differ along two axes of six, and all that do one thing along each level."""
+    found = solved(
+        NETS["convolutions"], mesh=Mesh((MeshLevel("nvlink", 8, 4e11, 1e-6), MeshLevel("rail", 8, 5e10, 1e-5)))
+    )
+    v = next(index for index, node in enumerate(found.costs.net.nodes) if node.name == "conv2" and node.operator)
+    node, row = found.costs.net.nodes[v], found.rows[v]
+    options = range(len(node.options))
+    near = {
+        (*row[:a], x, *row[a + 1 : b], y, *row[b + 1 :])
+        for a, b in combinations(range(6), 2)
+        for x in options
+        for y in options
+    }
+    near |= {(*row[:3], *(x,) * 3) for x in options} | {(*(x,) * 3, *row[3:]) for x in options}
+    near |= {(*(x,) * 3, *(y,) * 3) for x in options for y in options}
+    every = np.array(sorted(near))
+    able = {tuple(one) for one in every[allowed(found.costs.net, node, every, found.axes)].tolist()}
+    assert len(options) ** 6 > MOST
+    weighed = [tuple(one) for one in candidates(found, v).tolist()]
+    assert weighed[0] == row
+    assert len(weighed) == len(set(weighed))
+    assert set(weighed) == able
 
 
 def test_forty_nodes_of_hundreds_of_rows_take_a_moment() -> None:

@@ -1,0 +1,101 @@
+"""What operators exchange within themselves, counted by hand on small programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Objective, Training
+from symconfig.cost.partition.work import Inner, exchanged, inside
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph import dims as d
+from symconfig.graph.layout import Kind
+from symconfig.graph.program.net import Net, net
+from tests.solve.partition.programs import SIZES, Maker, build, convolutions, transformer
+
+CLUSTER = load_cluster("h100")
+MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 4, 5e10, 1e-5)))
+AXES = MESH.axes(((2,), (4,)))
+SPEEDS = rates.seconds(AXES, rates.levels(MESH, CLUSTER))
+DENSE, IMAGES = net(transformer(1)), net(convolutions())
+TOKENS = SIZES[d.BATCH] * SIZES[d.SEQUENCE]
+MOMENT = 4  # bytes of a maximum or a sum
+
+
+def chosen(of: Net, name: str, *options: str) -> tuple[int, np.ndarray]:
+    """The node of an operator, and its row with these options, axis by axis."""
+    index = next(i for i, node in enumerate(of.nodes) if node.operator is not None and node.name == name)
+    names = [option.name for option in of.nodes[index].options]
+    return index, np.array([[names.index(option) for option in options]])
+
+
+def listed(of: Net, name: str, *options: str, per_element: bool = False) -> list[tuple[Kind, int, float, int, bool]]:
+    """Kind, axis, amount, how often and whether backward, too."""
+    index, row = chosen(of, name, *options)
+    every: list[Inner] = list(exchanged(of.program, of.nodes[index], row, SPEEDS, per_element))
+    return [
+        (one.move.kind, one.move.axis, float(np.max(one.move.amount)), one.repeats, one.backward)
+        for one in every
+        if np.all(one.move.happens)
+    ]
+
+
+def test_a_loss_over_a_split_vocabulary_sums_three_numbers_of_each_token_forward_only() -> None:
+    """The maximum, the sum and the right logit: Megatron-LM's cross_entropy.py."""
+    first, second = (Kind.ALL_REDUCE, 0, TOKENS * MOMENT, 3, False), (Kind.ALL_REDUCE, 1, TOKENS * MOMENT / 2, 3, False)
+    assert listed(DENSE, "cross_entropy", d.VOCAB, d.VOCAB) == [first, second]
+    assert listed(DENSE, "cross_entropy", d.BATCH, d.VOCAB) == [second]
+    assert listed(DENSE, "cross_entropy", "whole", d.VOCAB, per_element=True) == [
+        (Kind.ALL_REDUCE, 1, TOKENS, 3, False)
+    ]
+    assert listed(DENSE, "cross_entropy", d.BATCH, d.SEQUENCE) == []
+
+
+def test_a_norm_over_a_split_width_sums_one_number_of_each_token_forward_and_backward() -> None:
+    assert listed(DENSE, "final_norm", d.SEQUENCE, d.HIDDEN) == [(Kind.ALL_REDUCE, 1, TOKENS / 2 * MOMENT, 1, True)]
+
+
+def test_windows_need_a_row_of_either_neighbour() -> None:
+    """Images [32, 4, 16, 16] of 2 bytes and windows of three rows: one row of 16 on each side."""
+    row = 32 * 4 * 16 * 2
+    assert listed(IMAGES, "conv1", "i", "n") == [(Kind.SEND, 0, 2 * row / 4, 1, True)]
+    assert listed(IMAGES, "conv1", "i", "j") == [
+        (Kind.SEND, 0, 2 * row / 4, 1, True), (Kind.SEND, 1, 2 * row / 2, 1, True)
+    ]  # fmt: skip
+    assert listed(IMAGES, "conv1", "n", "j", per_element=True) == [(Kind.SEND, 1, row / 2, 1, True)]
+
+
+def test_neighbours_along_one_dim_send_at_the_same_time() -> None:
+    """The slowest of the links counts, forward and backward."""
+    index, row = chosen(IMAGES, "conv2", "i", "i")
+    sides = 2 * 32 * 8 * 16 * 2.0
+    found = inside(IMAGES.program, IMAGES.nodes[index], row, SPEEDS, per_element=False)
+    assert found.forward == found.backward == pytest.approx(max(rate.send(sides) for rate in SPEEDS))
+
+
+def test_a_result_of_the_program_is_summed_up() -> None:
+    make = Maker({"b": 8, "h": 32, "f": 16})
+    y = make.tensor("y", "b", "f", element_bytes=2.0)
+    make.add(build.product("up", make.tensor("x", "b", "h"), make.weight("up", "h", "f"), y))
+    of = net(make.program(("x",), "y", "b"))
+    size = 8 * 16 * 2
+    assert listed(of, "up", "h", "h") == [
+        (Kind.ALL_REDUCE, 0, size, 1, False), (Kind.ALL_REDUCE, 1, size / 2, 1, False)
+    ]  # fmt: skip
+    assert listed(of, "up", "b", "h") == [(Kind.ALL_REDUCE, 1, size / 2, 1, False)]
+    assert listed(of, "up", "b", "h", per_element=True) == [(Kind.ALL_REDUCE, 1, size / 4, 1, False)]
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_node_costs_its_work_and_what_it_exchanges(objective: Objective) -> None:
+    speeds = SPEEDS if objective is Objective.TIME else rates.elements(AXES)
+    costs = Costs(DENSE, speeds, machine(CLUSTER, "bf16"), Training(turns=3), objective)
+    index, row = chosen(DENSE, "cross_entropy", d.VOCAB, d.SEQUENCE)
+    amount = TOKENS / 4 * (MOMENT if costs.timed else 1)
+    work = costs.passes(DENSE.nodes[index], row)
+    once = float(work.forward[0] + work.backward[0]) + 3 * speeds[0].all_reduce(np.array(amount))
+    assert costs.node(index, row).cost == pytest.approx(3 * once)
+    assert (float(work.forward[0]) > 0) == costs.timed

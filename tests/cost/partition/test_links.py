@@ -1,0 +1,134 @@
+"""What a link costs and holds for a table of rows is what it does for each pair of them, and by hand on one GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.cost.partition.floor import floor_bytes
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.net import PARTIAL, Net, net
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.run import folded
+from tests.solve.partition.programs import convolutions, transformer
+
+CLUSTER = load_cluster("h100")
+MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 4, 5e10, 1e-5)))
+AXES = MESH.axes(((2,), (4,)))
+
+NETS = {
+    "dense": folded(transformer(3)),
+    "tied": net(transformer(1, tied=True)),
+    "experts": net(transformer(1, experts=True)),
+    "convolutions": net(convolutions()),
+}
+
+
+def weighed(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED, **training: float) -> Costs:
+    speeds = rates.seconds(AXES, rates.levels(MESH, CLUSTER)) if objective is Objective.TIME else rates.elements(AXES)
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), replace(Training(keep=keep), **training), objective)  # type: ignore[arg-type]
+
+
+def every(of: Net, node: int) -> np.ndarray:
+    options = len(of.nodes[node].options)
+    return np.array([(a, b) for a in range(options) for b in range(options)])
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("keep", Keep)
+def test_a_table_has_what_each_pair_has_by_itself(name: str, objective: Objective, keep: Keep) -> None:
+    costs, random = weighed(NETS[name], objective, keep, turns=2), np.random.default_rng(3)
+    for index, link in enumerate(costs.net.links):
+        given, taken = every(costs.net, link.producer), every(costs.net, link.consumer)
+        table = costs.link(index, given, taken)
+        a, b = random.integers(len(given), size=40), random.integers(len(taken), size=40)
+        beside = costs.pairwise(index, given[a], taken[b])
+        np.testing.assert_allclose(table.cost[a, b], beside.cost, rtol=1e-12)
+        np.testing.assert_allclose(table.memory[a, b], beside.memory, rtol=1e-12)
+        for i, j in zip(a[:4], b[:4], strict=True):
+            one = costs.link(index, given[i : i + 1], taken[j : j + 1])
+            assert (one.cost[0, 0], one.memory[0, 0]) == pytest.approx((table.cost[i, j], table.memory[i, j]))
+
+
+@pytest.mark.parametrize("keep", Keep)
+def test_whole_on_every_rank_is_held_what_the_floor_counts_for_one(keep: Keep) -> None:
+    """Nothing is cut and nothing gathered, so that what no strategy goes below is what this one holds."""
+    for of in NETS.values():
+        costs = weighed(of, keep=keep)
+        row = np.zeros((1, len(AXES)), dtype=np.int64)
+        found = sum(float(costs.node(index, row).memory[0]) for index in range(len(of.nodes)))
+        found += sum(float(costs.link(index, row, row).memory[0, 0]) for index in range(len(of.links)))
+        assert floor_bytes(costs, 1) == pytest.approx(found)
+
+
+def test_a_layer_holds_what_its_operators_read_again() -> None:
+    """Of a layer's tensors of 16 x 64 tokens in 2 bytes: the input of two norms, what q, k and v read in common, q, k,
+    v and the attention's result, the MLP's input and both sides of its gelu; 4 bytes of statistics."""
+    tokens, width, ffn, heads = 16 * 64, 128, 512, 16
+    elements = 2 * width + width + 4 * width + width + 2 * ffn
+    layer = tokens * (2 * elements + 4 * (2 + heads))
+    parameters = 4 * width**2 + 2 * width * ffn + 2 * width
+    four, five = (floor_bytes(weighed(folded(transformer(layers))), 1) for layers in (4, 5))
+    assert five - four == layer + 18 * parameters
+
+
+def test_what_is_gathered_for_an_operator_stays_whole_or_as_the_shard_that_is_gathered_again() -> None:
+    """The input of the MLP's first product, split by tokens before and whole in it."""
+    of = NETS["dense"]
+    index = next(
+        i for i, link in enumerate(of.links)
+        if of.nodes[link.producer].name == "layers.0.mlp_norm" and of.nodes[link.consumer].name == "layers.0.up_proj"
+    )  # fmt: skip
+    link = of.links[index]
+    tokens = [option.name for option in of.nodes[link.producer].options].index("sequence")
+    columns = [option.name for option in of.nodes[link.consumer].options].index("intermediate_size")
+    given, taken = np.array([[tokens, tokens]]), np.array([[columns, columns]])
+    size = 3 * 16 * 64 * 128 * 2  # of three layers
+    used, shards = (weighed(of, Objective.SYMTENSOR, keep, turns=5) for keep in (Keep.USED, Keep.SHARDS))
+    assert used.link(index, given, taken).memory == size
+    # The norm does not keep what it makes; the product keeps its eighth.
+    assert shards.link(index, given, taken).memory == size / 8
+    gather = (1 - 1 / 8) * size / 2  # elements
+    assert used.link(index, given, taken).cost == pytest.approx(5 * 2 * gather)
+    assert shards.link(index, given, taken).cost == pytest.approx(5 * 3 * gather)
+
+
+@pytest.mark.parametrize(("stage", "turns", "moved"), [(1, 1, 2), (1, 4, 2), (2, 4, 5), (3, 4, 12)])
+def test_zero_moves_a_weight_as_often_as_its_paper_says(stage: int, turns: int, moved: int) -> None:
+    """In units of (N - 1) / N of the weight. Stages 1 and 2 gather it once after the optimizer's step, stage 3 twice
+    for every microbatch; stage 1 reduces gradients once, the others with every microbatch."""
+    costs = weighed(NETS["dense"], Objective.SYMTENSOR, turns=turns)
+    rows = baseline(NETS["dense"], AXES, f"zero{stage}").rows
+    assert rows is not None
+    for index, link in enumerate(costs.net.links):
+        node = costs.net.nodes[link.producer]
+        if node.parameter is not None and node.name.endswith("up_proj"):
+            found = costs.link(index, rows[link.producer][None], rows[link.consumer][None]).cost
+            assert found == pytest.approx(moved * 7 / 8 * link.times * prod(node.ports[0].sizes))
+
+
+def test_work_beside_a_weights_gathers_and_reductions_hides_them() -> None:
+    """With all of it to hide behind nothing shows that takes no longer; with none of it all shows."""
+    of = NETS["dense"]
+    rows = baseline(of, AXES, "data").rows
+    assert rows is not None
+    shown = {}
+    for hide in (0.0, 0.01, 1e6):
+        costs = weighed(of, hide=hide)
+        for index, link in enumerate(of.links):
+            if of.nodes[link.producer].name == "layers.0.up_proj" and of.nodes[link.producer].parameter is not None:
+                pair = rows[link.producer][None], rows[link.consumer][None]
+                assert any(place == PARTIAL for place in of.nodes[link.consumer].ports[link.taken].backward[pair[1][0]])
+                work = costs.passes(of.nodes[link.consumer], pair[1])
+                shown[hide] = float(costs.link(index, *pair).cost[0, 0]) / link.times
+                backward = float(work.backward[0])
+    assert shown[1e6] == 0.0 < shown[0.0]
+    assert shown[0.0] - shown[0.01] == pytest.approx(0.01 * backward)

@@ -1,0 +1,127 @@
+"""What a partition spends by part, counted from the program's sizes, and the best of each strategy that has a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, prod
+
+import numpy as np
+import pytest
+
+from symconfig.cost.partition.costs import Keep, Objective, Training
+from symconfig.descriptor.load import load_cluster
+from symconfig.graph.program.net import net
+from symconfig.solve.partition.account import compared, of_told, spent
+from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.baselines import NAMES, baseline
+from symconfig.solve.partition.cheapest import cheapest, space
+from symconfig.solve.partition.frameworks import Step
+from symconfig.solve.partition.priced import priced
+from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from tests.solve.partition.programs import transformer
+from tests.solve.partition.solved import MESH, solved
+
+NET = folded(transformer(3))
+AXES = MESH.axes()
+PARAMETERS = sum(prod(NET.program.sizes[dim] for dim in one.tensor.dims) for one in NET.program.parameters)
+
+
+def rows(name: str) -> list[list[int]]:
+    found = baseline(NET, AXES, name).rows
+    assert found is not None
+    return found.tolist()
+
+
+@pytest.mark.parametrize("name", ["data", "zero3", "megatron-tp-sp"])
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("keep", Keep)
+def test_its_parts_are_all_that_it_costs_and_holds(name: str, objective: Objective, keep: Keep) -> None:
+    costs, gamma = solved(NET, objective=objective, training=Training(2, keep)).costs, 5.0
+    found = spent(costs, AXES, rows(name), gamma)
+    problem, first = assemble(costs, [np.array([row]) for row in rows(name)], inf, gamma), (0,) * len(NET.nodes)
+    assert found.cost == pytest.approx(problem.cost(first))
+    assert found.memory == pytest.approx(problem.memory(first))
+    assert found.transient_bytes == max(float(node.transient[0]) for node in problem.nodes)
+    assert (found.relative > 0) == (objective is Objective.SYMTENSOR)
+    assert (found.computation > 0) == (objective is Objective.TIME) == (found.optimizer > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("data", (1, 1, 1)), ("zero1", (1, 1, 8)), ("zero2", (1, 8, 8)), ("zero3", (8, 8, 8))]
+)
+def test_states_are_two_four_and_twelve_bytes_of_each_parameter(name: str, parts: tuple[int, int, int]) -> None:
+    """Rajbhandari et al., ZeRO (2020), figure 1, with fp32 gradients. Adam reads and writes 34 bytes of each."""
+    costs = solved(NET).costs
+    found = spent(costs, AXES, rows(name))
+    states = (found.weights_bytes, found.gradients_bytes, found.optimizer_bytes)
+    wanted = tuple(bytes_ * PARAMETERS / each for bytes_, each in zip((2, 4, 12), parts, strict=True))
+    assert states == pytest.approx(wanted)
+    updates = 34 * PARAMETERS / parts[2] / costs.machine.hbm_bytes_per_s
+    launches = len(NET.program.parameters) * costs.machine.launch_s
+    assert found.optimizer == pytest.approx(updates + launches)
+
+
+def test_what_is_flat_has_a_part_of_every_dim_in_the_relative_cost() -> None:
+    """The source paper's sum of d_i / s_i over gamma; eight ranks."""
+    costs = solved(NET, objective=Objective.SYMTENSOR).costs
+    whole, flat = (spent(costs, AXES, rows(name), 5.0).relative for name in ("data", "zero3"))
+    dims = sum(NET.program.sizes[dim] for one in NET.program.parameters for dim in one.tensor.dims)
+    assert whole - flat == pytest.approx(7 / 8 * dims / 5)
+
+
+def test_what_runs_forward_again_is_computed_once_more() -> None:
+    """Only layers do: embedding, last norm, head and loss have no repeat."""
+    used, borders = (solved(NET, training=Training(2, keep)).costs for keep in (Keep.USED, Keep.BORDERS))
+    again = sum(
+        2 * node.times * float(used.passes(node, np.array([row])).forward[0])
+        for node, row in zip(NET.nodes, rows("data"), strict=True)
+        if node.operator is not None and node.name.startswith("layers.")
+    )
+    more = spent(borders, AXES, rows("data")).computation - spent(used, AXES, rows("data")).computation
+    assert more == pytest.approx(again)
+
+
+def test_what_work_hides_is_not_what_communication_shows() -> None:
+    plain, beside = (spent(solved(NET, training=Training(hide=hide)).costs, AXES, rows("data")) for hide in (0.0, 0.8))
+    assert plain.hidden == 0.0 < beside.hidden
+    assert beside.communication + beside.hidden == pytest.approx(plain.communication)
+
+
+def cases() -> list[Case]:
+    """Two microbatches of half the batch hold less, but take longer."""
+    return [
+        Case(NET, Training(keep=Keep.USED)), Case(folded(transformer(3, batch=8)), Training(2, Keep.SHARDS))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("room", [inf, 0.9, 0.1])
+def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float) -> None:
+    ask = Ask(MESH, load_cluster("h100"), inf)
+    each = [{one.name: one for one in priced(costs_of(case, ask, AXES), AXES, NAMES)} for case in cases()]
+    limit = room * each[0]["data"].memory if room < inf else inf
+    found = compared(cases(), replace(ask, memory_limit=limit), AXES)
+    assert [one.name for one in found] == list(NAMES)
+    for one in found:
+        able = [some[one.name] for some in each if some[one.name].rows is not None]
+        if not able:
+            assert one.why
+            assert (one.cost, one.memory, one.fits) == (None, None, False)
+            continue
+        fitting = [some.cost for some in able if some.memory <= limit]
+        assert one.fits == bool(fitting)
+        if fitting:
+            assert one.cost == pytest.approx(min(fitting))
+        else:
+            assert one.memory == pytest.approx(min(some.memory for some in able))
+        best = next(n for n, some in enumerate(each) if some[one.name].cost == pytest.approx(one.cost))
+        assert (one.turns, one.keep) == ((1, "used"), (2, "shards"))[best]
+        assert one.degrees == each[best][one.name].degrees
+    assert compared([], ask, AXES)[0].why == ""
+
+
+def test_what_a_framework_is_told_is_shown_under_its_name() -> None:
+    costs = solved(net(transformer(1)), training=Training(2, Keep.SHARDS)).costs
+    for told in cheapest(space(costs.net, AXES, Step(batch=16)), costs, 1.0):
+        shown = of_told(told)
+        assert (shown.name, shown.turns, shown.keep) == (told.framework.value, 2, "shards")
+        assert (shown.cost, shown.memory, shown.fits, shown.degrees) == (told.cost, told.memory, False, told.degrees)

@@ -1,0 +1,159 @@
+"""Cuts of the mesh one axis at a time: each is the best of its axis, and gamma ends near the optimum that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symconfig.cost.machine import machine
+from symconfig.cost.partition import rates
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
+from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.net import Net, net
+from symconfig.solve.partition import brute, exact
+from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive
+from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.eliminate import least, plan
+from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.problem import Array, Problem
+from symconfig.solve.partition.rows import allowed, spaces
+from tests.solve.partition.programs import Maker, build, convolutions, transformer
+from tests.solve.partition.samples import small
+
+CLUSTER = load_cluster("h100")
+MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
+AXES = MESH.axes()
+
+
+def perceptron() -> Net:
+    """Two products with a gelu between them: few enough options to try all of them."""
+    make = Maker({"b": 64, "h": 256, "f": 1024})
+    x, u, g, y = (make.tensor(name, "b", dim) for name, dim in (("x", "h"), ("u", "f"), ("g", "f"), ("y", "h")))
+    make.add(build.product("up", x, make.weight("up", "h", "f"), u))
+    make.add(build.elementwise("gelu", [u], g, FUNCTIONS["gelu"]))
+    make.add(build.product("down", g, make.weight("down", "f", "h"), y))
+    return net(make.program(("x",), "y", "b"))
+
+
+SMALL, DENSE, IMAGES = perceptron(), net(transformer(1)), net(convolutions())
+
+
+def weighed(of: Net, objective: Objective = Objective.TIME, mesh: Mesh = MESH, keep: Keep = Keep.USED) -> Costs:
+    axes = mesh.axes()
+    speeds = rates.seconds(axes, rates.levels(mesh, CLUSTER)) if objective is Objective.TIME else rates.elements(axes)
+    return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(keep=keep), objective)
+
+
+def along(of: Net, axes: tuple[Axis, ...], rows: Strategy, axis: int) -> list[np.ndarray]:
+    """Of every node all rows that differ from the given one along the axis only, as far as its dims divide."""
+    result = []
+    for node, row in zip(of.nodes, rows, strict=True):
+        some = np.array([[*row[:axis], option, *row[axis + 1 :]] for option in range(len(node.options))])
+        result.append(some[allowed(of, node, some, axes)])
+    return result
+
+
+def total(costs: Costs, rows: Strategy) -> tuple[float, float, float]:
+    """Cost, bytes at the peak, and those of them that are held."""
+    problem, first = assemble(costs, [np.array([row]) for row in rows], np.inf), (0,) * len(rows)
+    return (
+        problem.cost(first),
+        problem.memory(first),
+        problem.memory(first) - max(float(node.transient[0]) for node in problem.nodes),
+    )
+
+
+def best(problem: Problem, price: float) -> float:
+    """The least cost with a price on bytes held, of all assignments."""
+    nodes = (replace(node, cost=node.cost + price * node.memory) for node in problem.nodes)
+    edges = (replace(edge, cost=edge.cost + price * edge.memory) for edge in problem.edges)
+    return brute.solve(Problem(tuple(nodes), tuple(edges))).cost
+
+
+@pytest.mark.parametrize("price", [0.0, 1e-12, 1e-9])
+def test_a_cut_is_the_best_of_all_along_its_axis(price: float) -> None:
+    costs = weighed(SMALL)
+    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(SMALL.nodes)
+    for axis in (1, 0, 1):
+        expected = best(assemble(costs, along(SMALL, AXES, rows, axis), np.inf), price)
+        rows = cutter.cut(axis, rows, price)
+        cost, _, held = total(costs, rows)
+        assert cost + price * held == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("of", [SMALL, IMAGES], ids=["perceptron", "convolutions"])
+def test_where_a_network_is_too_tangled_no_node_alone_can_do_better(of: Net) -> None:
+    costs = weighed(of)
+    cutter, rows = Cutter(costs, AXES, None, by_bytes=True), ((0, 0),) * len(of.nodes)
+    cutter.steps, whole = None, total(costs, rows)[0]
+    for axis in (1, 0, 1):
+        before, rows = rows, cutter.cut(axis, rows, 0.0)
+        cost = total(costs, rows)[0]
+        assert cost <= total(costs, before)[0] * (1 + 1e-12)
+        for v, some in enumerate(along(of, AXES, rows, axis)):
+            others = (total(costs, (*rows[:v], tuple(row), *rows[v + 1 :]))[0] for row in some.tolist())
+            assert cost <= min(others) * (1 + 1e-12)
+    assert cost < whole
+
+
+@pytest.mark.parametrize("seed", range(0, 90, 2))
+def test_elimination_finds_the_least_of_all_sums(seed: int) -> None:
+    problem = replace(small(seed), memory_limit=np.inf)
+    scopes: list[tuple[int, ...]] = [(v,) for v in range(len(problem.nodes))]
+    tables: list[Array] = [node.cost for node in problem.nodes]
+    for edge in problem.edges:
+        scopes.append((min(edge.u, edge.v), max(edge.u, edge.v)))
+        tables.append(edge.cost if edge.u < edge.v else edge.cost.T)
+    steps = plan(scopes, [len(node.cost) for node in problem.nodes])
+    assert steps is not None
+    assert problem.cost(least(steps, tables)) == brute.solve(problem).cost
+
+
+def test_a_table_that_would_be_too_large_is_not_planned() -> None:
+    ring = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    assert plan(ring, [158] * 4) is not None  # 158 cubed is just below four million
+    assert plan(ring, [159] * 4) is None
+
+
+@pytest.mark.parametrize("of", [SMALL, DENSE, IMAGES], ids=["perceptron", "dense", "convolutions"])
+@pytest.mark.parametrize("objective", Objective)
+def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Objective) -> None:
+    costs = weighed(of, objective)
+    gamma = None if costs.timed else 3.0
+    adapted = adaptive(costs, AXES, np.inf, gamma)
+    found = adapted.found
+    assert found is not None
+    assert not adapted.tight
+    problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
+    assert found.gamma == (gamma or np.inf)
+    assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
+    assert adapted.free == pytest.approx(found.cost)
+    assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).found is None
+    again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).found
+    assert again is not None
+    assert again.rows == found.rows
+
+
+@pytest.mark.parametrize("of", [SMALL, DENSE, IMAGES], ids=["perceptron", "dense", "convolutions"])
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("room", [0.02, 0.1, 0.3, 0.6, 0.9])
+def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, room: float) -> None:
+    """room: of what is between the least that can be held and what the cheapest holds."""
+    costs = weighed(of, objective)
+    free = adaptive(costs, AXES, np.inf).found
+    rows = spaces(costs, AXES)
+    assert free is not None
+    assert rows is not None
+    lightest = least_memory(assemble(costs, rows, np.inf)).bound
+    limit = lightest + room * (free.memory - lightest)
+    adapted = adaptive(costs, AXES, limit)
+    found = adapted.found
+    assert found is not None
+    assert found.memory <= limit
+    assert found.cost <= 1.06 * exact.solve(assemble(costs, rows, limit, found.gamma)).cost
+    assert adapted.tight == (free.memory > limit)
+    assert adapted.free == pytest.approx(free.cost)
