@@ -15,7 +15,7 @@ from symconfig.graph.program.program import Work
 from tests.oracle import seconds
 from tests.oracle.given import ATTENTION_BACKWARD, PEAK
 from tests.oracle.judged import cluster, gpu
-from tests.solve.partition.programs import transformer
+from tests.solve.partition.programs import Maker, build, transformer
 
 PROGRAM = net(transformer(1))
 AXES = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6),)).axes()
@@ -60,6 +60,15 @@ def test_a_product_takes_three_products_of_the_oracle_and_a_split_one_those_of_i
             found = work(PROGRAM.program, node, np.full((1, len(SPEEDS)), option), SPEEDS, gpu())
             assert found.forward[0] == pytest.approx(seconds.product(1, m, n, k))
             assert found.backward[0] == pytest.approx(seconds.product(1, m, k, n) + seconds.product(1, k, n, m))
+
+
+def test_a_product_of_an_input_without_a_gradient_is_followed_by_that_of_its_weight_only() -> None:
+    make = Maker({"b": 512, "h": 256, "f": 1024})
+    x, weight, y = make.tensor("x", "b", "h", gradient=False), make.weight("w", "h", "f"), make.tensor("y", "b", "f")
+    make.add(build.product("up", x, weight, y))
+    of = net(make.program(("x",), "y", "b"))
+    node = next(node for node in of.nodes if node.operator is not None)
+    assert whole(of, node) == pytest.approx((seconds.product(1, 512, 1024, 256), seconds.product(1, 256, 1024, 512)))
 
 
 def test_everything_else_reads_and_writes_its_tensors_once() -> None:

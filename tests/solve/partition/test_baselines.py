@@ -180,6 +180,15 @@ def test_random_rows_differ_by_seed_only() -> None:
     assert not np.array_equal(random_rows(of, AXES, 3), random_rows(of, AXES, 4))
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_random_rows_take_every_option_of_every_operator(program: str) -> None:
+    of = PROGRAMS[program]
+    many = np.stack([random_rows(of, AXES, seed) for seed in range(40)])
+    for index, node in enumerate(of.nodes):
+        if node.operator is not None:
+            assert set(many[:, index].flat) == set(range(len(node.options)))
+
+
 def test_a_folded_net_takes_the_rows_of_the_whole_one() -> None:
     program = transformer(3)
     starts = [index for index, op in enumerate(program.operators) if op.name.endswith(".attention_norm")]

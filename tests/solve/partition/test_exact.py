@@ -10,6 +10,7 @@ import pytest
 from symconfig.solve.partition import brute, exact, program
 from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
+from symconfig.solve.partition.reduce import space
 from symconfig.solve.stages.clock import spent_s
 from tests.solve.partition.samples import network, small
 
@@ -148,6 +149,17 @@ def test_the_program_alone_stops_in_time_with_a_true_bound(limit_s: float) -> No
     found = program.solve(problem, limit_s)
     assert not found.optimal
     assert found.bound <= exact.solve(problem).cost <= found.cost
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 7))
+def test_the_program_finds_nothing_that_costs_as_much_as_the_cutoff(seed: int) -> None:
+    problem = small(seed)
+    of, known = space(problem), brute.solve(problem)
+    if of is None or known.choice is None:
+        return
+    assert program.best(of, known.cost + 0.5, None).bound == pytest.approx(known.cost)
+    none = program.best(of, known.cost - 0.5, None)
+    assert (none.choice, none.proved) == (None, True)
 
 
 def test_a_node_without_a_choice_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:

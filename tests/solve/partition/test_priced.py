@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 
+import numpy as np
 import pytest
 
 from symconfig.cost.machine import machine
@@ -11,10 +13,12 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import net
+from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
-from symconfig.solve.partition.priced import priced
-from tests.solve.partition.programs import transformer
+from symconfig.solve.partition.priced import price, priced, sums
+from tests.solve.partition.programs import Maker, build, transformer
 
 CLUSTER = load_cluster("h100")
 MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
@@ -56,6 +60,23 @@ def test_seconds_at_the_server_are_those_of_its_links() -> None:
     weights = sum(node.parameter is not None for node in NET.nodes)
     messages = 2 * weights * (2 * inner.fixed + outer.fixed)
     assert server.cost - work == pytest.approx((3 * inner.each + 4 * outer.each) * 6 * PARAMETERS + messages)
+
+
+def test_many_strategies_at_once_cost_what_each_does_alone() -> None:
+    """All of a program of three nodes, on one axis."""
+    make = Maker({"b": 64, "h": 256, "f": 1024})
+    x, u, g = make.tensor("x", "b", "h"), make.tensor("u", "b", "f"), make.tensor("g", "b", "f")
+    make.add(build.product("up", x, make.weight("up", "h", "f"), u))
+    make.add(build.elementwise("gelu", [u], g, FUNCTIONS["gelu"]))
+    of, axes = net(make.program(("x",), "g", "b")), MESH.axes(((4,), (2,)))[:1]
+    weighed = Costs(of, rates.seconds(axes, rates.levels(MESH, CLUSTER)), machine(CLUSTER, "bf16"), Training())
+    every = [np.arange(len(node.options))[:, None] for node in of.nodes]
+    problem = assemble(weighed, every, np.inf)
+    choices = list(product(*(range(len(some)) for some in every)))
+    cost, memory = sums(weighed, np.array(choices)[:, :, None])
+    np.testing.assert_allclose(cost, [problem.cost(choice) for choice in choices])
+    np.testing.assert_allclose(memory, [problem.memory(choice) for choice in choices])
+    assert price(weighed, np.array(choices[-1])[:, None]) == (cost[-1], memory[-1])
 
 
 def test_every_name_has_a_price_or_a_reason() -> None:

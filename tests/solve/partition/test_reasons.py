@@ -14,9 +14,10 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import least, plan
+from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
-from symconfig.solve.partition.rows import allowed
+from symconfig.solve.partition.rows import allowed, spaces
 from symconfig.solve.partition.strategy import alike
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
@@ -158,6 +159,30 @@ def test_parameters_follow_in_the_best_way_there_is(of: Net) -> None:
             assert other.cost == pytest.approx(cheapest(free))
             told += any(net.nodes[w].parameter is not None for w in beside)
     assert told > 2
+
+
+@pytest.mark.parametrize("room", [0.3, 0.5, 0.8])
+def test_whatever_can_be_made_to_fit_by_its_parameters_is_among_the_others(room: float) -> None:
+    """room: of what is between the least that this program can do with and what its cheapest partition holds."""
+    mesh = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
+    free = solved(NETS["convolutions"], mesh=mesh)
+    rows = spaces(free.costs, free.axes)
+    assert rows is not None
+    least = least_memory(assemble(free.costs, rows, float("inf"))).bound
+    cheap = assemble(free.costs, [np.array([row]) for row in free.rows], float("inf"))
+    limit = least + room * (cheap.memory((0,) * len(free.rows)) - least)
+    found = solved(NETS["convolutions"], mesh=mesh, memory_limit=limit)
+    told = 0
+    for reason in reasons(found, top=1000):
+        looks = set()
+        for row in candidates(found, reason.node).tolist():
+            able = alone(replace(found, memory_limit=limit), reason.node, tuple(row), parameters=True)
+            if least_memory(able).bound <= limit:
+                looks.add(alike(row, found.axes))
+        mine = {alike(other.row, found.axes) for other in reason.others}
+        assert mine == looks - {alike(found.rows[reason.node], found.axes)}
+        told += len(mine)
+    assert told > 20
 
 
 def test_where_rows_are_too_many_those_near_the_chosen_one_are_weighed() -> None:

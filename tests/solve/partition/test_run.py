@@ -82,6 +82,8 @@ def test_exact_is_the_best_of_all_ways_and_closes_them(room: float) -> None:
     assert found.optimal
     assert found.closed
     assert found.bound == pytest.approx(found.cost)
+    assert found.gap == 0.0
+    assert replace(found, bound=0.75 * found.cost).gap == pytest.approx(0.25)
     assert {trial.solver for trial in found.trials} == {"adaptive", "exact"}
     searched = [trial for trial in found.trials if trial.solver == "exact"]
     assert len({trial.training for trial in searched}) == len(searched)
@@ -164,8 +166,15 @@ def test_every_way_of_cutting_a_large_mesh_is_tried() -> None:
     found = solved(ask)
     assert len(shapes) > 1
     assert {trial.axes for trial in found.trials if trial.complete} == set(shapes)
+    assert {trial.axes for trial in solved(replace(ask, solver=Solver.ADAPTIVE)).trials} == set(shapes)
     assert found.optimal
     assert found.cost == pytest.approx(min(one.cost for one in each(ask).values()), rel=1e-9)
+
+
+def test_without_more_said_a_step_is_run_whole() -> None:
+    found = solved(Ask(MESH, CLUSTER, inf))
+    assert {trial.training.turns for trial in found.trials} == {1}
+    assert {trial.training.keep for trial in found.trials if trial.solver == "adaptive"} == {Keep.USED, Keep.SHARDS}
 
 
 def test_below_what_any_strategy_holds_there_is_none() -> None:
