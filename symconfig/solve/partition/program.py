@@ -167,10 +167,11 @@ class _Model:
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, -np.inf, False)
             said = log.read_text(encoding="utf-8", errors="replace")
-        return self._answer(said)
+        return self._answer(said, limit_s)
 
-    def _answer(self, said: str) -> Answer:
-        """PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the solution does not."""
+    def _answer(self, said: str, limit_s: float) -> Answer:
+        """PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the solution does not.
+        CBC says "infeasible" where its preprocessing runs out of time, too."""
         pulp, status = self.pulp, self.program.sol_status
         lower = re.search(r"Lower bound:\s+([-+.\de]+)", said)
         bound = self.fixed + float(lower[1]) / self.scale if lower else -np.inf
@@ -181,7 +182,9 @@ class _Model:
             return Answer(self._chosen(), value, True, steps)
         if status == pulp.LpSolutionIntegerFeasible:
             return Answer(self._chosen(), bound, False, steps)
-        return Answer(None, bound, self.program.status == pulp.LpStatusInfeasible, steps)
+        total = re.search(r"Total time \(CPU seconds\):\s+([.\d]+)", said)  # in hundredths
+        ended = total is not None and float(total[1]) + 0.01 < limit_s
+        return Answer(None, bound, ended and self.program.status == pulp.LpStatusInfeasible, steps)
 
     def _chosen(self) -> tuple[int, ...]:
         return tuple(int(np.argmax([variable.value() or 0.0 for variable in variables])) for variables in self.taken)

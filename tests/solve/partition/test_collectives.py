@@ -41,6 +41,7 @@ def test_what_shows_of_all_of_them_is_the_communication_of_the_cost(
     total = problem.cost((0,) * len(every))
     if np.isfinite(total):
         assert sum(one.shown for one in listed) == pytest.approx(total - work, rel=1e-9)
+    assert all(one.times > 0 for one in listed)
     inside = [one for one in listed if one.link == -1]
     assert all(one.producer == one.consumer for one in inside)
     between = [(costs.net.links[one.link], one) for one in listed if one.link != -1]

@@ -142,7 +142,7 @@ def test_a_network_of_few_choices_costs_what_the_program_alone_says() -> None:
     assert exact.solve(problem).cost == pytest.approx(alone.cost, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("limit_s", [0.3, 0.0])
+@pytest.mark.parametrize("limit_s", [0.0, 0.15, 0.2, 0.25, 0.3])
 def test_the_program_alone_stops_in_time_with_a_true_bound(limit_s: float) -> None:
     """It takes some 4 s."""
     problem = _limited(network(3, 30, 5, 2), 0.1)
