@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.model import blocks
 from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 
@@ -96,3 +99,12 @@ def test_gradients_of_both_matrices_are_whole_along_tp() -> None:
     for scheme in (PLAIN, SEQUENCE):
         shards = [w for w in beside(adapted("q_proj", "o_proj"), scheme).weights if not w.frozen]
         assert all(not w.other_axes for w in shards)
+
+
+def test_what_only_moves_scales_or_adds_passes_parts_of_a_sum_on() -> None:
+    """A gather of parts of a sum is that of the sum, and so is its product with alpha / r."""
+    how = changed(MEGATRON.implementation, parallel_adapters=True)
+    operators = blocks(adapted("q_proj", "o_proj"), how)["dense"].operators
+    beside = [op for op in operators if op.name.endswith(("_gather", "lora_scale", "lora_add"))]
+    assert len({op.name for op in beside}) >= 4
+    assert all(op.linear for op in beside)
