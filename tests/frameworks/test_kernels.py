@@ -41,7 +41,8 @@ def test_every_option_changes_that_and_nothing_else(how: Implementation, name: s
 
 
 def test_logits_that_are_held_are_those_of_one_microbatch_or_more() -> None:
-    plain = MEGATRON.implementation
+    plain = changed(MEGATRON.implementation, held_logits=False)
+    assert plain.loss.kept_outputs == 0
     assert changed(plain, held_logits=True).loss.kept_outputs == 1
     assert changed(plain, held_logits=True, kept_outputs=4).loss.kept_outputs == 4
     assert changed(plain, held_logits=False, kept_outputs=4).loss.kept_outputs == 0

@@ -326,6 +326,7 @@ def test_groups_of_query_heads_share_one_head_of_keys_and_values(mask: tuple[int
     [
         (convolution(8, 8, 1), 0),
         (convolution(8, 8, 5, padding=2), 2),
+        (convolution(8, 8, 4, padding="same"), 2),  # one row before, two behind
         (convolution(8, 8, 3, padding=2, dilation=2), 2),
         (convolution(8, 8, 3, padding=3, dilation=3), 3),
         (lambda: nn.MaxPool2d(3, 1, padding=1), 1),
