@@ -78,6 +78,10 @@ def test_a_layer_holds_what_its_operators_read_again() -> None:
     parameters = 4 * width**2 + 2 * width * ffn + 2 * width
     four, five = (floor_bytes(weighed(folded(transformer(layers))), 1) for layers in (4, 5))
     assert five - four == layer + 18 * parameters
+    # Where layers run again, each keeps what came in, and one at a time the rest.
+    lean, many = (floor_bytes(weighed(folded(transformer(layers)), keep=Keep.BORDERS), 1) for layers in (4, 9))
+    assert many - lean == 5 * (2 * tokens * width + 18 * parameters)
+    assert four - lean == 3 * (layer - 2 * tokens * width)
 
 
 def test_what_is_gathered_for_an_operator_stays_whole_or_as_the_shard_that_is_gathered_again() -> None:

@@ -94,6 +94,15 @@ def cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def test_what_takes_all_of_the_limit_fits() -> None:
+    ask, case = Ask(MESH, load_cluster("h100"), inf), cases()[:1]
+    memory = next(one.memory for one in compared(case, ask, AXES) if one.name == "data")
+    assert memory is not None
+    for limit, fits in ((memory, True), (np.nextafter(memory, 0.0), False)):
+        found = compared(case, replace(ask, memory_limit=float(limit)), AXES)
+        assert next(one.fits for one in found if one.name == "data") == fits
+
+
 @pytest.mark.parametrize("room", [inf, 0.9, 0.1])
 def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float) -> None:
     ask = Ask(MESH, load_cluster("h100"), inf)

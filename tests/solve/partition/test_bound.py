@@ -11,7 +11,7 @@ import pytest
 from symconfig.solve.partition import local
 from symconfig.solve.partition.bound import Priced, narrowed, priced, silent, sweep, weighed
 from symconfig.solve.partition.marginal import eliminated, marginals, plan
-from symconfig.solve.partition.problem import Array, Problem
+from symconfig.solve.partition.problem import Array, Node, Problem
 from symconfig.solve.partition.reduce import restrict, space, undominated
 from tests.solve.partition.samples import small
 
@@ -109,6 +109,14 @@ def test_narrowed_to_some_choices_the_bound_stays_true_and_is_no_lower(seed: int
     truth, _ = _truth(priced(left, 0.4))
     bound = sweep(priced(left, 0.4), found[1], False).bound
     assert known - 1e-9 <= bound <= truth + 1e-9
+
+
+def test_a_choice_goes_that_another_one_beats_and_one_of_two_equals() -> None:
+    """By cost, bytes held and bytes for a while: the second is dearer, the third the same, the fourth lighter."""
+    node = Node("n", *(np.array(of) for of in ([1.0, 2.0, 1.0, 3.0], [5.0, 5.0, 5.0, 4.0], [2.0, 2.0, 2.0, 2.0])))
+    of = space(Problem((node, node), ()))
+    assert of is not None
+    assert [kept.tolist() for kept in undominated(of).kept] == [[0, 3], [0, 3]]
 
 
 @pytest.mark.parametrize("seed", range(48))

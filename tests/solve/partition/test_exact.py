@@ -239,6 +239,8 @@ def test_forbidden_altogether_or_too_large_nothing_is_chosen_and_that_is_proved(
 
 def test_a_pair_of_a_node_with_itself_counts_its_diagonal() -> None:
     node = Node("a", np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
-    edge = Edge(0, 0, np.array([[9.0, 0.0], [0.0, 3.0]]), np.zeros((2, 2)))
-    assert exact.solve(Problem((node,), (edge,))).choice == (1,)
-    assert brute.solve(Problem((node,), (edge,))).choice == (1,)
+    edge = Edge(0, 0, np.array([[9.0, 0.0], [0.0, 3.0]]), np.array([[1.0, 9.0], [9.0, 4.0]]))
+    for solver in (exact, brute):
+        assert solver.solve(Problem((node,), (edge,))).choice == (1,)
+        assert solver.solve(Problem((node,), (edge,), 3.0)).choice == (0,)
+        assert solver.solve(Problem((node,), (edge,), 0.5)).choice is None

@@ -158,6 +158,15 @@ def test_the_relative_cost_is_that_of_the_fewest_microbatches_that_fit() -> None
     assert solved(replace(ask, turns=(1,), keeps=(Keep.USED,))).closed
 
 
+def test_without_a_gamma_the_relative_cost_is_proved_at_the_one_that_was_found() -> None:
+    ask = replace(
+        ASK, objective=Objective.SYMTENSOR, turns=(1,), keeps=(Keep.USED,), memory_limit=0.5 * cheapest_bytes()
+    )
+    found = solved(ask)
+    assert found.optimal
+    assert found.cost == pytest.approx(each(replace(ask, gamma=found.gamma))[found.costs.training].cost)
+
+
 def test_every_way_of_cutting_a_large_mesh_is_tried() -> None:
     ask = replace(
         ASK, mesh=LARGE, turns=(1,), keeps=(Keep.USED,), memory_limit=cheapest_bytes() / 4, solver=Solver.EXACT
