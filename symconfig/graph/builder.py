@@ -115,6 +115,7 @@ class Builder:
         inputs: Sequence[Tensor | Use],
         output: Tensor,
         *,
+        beside: Sequence[Tensor] = (),
         saves: Sequence[Tensor] = (),
         weights: Sequence[Weight] = (),
         contracted: Sequence[str] = (),
@@ -133,6 +134,7 @@ class Builder:
     ) -> Tensor:
         """An operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
 
+        beside: further outputs, that no operator reads.
         reduces: by default what is contracted, unless the operator is linear: then its partial sums are its output's.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
@@ -150,7 +152,7 @@ class Builder:
                 kind=OpKind.ELEMENTWISE,
                 loops=tuple(nest),
                 inputs=uses,
-                outputs=(Use(output),),
+                outputs=(Use(output), *map(Use, beside)),
                 contracted=tuple(contracted),
                 weights=tuple(weights),
                 saves=tuple(saves),

@@ -170,10 +170,11 @@ class Flow:
                     needs.setdefault(used if op.apart else self._kept_layout(produced, used), []).append(op.name)
             consumers = tuple(op.name for op, _ in self.uses[name] if op)
             for layout, names in (needs or {produced.summed(): []}).items():
+                views = layout == produced.summed() and tensor.storage in self.tensors.keys() - {name}
                 result.append(
                     Held(
                         tensor=name,
-                        elements=_local(tensor.dims, layout),
+                        elements=_local(tensor.dims, layout) * (0 if views else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),

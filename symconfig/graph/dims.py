@@ -19,9 +19,11 @@ VOCAB = "padded_vocab_size"
 WHOLE_VOCAB = "whole_vocab_size"  # the vocabulary gathered: no axis splits it
 HEADS = "num_attention_heads"
 KV_HEADS = "num_key_value_heads"
+SHARED_KV_HEADS = "shared_key_value_heads"  # one for each tensor-parallel rank, where there are fewer of them
 HEAD_DIM = "head_dim"
 ROTARY = "rotary_dim"
 QKV = "qkv_width"
+GATHERED_QKV = "gathered_qkv_width"  # queries, keys and values of all heads: no axis splits it
 FFN = "intermediate_size"
 FFN_FUSED = "fused_intermediate_size"
 SHARED_FFN = "shared_expert_intermediate_size"
@@ -43,6 +45,7 @@ TENSOR_DIMS = (
     QKV,
     HEADS,
     KV_HEADS,
+    SHARED_KV_HEADS,
     FFN_FUSED,
     FFN,
     SHARED_FFN_FUSED,
@@ -64,6 +67,8 @@ _SIZES = {
     SEQUENCE: Monomial.of("seq_length"),
     KEYS: Monomial.of("seq_length"),
     WHOLE_VOCAB: Monomial.of(VOCAB),
+    SHARED_KV_HEADS: Monomial.of("tp"),
+    GATHERED_QKV: Monomial.of(QKV),
     # Every token takes num_experts_per_tok slots; the busiest rank has expert_imbalance times the mean.
     SLOTS: Monomial.of("micro_batch", "dp", "seq_length", "expert_imbalance") * COPIES / Monomial.of("num_experts"),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
@@ -20,12 +20,15 @@ from symconfig.graph.parts import End, parts
 from symconfig.graph.scheme import Scheme
 
 
-def blocks(model: ModelDescriptor, how: Implementation | None = None) -> dict[str, Block]:
-    """Each kind of block once: embedding, the layer kinds in order of appearance, mtp, head."""
+def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
+    """Build each kind of block once: embedding, the layer kinds in order of appearance, mtp, head.
+
+    shared_heads: see Scheme.
+    """
     how = how or Implementation()
 
     def context() -> Context:
-        return Context(model, how, Builder(stops_early=how.stops_early))
+        return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
 
     result = {end.kind: end.build(context()) for end in _ends(model) if end.place is Place.FIRST}
     for kind in dict.fromkeys(model.kind_of_layer):
@@ -70,7 +73,13 @@ def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapp
 
 @lru_cache(maxsize=64)
 def _derived(what: _Structure, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
-    return MappingProxyType({kind: derive(block, scheme) for kind, block in blocks(what.model, how).items()})
+    built = blocks(what.model, how, scheme.shared_heads)
+    return MappingProxyType({kind: derive(block, scheme) for kind, block in built.items()})
+
+
+def shares_heads(model: ModelDescriptor, tp: int) -> bool:
+    """Return whether there are fewer key/value heads than tensor-parallel ranks, which then share them."""
+    return model.attention is Attention.GQA and model.num_key_value_heads < tp
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:

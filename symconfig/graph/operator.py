@@ -61,7 +61,11 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation. storage: what it is a view of, with others; it stays whole while one of them is kept."""
+    """An activation.
+
+    storage: what it is a view of, with others, which stays whole while one of them is kept. Where a tensor of the block
+    has that name, all bytes are its.
+    """
 
     name: str
     dims: tuple[str, ...]

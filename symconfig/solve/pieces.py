@@ -64,7 +64,8 @@ class Piece:
     def relative(self) -> list[Relative]:
         """Relative costs of every block at the piece's points."""
         if not self.related:
-            plain = blocks(self.request.model, self.request.framework.implementation)
+            how = self.request.framework.implementation
+            plain = blocks(self.request.model, how, self.scheme.shared_heads)
             where = lattice(self.request, self.candidates)
             self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks()]
         return self.related

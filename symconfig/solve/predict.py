@@ -16,7 +16,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
-from symconfig.graph.model import sequence
+from symconfig.graph.model import sequence, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Predicted
 from symconfig.solve.alone import alone
@@ -118,7 +118,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     return Found(
         request=request,
         machine=machine(cluster, c.precision),
-        scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered),
+        scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered, shares_heads(model, c.degrees.tp)),
         split=_split(model, c),
         choice=Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         zero=c.zero,

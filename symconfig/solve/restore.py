@@ -9,6 +9,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
 from symconfig.errors import InputError, Problem
+from symconfig.graph.model import shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.found import Found
@@ -41,7 +42,7 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
     if o.overlap.moe_a2a:
         asked = overlapped(asked, plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
-    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered)
+    scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered, shares_heads(plan.model, p.tp))
     chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(
         pp=p.pp,

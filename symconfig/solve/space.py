@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
 from symconfig.graph.attended import attended
-from symconfig.graph.model import dim_sizes
+from symconfig.graph.model import dim_sizes, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns
@@ -62,10 +63,10 @@ def schemes(request: Request) -> Iterator[Scheme]:
     """Templates in the order in which ties are broken: the plainest first."""
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
     wanted, comm = request.pins.switch("sp"), request.pins.words.get("cp_comm")
-    for sequence_parallel in parallel:
-        for cp_comm in request.limits.cp_comms:
-            if comm in (None, cp_comm) and wanted in (None, sequence_parallel):
-                yield Scheme(sequence_parallel, cp_comm)
+    sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
+    for sequence_parallel, cp_comm, shared_heads in product(parallel, request.limits.cp_comms, sharing):
+        if comm in (None, cp_comm) and wanted in (None, sequence_parallel):
+            yield Scheme(sequence_parallel, cp_comm, shared_heads=shared_heads)
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
@@ -123,7 +124,9 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
             [
                 tp
                 for tp in divisors(gpus)
-                if tp <= model.num_attention_heads and (tp > 1 or not scheme.sequence_parallel)
+                if tp <= model.num_attention_heads
+                and (tp > 1 or not scheme.sequence_parallel)
+                and shares_heads(model, tp) == scheme.shared_heads
             ],
         ),
         allowed(

@@ -81,7 +81,7 @@ def strategies(found: Found, cluster: ClusterDescriptor) -> Strategies:
     """Of every kind of block, once."""
     grid = _Grid(found, cluster, _ranks(found))
     kinds = sequence(found.request.model)
-    of_kind = blocks(found.request.model, found.request.framework.implementation)
+    of_kind = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)
     axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in AXES if grid.ranks[axis] > 1)
     experts = any(
         d.EXPERTS in weight.dims for block in of_kind.values() for op in block.operators for weight in op.weights

@@ -21,13 +21,13 @@ HEADS_OVER_RANKS = Constraint(
 )
 SHARED_KV_HEADS = Constraint(
     name="shared num_key_value_heads",
-    predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
-    rule="key/value heads that tensor-parallel ranks share are not priced",
-    sentence="key/value heads that several tensor-parallel ranks share are not priced",
+    predicate=lambda f, p: f.adapted & no(f.latent) & (f.num_key_value_heads % p.tp != 0),
+    rule="adapters beside key/value heads that tensor-parallel ranks share are not priced",
+    sentence="adapters beside key/value heads that several tensor-parallel ranks share are not priced",
     about="tp",
     divides=True,
-    source="graph/blocks/attention.py: no gather of queries, keys and values",
-    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
+    source="graph/blocks/attention.py: adapters are not gathered",
+    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8, "adapted": True},
 )
 WINDOWS = Constraint(
     name="context parallel window",

@@ -217,8 +217,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         asked = limits("megatron", version, plan.model, "hopper")
         found = failing(asked.refusals, asked.fixed, Columns(tp=8))
         said = {one.name for one in found if "num_key_value_heads" in one.asks}
-        # The search prices no shared heads, and says that and nothing of Megatron-LM.
-        assert said == ({"shared num_key_value_heads"} if shared else {"num_key_value_heads"}), version
+        assert said == (set() if shared else {"num_key_value_heads"}), version
 
 
 def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.MonkeyPatch) -> None:

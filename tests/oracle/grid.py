@@ -47,10 +47,14 @@ DENSE_ONLY = (
     Run(tp=2),
     Run(tp=8),
     Run(tp=16, cp=2),
+    Run(tp=16, sp=True, dp=2, micro=2),
+    Run(tp=16, modules=_only("core_attn")),
     Run(tp=4, modules=_only("layer")),
     Run(tp=2, sp=True, modules=_only("mlp")),
 )
 MIXTURE_ONLY = (
+    Run(tp=16, sp=True, ep=8, dp=2, zero=1),
+    Run(tp=16, sp=True, ep=4, cp=2, modules=_only("layer")),
     Run(ep=8, dp=8),
     Run(ep=8, dp=32, zero=1),
     Run(ep=4, dp=4, imbalance=1.25),
@@ -108,7 +112,7 @@ def _runs(model: Model, run: Run) -> bool:
     """What some framework can run: the judged code says seconds of no other ones."""
     if model.layers % (run.pp * run.vpp) or (run.vpp > 1 and run.microbatches % run.pp):
         return False
-    if model.kv_heads % (run.tp * (run.cp if run.ulysses else 1)):
+    if model.kv_heads % (run.tp * run.cp) and (run.ulysses or (model.kv_heads % run.tp and run.tp % model.kv_heads)):
         return False
     if not model.experts:
         return True

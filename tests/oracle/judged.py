@@ -195,7 +195,7 @@ def relative_communication(model: Model, run: Run, kind: str) -> float:
     found = _found(model, run)
     where: Lattice = sizes(found, 1)
     block = judged(model, run).block(kind)
-    plain = blocks(found.request.model, found.request.framework.implementation)[kind]
+    plain = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)[kind]
     return float(relative(plain, block, found.scheme, where).communication[0])
 
 
@@ -203,7 +203,7 @@ def relative_costs(model: Model, run: Run) -> tuple[float, float]:
     """The source paper's relative cost of a whole plan: memory, and communication."""
     found, parts = _found(model, run), judged(model, run).parts
     where = sizes(found, 1)
-    plain = blocks(found.request.model, found.request.framework.implementation)
+    plain = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)
     each = [relative(plain[block.derived.name], block, found.scheme, where) for block in parts.table.blocks]
     kinds = sequence(found.request.model)
     counts = np.array([float(kinds.count(kind)) for kind in parts.table.kinds])

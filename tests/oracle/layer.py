@@ -95,31 +95,48 @@ def row_parallel(block: Block, run: Run, width: int, writer: str) -> None:
 
 def _attention(block: Block, model: Model, run: Run) -> None:
     n, t, h, d = run.tokens, run.tp, model.hidden, model.channels
-    queries, keys = model.heads * d / t, model.kv_heads * d / t  # channels of a rank
+    queries, keys = model.heads * d / t, max(model.kv_heads / t, 1) * d  # channels of a rank
+    projected = (model.heads + 2 * model.kv_heads) * d / t
     q, k = n * queries * ACTIVATION, n * keys * ACTIVATION
-    whole, fused = n * h * ACTIVATION, q + 2 * k
-    block.multiply("qkv_proj", n, queries + 2 * keys, h, {LAYER}, whole + fused)
+    whole, fused = n * h * ACTIVATION, n * projected * ACTIVATION
+    block.multiply("qkv_proj", n, projected, h, {LAYER}, whole + fused)
     block.keep("input_norm", run.stream * h * ACTIVATION, "input_norm", "qkv_proj")
     column_parallel(block, run, h, "qkv_proj")
+    makers = {"q": "qkv_proj", "k": "qkv_proj", "v": "qkv_proj"}
+    if model.kv_heads < t:
+        makers = _share(block, run, q, k, n * projected * t * ACTIVATION)
     if model.qk_norm:
-        for name, size, heads, given in (("q_norm", q, model.heads, "q"), ("k_norm", k, model.kv_heads, "k")):
-            row = n * heads / t * FP32
+        for name, size, given in (("q_norm", q, "q"), ("k_norm", k, "k")):
+            row = size / d / ACTIVATION * FP32
             block.stream_through(name, 2 * size + row, 3 * size + row, {LAYER}, 2 * size)
-            block.keep(given, size, "qkv_proj", name)
+            block.keep(given, size, makers[given], name)
             block.keep(f"{name}.statistics", row, name, name)
             block.dense += d
     block.stream_through("rope_q", 2 * q, 2 * q, {LAYER}, 2 * q)
     block.stream_through("rope_k", 2 * k, 2 * k, {LAYER}, 2 * k)
-    _core(block, model, run, q, k)
+    _core(block, model, run, q, k, makers["v"])
     block.multiply("o_proj", n, h, queries, {LAYER}, whole + q)
     if run.ulysses:
         _switch(block, run, q, "o_proj", FORWARD, "o_proj", GRADIENT_OF_WEIGHT)
     row_parallel(block, run, h, "o_proj")
-    block.dense += h * (queries + 2 * keys) + queries * h
-    block.gradient_buffers += h * (queries + 2 * keys) + queries * h
+    block.dense += h * projected + queries * h
+    block.gradient_buffers += h * projected + queries * h
 
 
-def _core(block: Block, model: Model, run: Run, q: float, k: float) -> None:
+def _share(block: Block, run: Run, q: float, k: float, everything: float) -> dict[str, str]:
+    """Fewer key/value heads than ranks (Megatron-LM#2565): each gathers the queries, keys and values of all and takes
+    its own; gradients of what several took are summed. Nothing runs beside it. Joining reads and writes everything
+    once; backward it is filled, added to and put in order."""
+    block.stream_through("take_v", 2 * everything + k, 3 * everything + 1.5 * k, {LAYER}, 2 * everything + k)
+    block.stream_through("take_k", 0.0, 0.0, {LAYER}, everything + k, (0, 0))
+    block.stream_through("take_q", 0.0, 0.0, {LAYER}, everything + q, (0, 0))
+    seconds, elements = ring(everything, run.tp, 1), everything / ACTIVATION
+    for kind, phase in (("all-gather", FORWARD), ("reduce-scatter", INPUT)):
+        block.messages.append(Message(kind, "tp", everything, seconds, seconds, phase, "take_v", elements))
+    return {"q": "take_q", "k": "take_k", "v": "take_v"}
+
+
+def _core(block: Block, model: Model, run: Run, q: float, k: float, values: str) -> None:
     """Flash attention: a causal query sees half the keys in the mean. It keeps q, k, v, its result, and one number
     a row.
 
@@ -146,7 +163,7 @@ def _core(block: Block, model: Model, run: Run, q: float, k: float) -> None:
     )
     block.keep("q_rotated", q, "rope_q", "flash_attention")
     block.keep("k_rotated", k, "rope_k", "flash_attention")
-    block.keep("v", k, "qkv_proj", "flash_attention")
+    block.keep("v", k, values, "flash_attention")
     if run.ulysses:  # before and after the result changes places
         block.keep("attention_heads", q, "flash_attention", "flash_attention")
         block.keep("attention_heads, back", q, "flash_attention", "o_proj")

@@ -242,7 +242,7 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
                     if (_runs_deepspeed if deepspeed else _runs_megatron)(
                         wanted, tp, cp, pp, vpp, ep, etp, dp, micro, sp, comm
                     ):
-                        scheme = Scheme(sp, comm)  # type: ignore[arg-type]
+                        scheme = Scheme(sp, comm, shared_heads=tp > model.num_key_value_heads)  # type: ignore[arg-type]
                         cut = splits(kinds, pp, vpp, weights(scheme), wanted.limits.layouts)
                         for split in cut:
                             at = Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp)
@@ -251,15 +251,17 @@ def _candidates(wanted: Request, gpu: Machine) -> Iterator[Found]:
 
 def _runs_anywhere(model: ModelDescriptor, tp: int, cp: int, ep: int, etp: int, dp: int) -> bool:
     shared = model.experts.shared_expert_intermediate_size if model.experts else 0
-    sizes = (model.num_attention_heads, model.num_key_value_heads, model.intermediate_size, shared)
+    sizes = (model.num_attention_heads, model.intermediate_size, shared)
     return all(size % tp == 0 for size in sizes) and (tp * cp * dp) % (ep * etp) == 0 and etp <= tp
 
 
 def _runs_megatron(
     wanted: Request, tp: int, cp: int, pp: int, vpp: int, ep: int, etp: int, dp: int, micro: int, sp: bool, comm: str
 ) -> bool:
-    model, length = wanted.model, wanted.seq_length
+    model, length, keys = wanted.model, wanted.seq_length, wanted.model.num_key_value_heads
     if not _runs_anywhere(model, tp, cp, ep, etp, dp):
+        return False
+    if keys % tp and (tp % keys or model.adapter or wanted.version < "core_v0.16"):
         return False
     if sp and (tp == 1 or length % (tp * cp)):
         return False
@@ -281,7 +283,7 @@ def _runs_deepspeed(
     wanted: Request, tp: int, cp: int, pp: int, vpp: int, ep: int, etp: int, dp: int, micro: int, sp: bool, comm: str
 ) -> bool:
     model = wanted.model
-    if not _runs_anywhere(model, tp, cp, ep, etp, dp) or vpp > 1 or etp > 1:
+    if not _runs_anywhere(model, tp, cp, ep, etp, dp) or model.num_key_value_heads % tp or vpp > 1 or etp > 1:
         return False
     if (comm == "a2a") != (cp > 1):
         return False

@@ -59,6 +59,7 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
         job(4, 4, pins={**STATES, "cp": "1", "etp": "1", "recompute": "none"}),
     ),
     "sixteen": (DENSE, 0.35, job(16, 16, pins={**STATES, "recompute": "none", "tp": "2..4", "mbs": "1..2"})),
+    "shared key/value heads": (DENSE, 0.5, job(8, 8, pins={**STATES, "recompute": "none", "tp": "4..8"})),
     "an older Megatron": (DENSE, 1.0, job(4, 4, 4096, pins=STATES, megatron_version="core_v0.12.1")),
     "deepspeed": (DENSE, 1.2, job(4, 8, backend="deepspeed")),
     "deepspeed with experts": (MIXTURE, 0.8, job(4, 8, backend="deepspeed")),

@@ -37,8 +37,8 @@ EXPERT_RECOMPUTES = {
 }
 
 
-def dense(recompute: Recompute, **overrides: Any) -> Plan:
-    model = sample_model("llama2-13b", num_hidden_layers=LAYERS)
+def dense(recompute: Recompute, kv_heads: int = HEADS, **overrides: Any) -> Plan:
+    model = sample_model("llama2-13b", num_hidden_layers=LAYERS, num_key_value_heads=kv_heads)
     return sample_plan(model, **{"tp": TP, "pp": 1, "dp": 2, "recompute": recompute, **overrides})
 
 
@@ -51,6 +51,9 @@ PLANS: dict[str, Plan] = {
     **{name: dense(recompute) for name, recompute in RECOMPUTES.items()},
     **{f"experts {name}": experts(recompute) for name, recompute in EXPERT_RECOMPUTES.items()},
     "last": dense(Recompute("none"), pp=2, vpp=2),
+    "grouped": dense(Recompute("none"), kv_heads=2 * TP),
+    "shared heads": dense(Recompute("none"), kv_heads=TP // 2),
+    "shared heads, core_attn": dense(Recompute("selective", ("core_attn",)), kv_heads=TP // 2),
 }
 RANKS = {"last": TP * 2}
 

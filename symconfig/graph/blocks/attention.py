@@ -56,7 +56,7 @@ def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
 def _repeated(ctx: Context, k: Tensor) -> bool:
     """Whether keys and values are copied for each query head that shares them."""
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
-    return ctx.how.attention.copies_shared_heads and grouped and d.KV_HEADS in k.dims
+    return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 
 
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
@@ -76,6 +76,8 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
 
 
 def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if ctx.shared_heads:
+        return _of_shared_heads(ctx, x)
     rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
     q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
@@ -102,6 +104,28 @@ def _projections(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         )
         result.append(with_adapter(ctx, name, tensor, ("c_attn",)))
     return result[0], result[1], result[2]
+
+
+def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every rank gathers the queries, keys and values of all heads and takes its own: a key/value head, and the queries
+    of it that are not another rank's. Their gradients are summed over the ranks that share a head.
+
+    Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors. What is gathered is read and joined;
+    backward it is filled with zeros, added to, and put in the ranks' order.
+    """
+    rows, storage = (d.BATCH, d.SEQUENCE), "qkv_gathered" if ctx.how.linear.views else ""
+    joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
+    linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=[Use(joined)], bias=bias)
+    whole = Use(joined, ((d.QKV, d.GATHERED_QKV),))
+    q, k, v = (
+        Tensor(name, (*rows, heads, d.HEAD_DIM), storage=storage)
+        for name, heads in (("q", d.HEADS), ("k", d.SHARED_KV_HEADS), ("v", d.SHARED_KV_HEADS))
+    )
+    gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
+    ctx.build.elementwise("take_v", [whole], v, beside=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
+    ctx.build.elementwise("take_k", [whole], k, traffic=(0, 0), launches=(0, 0), linear=True)
+    ctx.build.elementwise("take_q", [whole], q, traffic=(0, 0), launches=(0, 0), linear=True)
+    return q, k, v
 
 
 def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
@@ -133,10 +157,10 @@ def copied(ctx: Context, o: Tensor) -> Tensor:
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Tensor, sinks: list[Weight]) -> Tensor:
     if _repeated(ctx, k):
-        heads, copies = [(d.HEADS, d.KV_HEADS)], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
+        heads, copies = [(d.HEADS, k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims[-1]))
         k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
         v = ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
-    expand = (*_TO_KEYS, (d.KV_HEADS, d.HEADS))
+    expand = _TO_KEYS if k.dims[-2] == d.HEADS else (*_TO_KEYS, (k.dims[-2], d.HEADS))
     square = (d.BATCH, d.HEADS, d.SEQUENCE, d.KEYS)
     buffered = ctx.how.attention.kernel is Kernel.MASKED  # for an addend of zero times
     scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), Tensor("scores", square), buffered)

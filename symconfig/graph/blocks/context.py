@@ -14,11 +14,12 @@ from symconfig.graph.operator import Weight
 
 @dataclass(slots=True)
 class Context:
-    """A builder with the model and the implementation it builds for."""
+    """A builder with the model and the implementation it builds for. shared_heads: see Scheme."""
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
+    shared_heads: bool = False
 
     @property
     def frozen(self) -> bool:
