@@ -165,9 +165,10 @@ def test_the_program_finds_nothing_that_costs_as_much_as_the_cutoff(seed: int) -
 def test_a_node_without_a_choice_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "FEW", -1)
     monkeypatch.setattr(exact, "ENTRIES", 0)
-    random, sizes = np.random.default_rng(5), (1, 4, 4, 4)
+    monkeypatch.setattr(Known, "near", lambda self, space, choice, price: None)
+    random, sizes = np.random.default_rng(5), (1, 8, 8, 8, 8)
     nodes = tuple(Node("n", random.random(size), np.zeros(size), np.zeros(size)) for size in sizes)
-    pairs = [(u, v) for v in range(4) for u in range(v)]
+    pairs = [(u, v) for v in range(5) for u in range(v)]
     edges = tuple(Edge(u, v, random.random((sizes[u], sizes[v])), np.zeros((sizes[u], sizes[v]))) for u, v in pairs)
     found = exact.solve(Problem(nodes, edges), limit_s=5.0)
     assert found.optimal

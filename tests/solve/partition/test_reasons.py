@@ -149,7 +149,7 @@ def test_parameters_follow_in_the_best_way_there_is(of: Net) -> None:
     """One axis a level, so that along each they may lie whole or flat by themselves."""
     found = solved(of, mesh=Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5))))
     net, told = found.costs.net, 0
-    for reason in reasons(found, top=3):
+    for reason in reasons(found, top=16):
         links = [net.links[number] for number in net.links_of[reason.node]]
         beside = {w for link in links for w in (link.producer, link.consumer)}
         if any(net.nodes[w].copy for w in beside):
