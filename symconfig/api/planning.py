@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from symconfig.api.arguments import typed
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Job, Limits, Packing, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Packing, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
@@ -114,7 +114,7 @@ def plan(
     global_batch_size: int,
     seq_length: int | None = None,
     *,
-    backend: Literal["megatron", "deepspeed"] | None = None,
+    backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
     task: Literal["pretrain", "sft", "lora"] | None = None,

@@ -11,7 +11,7 @@ from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Job, Limits, Training
+from symconfig.descriptor.job import Backend, Job, Limits, Training
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
@@ -64,7 +64,7 @@ def replan(
     gpus: int | Literal["auto"] | None = None,
     global_batch_size: int | None = None,
     seq_length: int | None = None,
-    backend: Literal["megatron", "deepspeed"] | None = None,
+    backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
     task: Literal["pretrain", "sft", "lora"] | None = None,

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from symconfig.descriptor.job import Backend as BackendName
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 
-Name = Literal["megatron", "deepspeed", "transformers"]
+Name = BackendName | Literal["transformers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,12 @@ class Entry:
     beside: tuple[str, ...] = ()
 
 
-ENTRIES: Mapping[str, Entry] = {
-    **{name: Entry(backend) for name, backend in BACKENDS.items()},
+ENTRIES: Mapping[Name, Entry] = {
+    **{backend.name: Entry(backend) for backend in BACKENDS.values()},
     "transformers": Entry(BACKENDS["deepspeed"], ("transformers",)),
 }
 
 
 def entry_of(target: str, plan: Plan) -> Name:
     """Whose release is looked at: a target that is no entry's name starts the framework that the plan is for."""
-    return target if target in ENTRIES else plan.best.target.backend  # type: ignore[return-value]
+    return next((name for name in ENTRIES if name == target), plan.best.target.backend)

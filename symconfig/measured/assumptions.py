@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.job import Packing
+from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import MeasuredBatch, Row
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
@@ -107,7 +107,7 @@ class Assumption(Strict):
     version: str | None = None
     gpus: tuple[str, ...] = Field(default=(), description="of tables that one release made, where rows do not tell it")
     reason: str
-    framework: Literal["megatron", "deepspeed", "fsdp"] = "megatron"
+    framework: Backend | Literal["fsdp"] = "megatron"
     flash: Literal["flash1", "flash2", "triton", "flash-2024"] | None = Field(
         default=None, description="what `flash` means at its time"
     )

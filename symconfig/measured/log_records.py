@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-LogFramework = Literal["megatron", "deepspeed"]
+from symconfig.descriptor.job import Backend
+
 Value = bool | int | float | str | None
 
 
@@ -94,7 +95,7 @@ class TrainingLog:
     """
 
     path: str
-    framework: LogFramework
+    framework: Backend
     steps: tuple[Step, ...]
     steady: Steady | None
     memory: tuple[Memory, ...]

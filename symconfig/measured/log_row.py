@@ -17,12 +17,10 @@ from symconfig.measured.log_model import check_model, log_model, row_fields
 from symconfig.measured.log_records import TrainingLog
 from symconfig.units import GIB
 
-SOURCES = {"megatron": "megatron_log", "deepspeed": "deepspeed_log"}  # names in data/assumptions.yaml
-
 
 def source_of(log: TrainingLog) -> str:
-    """The name under which `case` and `judge` find what is assumed where such a log says nothing."""
-    return SOURCES[log.framework]
+    """Name the source of data/assumptions.yaml that says what is assumed where such a log says nothing."""
+    return f"{log.framework}_log"
 
 
 def as_row(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
+from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
@@ -30,7 +30,7 @@ class Target:
     """
 
     __pydantic_config__ = _CONFIG
-    backend: Literal["megatron", "deepspeed"]
+    backend: Backend
     version: str
 
 
