@@ -58,6 +58,11 @@ class Place(StrEnum):
         """Whether its backward follows its forward at once, so that one microbatch is in flight there."""
         return self in (Place.FURTHER, Place.LAST)
 
+    @property
+    def outermost(self) -> bool:
+        """Whether the model begins or ends there, beyond which no message goes."""
+        return self in (Place.FIRST, Place.LAST)
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:

@@ -78,6 +78,7 @@ def _listed() -> Iterator[Mixer | End]:
         yield from getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
 
 
+@cache
 def place_of(kind: str) -> Place:
     """Where blocks of a kind stand in the model: what is no end is a layer."""
     end = parts().ends.get(kind)
@@ -86,4 +87,4 @@ def place_of(kind: str) -> Place:
 
 def is_layer(kind: str) -> bool:
     """Whether blocks of a kind are layers of the model, and none of its ends."""
-    return kind not in parts().ends
+    return place_of(kind) is Place.LAYER

@@ -12,10 +12,12 @@ from functools import cache
 from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise, product
 
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt
 
 Sizes = tuple[int, ...]
-Weights = tuple[tuple[str, float], ...]  # of the kinds; "mtp_total" of all layers that predict further tokens
+Weights = tuple[tuple[str, float], ...]  # of the kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,15 @@ class _Loads:
     tail: float
 
     @staticmethod
-    def of(layers: Sequence[str], pp: int, weight: Mapping[str, float]) -> _Loads:
-        until = tuple(accumulate((weight[kind] for kind in layers), initial=0.0))
-        head, tail = weight.get("embedding", 0.0), weight.get("head", 0.0) + weight.get("mtp_total", 0.0)
-        return _Loads(pp, until, head, tail)
+    def of(sequence: Sequence[str], pp: int, weight: Mapping[str, float]) -> _Loads:
+        until = tuple(accumulate((weight[kind] for kind in sequence if is_layer(kind)), initial=0.0))
+        closing = [kind for kind in reversed(sequence) if place_of(kind).closes]
+        head = sum(weight[kind] for kind in sequence if place_of(kind) is Place.FIRST)
+        return _Loads(pp, until, head, sum(weight[kind] for kind in closing))
+
+    @property
+    def layers(self) -> int:
+        return len(self.until) - 1
 
     @property
     def total(self) -> float:
@@ -47,21 +54,21 @@ class _Loads:
         return round(heaviest / self.total, 9), sizes
 
 
-def lightest(layers: tuple[str, ...], pp: int, least: Sizes, weights: Weights) -> Sizes | None:
+def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights) -> Sizes | None:
     """Where any sizes can be told. least: the fewest layers of each chunk; None: there are fewer."""
-    if len(layers) < sum(least):
+    loads = _Loads.of(sequence, pp, dict(weights))
+    if loads.layers < sum(least):
         return None
-    loads = _Loads.of(layers, pp, dict(weights))
-    balanced = _balanced(layers, least, weights)
+    balanced = _balanced(sequence, least, weights)
     if len(least) == pp:
         return balanced
     return min((balanced, _shared(loads, least)), key=loads.order)
 
 
-def lightest_ends(layers: tuple[str, ...], pp: int, vpp: int, weights: Weights) -> Sizes | None:
+def lightest_ends(sequence: tuple[str, ...], pp: int, vpp: int, weights: Weights) -> Sizes | None:
     """Where only the layers of the first and last stage can be told, by trying all. None: none is possible."""
-    loads = _Loads.of(layers, pp, dict(weights))
-    found = _ends(len(layers), pp, vpp)
+    loads = _Loads.of(sequence, pp, dict(weights))
+    found = _ends(loads.layers, pp, vpp)
     return min(found, key=loads.order, default=None)
 
 
@@ -75,7 +82,7 @@ def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
 
 def _shared(loads: _Loads, least: Sizes) -> Sizes:
     """Layers of the average weight, one by one to the stage with the least to do, and there to the lightest chunk."""
-    pp, layers = loads.pp, len(loads.until) - 1
+    pp, layers = loads.pp, loads.layers
     each, sizes = loads.until[-1] / layers, list(least)
     chunks = [size * each for size in least]
     chunks[0] += loads.head
@@ -92,13 +99,13 @@ def _shared(loads: _Loads, least: Sizes) -> Sizes:
 
 
 @cache
-def _balanced(layers: tuple[str, ...], least: Sizes, weights: Weights) -> Sizes:
+def _balanced(sequence: tuple[str, ...], least: Sizes, weights: Weights) -> Sizes:
     """Sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
 
     Exact to a millionth of the total: a greedy fill is feasible exactly when some cut is.
     """
     weight = dict(weights)
-    loads = _Loads.of(layers, len(least), weight)
+    loads, layers = _Loads.of(sequence, len(least), weight), tuple(filter(is_layer, sequence))
     low, high = loads.total / len(least), loads.total
     sizes = _fill(layers, least, weight, loads, high)
     while high - low > 1e-6 * loads.total:

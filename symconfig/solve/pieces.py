@@ -141,7 +141,6 @@ class _Shared:
         least = whole * request.global_batch * grid.tp * grid.cp / (grid.micro * request.gpus)
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
-        balance["mtp_total"] = balance.get("mtp", 0.0) * request.model.num_nextn_predict_layers
         usable = request.job.limits.usable_bytes(self.machine.memory_bytes)
         for first in range(0, order.size, PIECE):
             mine = order[first : first + PIECE]

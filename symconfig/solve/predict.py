@@ -17,6 +17,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.model import sequence, shares_heads
+from symconfig.graph.parts import is_layer
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.plan import Predicted
 from symconfig.solve.alone import alone
@@ -49,7 +50,7 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     """Seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each other."""
     found = as_found(model, cluster, configuration)
     parts = detail(found)
-    layer = next(index for index, kind in enumerate(parts.table.kinds) if kind != "embedding")
+    layer = next(index for index, kind in enumerate(parts.table.kinds) if is_layer(kind))
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
     return Prediction(
         predicted(found, parts, cluster),

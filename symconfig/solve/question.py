@@ -8,6 +8,7 @@ from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting
 from symconfig.graph.model import sequence
+from symconfig.graph.parts import place_of
 from symconfig.solve.kinds import Kinds
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Scope, StageProblem
@@ -30,7 +31,6 @@ def question(
     for which a stage waits for one. A stage waits for as many as any other, but one less at either end of the model.
     What all stages have alike of messages and handovers is left out.
     """
-    fewer = dict.fromkeys(("embedding", "head"), message_s)
     moments = held_by_stages(setting, num_microbatches)
 
     def each(array: Array) -> dict[str, tuple[float, ...]]:
@@ -41,7 +41,7 @@ def question(
         vpp=setting.vpp,
         sequence=sequence(request.model),
         seconds={
-            name: tuple(value - fewer.get(name, 0.0) for value in values)
+            name: tuple(value - message_s * place_of(name).outermost for value in values)
             for name, values in each(kinds.seconds[..., 0]).items()
         },
         kept_bytes=each(kinds.kept[..., 0]),

@@ -118,7 +118,6 @@ def suited(found: Found, parts: Detail, schedule: Schedule) -> tuple[Found, Deta
 def _cuts(found: Found, parts: Detail, vpp: int) -> list[Found]:
     """Its layers on other chunks, any cut that there is: no framework need be able to say it."""
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
-    seconds["mtp_total"] = seconds.get("mtp", 0.0) * found.request.model.num_nextn_predict_layers
     every = splits(sequence(found.request.model), found.split.pp, vpp, seconds, _ANY_CUT)
     # As many layers of a stage are recomputed as before, at least.
     again = -(-found.block_layers * found.split.vpp // vpp)

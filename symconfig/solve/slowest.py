@@ -6,6 +6,7 @@ import numpy as np
 
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting
+from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
 from symconfig.solve.kinds import ROUNDING, Kinds
 from symconfig.solve.stages.problem import Layouts
@@ -17,12 +18,10 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     Its even share; and, of the kind of layer that takes most of the time, as many as fit on every stage beside the ends
     must be all that there are. Exact where all layers are of one kind. message_s: [n], for which a stage waits for one.
     """
-    pp, seconds, names = setting.pp, kinds.seconds, list(kinds.names)
-    with_head = [k for k, name in enumerate(names) if place_of(name).closes]
-    if not layouts.mtp_with_head:
-        with_head = [names.index("head")]
+    pp, seconds, places = setting.pp, kinds.seconds, [place_of(name) for name in kinds.names]
+    with_head = [k for k, place in enumerate(places) if layouts.in_last_chunk(place)]
     # Against a stage inside the model, either end has one message less.
-    first = seconds[names.index("embedding")] - message_s
+    first = seconds[places.index(Place.FIRST)] - message_s
     last = np.tensordot(kinds.counts[with_head], seconds[with_head], axes=1) - message_s
     whole = np.tensordot(kinds.counts, seconds, axes=1) - 2 * message_s
     layers = np.flatnonzero(kinds.layers)

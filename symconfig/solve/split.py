@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from symconfig.plans.pipeline_layout import LETTERS, dealt, expanded, letters, written
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import place_of
+from symconfig.plans.pipeline_layout import dealt, expanded, letters, written
 from symconfig.solve.balance import lightest, lightest_ends
+from symconfig.solve.stages.content import layers
+from symconfig.solve.stages.cuts import cut
 from symconfig.solve.stages.problem import Chunks, Layouts
 
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
@@ -41,7 +45,7 @@ class Split:
 
     @property
     def longest_chunk(self) -> int:
-        return max(map(_layers, self.chunks))
+        return max(map(layers, self.chunks))
 
 
 def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
@@ -62,7 +66,7 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
         if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
             yield split
     if layouts.first_last and pp > 1:
-        stages = [sum(map(_layers, chunks[index::pp])) for index in range(pp)]
+        stages = [sum(map(layers, chunks[index::pp])) for index in range(pp)]
         # The first stage is always said: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
         # virtual stages (get_transformer_layer_offset). Between two stages it says all, and core_v0.12 divides by zero
         # when both are given.
@@ -73,12 +77,13 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
     """Whether a layout string of the target cannot have some chunk. What is built first and last is not up to it."""
-    bare = [chunk for chunk in chunks if not _layers(chunk)]
-    predicting = [place for place, chunk in enumerate(chunks) if "mtp" in chunk]
+    places = [[place_of(kind) for kind in chunk] for chunk in chunks]
+    bare = [chunk for chunk in places if Place.LAYER not in chunk]
+    predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
     return (
-        "embedding" not in chunks[0]
-        or "head" not in chunks[-1]
-        or (not layouts.empty and () in bare)
+        Place.FIRST not in places[0]
+        or Place.LAST not in places[-1]
+        or (not layouts.empty and [] in bare)
         or (not layouts.empty_ends and any(bare))
         or len(predicting) > 1
         or not all(_mtp_place(pp, place, len(chunks), layouts) for place in predicting)
@@ -95,28 +100,28 @@ def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: 
     """As many layers on every chunk, the embedding (loss) counted as one where asked for; else None."""
     if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
-    sizes = dealt(_layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
-    return None if sizes is None else Split(pp, vpp, _cut(sequence, sizes), at_start, at_end)
+    sizes = dealt(layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
+    return None if sizes is None else Split(pp, vpp, cut(sequence, sizes), at_start, at_end)
 
 
 def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
     """So many layers on the first (last) stage, and the rest shared evenly by the others; None if that cannot be."""
-    sizes = dealt(_layers(sequence), pp, vpp, first=first, last=last)
+    sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
     if sizes is None:
         return None
-    return Split(pp, vpp, _cut(sequence, sizes), first_layers=first, last_layers=last)
+    return Split(pp, vpp, cut(sequence, sizes), first_layers=first, last_layers=last)
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
     """Chunks that differ by one place at most, the first ones longer; the ends take places. None: too few layers."""
     chunks = pp * vpp
-    each, longer = divmod(_layers(sequence) + at_start + at_end, chunks)
+    each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
     sizes = [each + (index < longer) for index in range(chunks)]
     sizes[0] -= at_start
     sizes[-1] -= at_end
     if each < 1 or min(sizes) < 0:
         return None
-    return Split(pp, vpp, _cut(sequence, sizes), bool(at_start), bool(at_end))
+    return Split(pp, vpp, cut(sequence, sizes), bool(at_start), bool(at_end))
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
@@ -167,34 +172,21 @@ def _splits(
         return tuple(result)
     sizes = _lightest(sequence, pp, vpp, weights, layouts)
     if sizes is not None:
-        cut = _cut(sequence, sizes)
-        found = said(pp, cut, layouts) if all(cut != split.chunks for split in result) else None
+        chunks = cut(sequence, sizes)
+        found = said(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
         if found is not None:
             result.append(found)
     return tuple(result)
-
-
-def _layers(chunk: Sequence[str]) -> int:
-    return sum(kind not in LETTERS for kind in chunk)
-
-
-def _cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """The layers by these sizes; what stands before them goes to the first chunk, what stands behind to the last."""
-    before = next(index for index, kind in enumerate(sequence) if kind not in LETTERS)
-    ends = list(accumulate(sizes, initial=before))
-    ends[0], ends[-1] = 0, len(sequence)
-    return tuple(sequence[start:end] for start, end in pairwise(ends))
 
 
 def _lightest(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[int, ...] | None:
     """Layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are tried."""
-    kinds = tuple(kind for kind in sequence if kind not in LETTERS)
     if layouts.any_cut:
-        return lightest(kinds, pp, _least(len(kinds), pp * vpp, layouts), weights)
+        return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
     if layouts.first_last:
-        return lightest_ends(kinds, pp, vpp, weights)
+        return lightest_ends(sequence, pp, vpp, weights)
     return None
 
 

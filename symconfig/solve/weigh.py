@@ -23,8 +23,8 @@ from symconfig.cost.step import bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.model import sequence
+from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.plans.pipeline_layout import LETTERS
 from symconfig.solve.found import Found
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.kinds import ROUNDING
@@ -145,7 +145,7 @@ def prefix(split: Split, stage: int, kinds: tuple[str, ...]) -> Prefix:
 
 def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
     """Blocks of each kind among the first layers of every chunk of the stage: all of a chunk that has fewer."""
-    chunks = [[kind for kind in chunk if kind not in LETTERS] for chunk in split.stage(stage)]
+    chunks = [list(filter(is_layer, chunk)) for chunk in split.stage(stage)]
     return tuple(sum(chunk[:layers].count(kind) for chunk in chunks) for kind in kinds)
 
 

@@ -9,12 +9,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
+from symconfig.graph.parts import place_of
 from symconfig.graph.recompute import apply
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
 from symconfig.solve.predict import as_found
-
-_ENDS = ("embedding", "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
         entry[phase is not Phase.FORWARD] += value
         entry[2] += hidden
 
-    for block in sorted(table.blocks, key=lambda block: block.derived.name in _ENDS):
+    for block in sorted(table.blocks, key=lambda block: place_of(block.derived.name).outermost):
         often = times * counts[block.derived.name]
-        end = "of both ends" if block.derived.name in _ENDS else "of the layers"
+        end = "of both ends" if place_of(block.derived.name).outermost else "of the layers"
         kinds = {
             work.op: "matmuls"
             if isinstance(work, Matmul)

@@ -329,6 +329,4 @@ def _recomputes(wanted: Request, split: Split) -> Iterator[tuple[Choice, int]]:
 
 def _weights(wanted: Request, scheme: Scheme) -> dict[str, float]:
     """FLOPs of each kind of block, by which uneven splits are balanced."""
-    weights = block_flops(derived(wanted.model, wanted.framework.implementation, scheme), constants(wanted))
-    weights["mtp_total"] = weights.get("mtp", 0.0) * wanted.model.num_nextn_predict_layers
-    return weights
+    return block_flops(derived(wanted.model, wanted.framework.implementation, scheme), constants(wanted))

@@ -17,15 +17,15 @@ KINDS = ("dense", "moe")
 OLD = Layouts(any_cut=False, empty_ends=True, first_last=True, account=True)  # Megatron-LM before it had layout strings
 NEW = Layouts(any_cut=True, empty_ends=True, empty=True, first_last=True, account=True)
 EQUAL = Layouts(any_cut=False)
-ENDS = {"embedding": 0.0, "head": 2.5, "mtp": 1.5, "mtp_total": 0.0}
+ENDS = {"embedding": 0.0, "head": 2.5, "mtp": 1.5}
 
 
 def named(layers: list[str], mtp: int = 0) -> tuple[str, ...]:
     return ("embedding", *layers, *("mtp",) * mtp, "head")
 
 
-def weights(dense: float, moe: float, mtp: int = 0) -> dict[str, float]:
-    return {**ENDS, "dense": dense, "moe": moe, "mtp_total": ENDS["mtp"] * mtp}
+def weights(dense: float, moe: float) -> dict[str, float]:
+    return {**ENDS, "dense": dense, "moe": moe}
 
 
 def load(chunk: tuple[str, ...], weight: dict[str, float]) -> float:
@@ -62,7 +62,7 @@ def test_every_split_keeps_every_layer_in_order(
     layers: list[str], pp: int, vpp: int, mtp: int, layouts: Layouts, moe: float
 ) -> None:
     sequence = named(layers, mtp)
-    for split in splits(sequence, pp, vpp if pp > 1 else 1, weights(1.0, moe, mtp), layouts):
+    for split in splits(sequence, pp, vpp if pp > 1 else 1, weights(1.0, moe), layouts):
         assert len(split.chunks) == split.pp * split.vpp
         assert tuple(kind for chunk in split.chunks for kind in chunk) == sequence
         stages = [split.stage(index) for index in range(split.pp)]

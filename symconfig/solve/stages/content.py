@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.plans.pipeline_layout import LETTERS
+from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.problem import Scope, StageProblem
 
 Content = tuple[tuple[str, int], ...]  # runs of equal blocks in model order: (kind, how many)
@@ -45,7 +45,7 @@ class Mode:
         """The choice of every block."""
         left, result = self.first, []
         for kind, count in content:
-            again = 0 if kind in LETTERS else min(left, count)
+            again = min(left, count) if is_layer(kind) else 0
             left -= again
             result += [1] * again + [self.choice] * (count - again)
         return tuple(result)
@@ -57,7 +57,7 @@ def content(kinds: Iterable[str]) -> Content:
 
 def layers(kinds: Iterable[str]) -> int:
     """Blocks that are no ends."""
-    return sum(kind not in LETTERS for kind in kinds)
+    return sum(map(is_layer, kinds))
 
 
 def modes(problem: StageProblem, longest: int) -> tuple[Mode, ...]:

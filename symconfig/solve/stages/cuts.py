@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.plans.pipeline_layout import LETTERS
+from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Content, layers
 from symconfig.solve.stages.problem import Chunks, StageProblem
 
 
 def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
     """Whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in the last."""
-    last, kinds, rules = problem.pp * problem.vpp - 1, [kind for kind, _ in content], problem.layouts
-    if ("embedding" in kinds and chunk) or ("head" in kinds and chunk < last):
-        return False
-    if rules.mtp_with_head and "mtp" in kinds and chunk < last:
+    kinds, rules = [kind for kind, _ in content], problem.layouts
+    if any(problem.chunk_of(kind) not in (None, chunk) for kind in kinds):
         return False
     return layers(kinds) > 0 or (rules.empty_ends if kinds else rules.empty)
 
 
 def least_layers(problem: StageProblem, chunk: int) -> int:
     """Layers that the chunk must hold: none where it may hold an end alone, or nothing."""
-    rules, sequence = problem.layouts, problem.sequence
+    rules, last = problem.layouts, problem.pp * problem.vpp - 1
+    tied = [problem.chunk_of(kind) for kind in problem.sequence if not is_layer(kind)]
     # From the chunk that holds the first mtp on, all may hold ends only.
-    later = 0 if rules.mtp_with_head else sequence.count("mtp")
-    alone = ("embedding" in sequence and chunk == 0) or (
-        ("head" in sequence or later > 0) and chunk >= problem.pp * problem.vpp - 1 - later
-    )
+    later = tied.count(None)
+    alone = (0 in tied and chunk == 0) or ((last in tied or later > 0) and chunk >= last - later)
     return 0 if rules.empty or (rules.empty_ends and alone) else 1
 
 
@@ -62,16 +60,12 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
         yield from ((first, middle, ends - first) for first in range(1, ends) if {first, ends - first} != {middle})
 
 
-def cut(sequence: tuple[str, ...], sizes: list[int]) -> Chunks:
-    """Chunks of so many layers; the embedding goes to the first one, mtp and head to the last."""
-    inner = [kind for kind in sequence if kind not in LETTERS]
-    chunks, start = [], 0
-    for size in sizes:
-        chunks.append(tuple(inner[start : start + size]))
-        start += size
-    chunks[0] = (*(kind for kind in sequence if kind == "embedding"), *chunks[0])
-    chunks[-1] = (*chunks[-1], *(kind for kind in sequence if kind in ("mtp", "head")))
-    return tuple(chunks)
+def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
+    """Chunks of so many layers; what stands before them goes to the first one, what stands behind to the last."""
+    before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
+    ends = list(accumulate(sizes, initial=before))
+    ends[0], ends[-1] = 0, len(sequence)
+    return tuple(sequence[start:end] for start, end in pairwise(ends))
 
 
 def check(problem: StageProblem) -> None:

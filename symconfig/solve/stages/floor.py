@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from symconfig.plans.pipeline_layout import LETTERS
+from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Mode
 from symconfig.solve.stages.cuts import least_layers
 from symconfig.solve.stages.problem import StageProblem
@@ -90,13 +90,13 @@ def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, 
     """Choices that a block may have."""
     if mode is None:
         return tuple(range(problem.choices))
-    return (mode.choice, 1) if mode.first and kind not in LETTERS else (mode.choice,)
+    return (mode.choice, 1) if mode.first and is_layer(kind) else (mode.choice,)
 
 
 def _tied(problem: StageProblem) -> dict[str, int]:
     """Kinds that lie in the first or last chunk of all, and in which."""
-    last = problem.pp * problem.vpp - 1
-    return {"embedding": 0, "head": last} | ({"mtp": last} if problem.layouts.mtp_with_head else {})
+    places = {kind: problem.chunk_of(kind) for kind in reversed(problem.sequence)}
+    return {kind: chunk for kind, chunk in places.items() if chunk is not None}
 
 
 def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
@@ -110,7 +110,7 @@ def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
         again = mode is not None and len(choices) > 1
         found.append(
             Kind(
-                layer=name not in LETTERS,
+                layer=is_layer(name),
                 count=count,
                 seconds=min(seconds),
                 again_s=seconds[-1] - min(seconds) if again else 0.0,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from symconfig.graph.parts import place_of
 from symconfig.solve.stages.content import Content, content, layers
 from symconfig.solve.stages.cuts import allowed
 from symconfig.solve.stages.problem import StageProblem
@@ -34,8 +35,8 @@ def frames(problem: StageProblem) -> Iterator[Frame]:
     if 2 * count < len(sequence):
         return
     before, after = sequence[:start], sequence[start + count :]
-    for stem in _placed(before, "embedding" in before, chunks):
-        for tail in _placed(after[::-1], "head" in after, chunks):
+    for stem in _placed(before, chunks):
+        for tail in _placed(after[::-1], chunks):
             if len(stem) + len(tail) > chunks + 1:
                 continue
             fore = [*map(content, stem), *[()] * (chunks - len(stem))]
@@ -65,16 +66,14 @@ def _longest(sequence: tuple[str, ...]) -> tuple[int, int]:
     return best
 
 
-def _placed(blocks: tuple[str, ...], end: bool, chunks: int) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Blocks from an end of the model inwards over the first so many chunks there, none empty but perhaps the first.
-
-    end: the first block is an end, which stays in the first chunk. Fewest chunks first.
-    """
+def _placed(blocks: tuple[str, ...], chunks: int) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Blocks from an end of the model inwards over the first so many chunks there, none empty but perhaps the first,
+    in which the embedding and the head stay. Fewest chunks first."""
     if not blocks:
         yield ((),)
         return
     for parts in range(1, min(len(blocks) + 1, chunks) + 1):
-        yield from _parted(blocks, parts, 1 if end else 0)
+        yield from _parted(blocks, parts, int(place_of(blocks[0]).outermost))
 
 
 def _parted(blocks: tuple[str, ...], parts: int, least: int) -> Iterator[tuple[tuple[str, ...], ...]]:

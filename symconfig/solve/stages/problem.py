@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
+from symconfig.graph.operator import Place
+from symconfig.graph.parts import place_of
 
 Array = NDArray[np.float64]
 Solver = Literal["auto", "quick", "cbc", "highs"]
@@ -43,6 +45,10 @@ class Layouts:
     first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
 
+    def in_last_chunk(self, place: Place) -> bool:
+        """Return whether blocks of a place lie in the last chunk, and in no other."""
+        return place is Place.LAST or (place is Place.FURTHER and self.mtp_with_head)
+
 
 @dataclass(frozen=True, slots=True)
 class StageProblem:
@@ -72,6 +78,13 @@ class StageProblem:
     def choices(self) -> int:
         """Recompute choices of a block."""
         return len(self.seconds[self.sequence[0]])
+
+    def chunk_of(self, kind: str) -> int | None:
+        """Return the chunk in which all blocks of a kind lie; None: they may lie in any."""
+        place = place_of(kind)
+        if self.layouts.in_last_chunk(place):
+            return self.pp * self.vpp - 1
+        return 0 if place is Place.FIRST else None
 
 
 @dataclass(frozen=True, slots=True)
