@@ -5,6 +5,17 @@ from __future__ import annotations
 from symconfig.frameworks.constraint import Constraint
 from symconfig.plans.unknown import no
 
+BATCH = Constraint(
+    name="batch",
+    predicate=lambda f, p: p.global_batch % (p.dp * p.micro) != 0,
+    rule="the global batch must divide by dp x micro-batch",
+    sentence="dp {p.dp} x micro-batch {p.micro} does not divide the batch of {p.global_batch}",
+    about="global_batch_size",
+    pins=("dp", "mbs"),
+    divides=True,
+    source="megatron/core/num_microbatches_calculator.py; deepspeed/runtime/config.py, _batch_assertion",
+    example={"global_batch": 12, "micro": 1},
+)
 HEADS = Constraint(
     name="num_attention_heads",
     predicate=lambda f, p: f.num_attention_heads % p.tp != 0,

@@ -85,8 +85,8 @@ class Columns:
             moe_dispatcher=options.moe_dispatcher or "",
         )
 
-    def at(self, chosen: NDArray[Any] | slice) -> Self:
-        """Take some of the configurations, by their places or by a mask."""
+    def at(self, chosen: NDArray[Any] | slice | int) -> Self:
+        """Take some of the configurations, by their places or by a mask, or one as plain numbers."""
         return self._each(lambda column: column[chosen])
 
     def as_floats(self) -> Self:

@@ -9,6 +9,7 @@ import numpy as np
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
+from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.columns import Columns
@@ -58,8 +59,14 @@ class Found:
             dp=dp,
             micro=micro,
             num_microbatches=self.request.global_batch // (dp * micro),
+            group=p.pp,
             moe_overlap=self.request.limits.moe_overlap,
         )
+
+    def refused(self) -> tuple[Constraint, ...]:
+        """Return the constraints of its target that its degrees and its batch fail."""
+        limits = self.request.limits
+        return failing(limits.table, limits.fixed, self.columns())
 
     @property
     def order(self) -> tuple[object, ...]:

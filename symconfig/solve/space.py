@@ -157,13 +157,9 @@ def shared(request: Request, scheme: Scheme) -> Columns:
 def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
     """Indices of the points that the target can run at this pipeline degree, with one chunk a stage."""
     inner = candidates.tp * candidates.cp * pp
-    alive = np.flatnonzero(request.gpus % inner == 0)
-    dp = request.gpus // inner[alive]
     low, high = request.pins.ranges.get("dp", (0, 2**62))
-    wanted = (dp >= low) & (dp <= high)
-    whole = request.global_batch % (dp * candidates.micro[alive]) == 0
-    refused.add("batch", "the global batch must divide by dp x micro-batch", int((wanted & ~whole).sum()))
-    alive = alive[wanted & whole]
+    dp = request.gpus // inner
+    alive = np.flatnonzero((request.gpus % inner == 0) & (dp >= low) & (dp <= high))
     return _accepted(request, _in_stages(request, candidates.at(alive), pp), alive, request.limits.refusals, refused)
 
 

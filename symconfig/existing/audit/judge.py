@@ -9,7 +9,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Run
-from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Plan, Search
@@ -63,8 +62,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 def _undivided(found: Found) -> Iterator[Problem]:
     """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
-    limits = found.request.limits
-    for constraint in failing(limits.table, limits.fixed, found.columns()):
+    for constraint in found.refused():
         if constraint.divides:
             yield Problem(f"is not divided like this: {constraint.rule}", field=constraint.name)
 

@@ -24,7 +24,6 @@ from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail
 from symconfig.solve.found import Found
 from symconfig.solve.predict import as_found
-from symconfig.solve.space import Refused, admitted, interleaved
 from symconfig.solve.timeline import refined_s
 
 DEGREES = frozenset(field.name for field in fields(Degrees))
@@ -100,15 +99,14 @@ class _Walk:
     def _state(self, configuration: Configuration, said: tuple[str, ...]) -> State | None:
         """What a configuration costs; None where it cannot run."""
         found = self._found(configuration)
-        if found is None or not _runs(found):
+        if found is None or found.refused():
             return None
         parts = detail(found)
         used = device_bytes(max(parts.peaks), found.machine, configuration.framework)
         return State(said, refined_s(found, parts), used, used <= self.judged.plan.usable_bytes)
 
     def _found(self, c: Configuration) -> Found | None:
-        inner = c.degrees.tp * c.degrees.pp * c.degrees.cp
-        if self.judged.plan.best.parallel.world_size % inner or c.global_batch % (c.degrees.dp * c.micro):
+        if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
             return None
         try:
             return as_found(self.judged.plan.model, self.better.cluster, c)
@@ -121,15 +119,6 @@ def _same(one: State, other: State) -> bool:
     return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
         one.device_bytes, other.device_bytes, rel_tol=1e-6
     )
-
-
-def _runs(found: Found) -> bool:
-    """Whether the target's refusals let it pass."""
-    point = found.columns()
-    alive = admitted(found.request, point, point.pp, Refused())
-    if alive.size and point.vpp > 1:
-        alive = interleaved(found.request, point, alive, point.pp, Refused())
-    return bool(alive.size)
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:

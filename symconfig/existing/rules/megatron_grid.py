@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks.shared import BATCH
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
@@ -114,6 +115,7 @@ def _world(facts: MegatronFacts) -> Iterator[Problem]:
     "The global batch cannot be divided by micro batch x dp",
     "num_microbatches_calculator.py asserts it, and from core_v0.18 on validate_args.",
     "--micro-batch-size 3 --global-batch-size 64",
+    of=(BATCH,),
 )
 def _batch(facts: MegatronFacts) -> Iterator[Problem]:
     whole, micro = facts.maybe("global_batch_size"), facts.maybe("micro_batch_size")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
-from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
+from symconfig.frameworks.shared import (
+    BATCH,
+    CONTEXT_KERNEL,
+    EXPERT_GRID,
+    EXPERT_WIDTH,
+    EXPERTS,
+    FFN,
+    HEADS,
+    SHARED_EXPERT,
+)
 from symconfig.plans.unknown import among, has, no
 
 ULYSSES = {"cp": 2, "cp_comm": "a2a"}
@@ -318,6 +327,7 @@ WHOLE_GRADIENTS = Constraint(
 )
 
 DEEPSPEED: tuple[Constraint, ...] = (
+    BATCH,
     PIPELINE,
     VIRTUAL_STAGES,
     ETP,

@@ -6,7 +6,16 @@ from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE
-from symconfig.frameworks.shared import CONTEXT_KERNEL, EXPERT_GRID, EXPERT_WIDTH, EXPERTS, FFN, HEADS, SHARED_EXPERT
+from symconfig.frameworks.shared import (
+    BATCH,
+    CONTEXT_KERNEL,
+    EXPERT_GRID,
+    EXPERT_WIDTH,
+    EXPERTS,
+    FFN,
+    HEADS,
+    SHARED_EXPERT,
+)
 from symconfig.plans.unknown import among, has, looked_up, no
 
 # Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
@@ -320,6 +329,7 @@ ADAPTER_COLUMNS = Constraint(
 )
 
 MEGATRON: tuple[Constraint, ...] = (
+    BATCH,
     OVERLAP_STAGES,
     OVERLAP_EXPERTS,
     OVERLAP_RECOMPUTE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from symconfig.solve.overlap import lacking, overlapped
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
 from symconfig.solve.run import request
-from symconfig.solve.space import Refused, Request, admitted, interleaved
+from symconfig.solve.space import Request
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.weigh import HOST_SHARE
 from symconfig.units import GIB
@@ -93,7 +92,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 def judged(plan: Plan, c: Configuration) -> Verdict:
     """The configuration under the plan's inputs, by the functions that the search uses."""
     wanted = _request(plan, c.precision, c.framework.hide.experts > 0)
-    if refused := next(_undivided(plan, c), "") or _unknown(wanted, c):
+    if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
     try:
         found = as_found(plan.model, plan.cluster, c)
@@ -116,14 +115,11 @@ def _request(plan: Plan, precision: Precision, beside_another: bool) -> Request:
     return overlapped(plain, plan.cluster.gpu.architecture) if beside_another and lacking(plain) is None else plain
 
 
-def _undivided(plan: Plan, c: Configuration) -> Iterator[str]:
-    """GPUs and batch that the degrees leave a rest of."""
+def _undivided(plan: Plan, c: Configuration) -> str:
+    """Say which GPUs the degrees leave over."""
     p, gpus = c.degrees, plan.best.parallel.world_size
     inner = p.tp * p.pp * p.cp
-    if gpus % inner:
-        yield f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
-    elif c.global_batch % (p.dp * c.micro):
-        yield f"dp {p.dp} x micro-batch {c.micro} does not divide the batch of {c.global_batch}"
+    return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
 
 
 def _unknown(asked: Request, c: Configuration) -> str:
@@ -149,9 +145,6 @@ def _untold(plan: Plan, found: Found) -> str:
 
 
 def _refused(found: Found) -> str:
-    """The target's named refusals of these degrees."""
-    point, refused = found.columns(), Refused()
-    alive = admitted(found.request, point, point.pp, refused)
-    if alive.size and point.vpp > 1:
-        interleaved(found.request, point, alive, point.pp, refused)
-    return "; ".join(refused.reasons.values())
+    """Say the first of the target's constraints that these degrees fail."""
+    fixed, point = found.request.limits.fixed, found.columns().at(0)
+    return next((constraint.said(fixed, point) for constraint in found.refused()), "")

@@ -64,7 +64,7 @@ def test_degrees_that_leave_a_rest_are_named() -> None:
     wrong = judged(new, replace(changed_degrees(new, tp=1, cp=1, dp=24), micro=16))
     assert wrong.refused == "dp 24 x micro-batch 16 does not divide the batch of 72"
     heads = judged(new, replace(changed_degrees(new, tp=12, cp=1, dp=2), micro=1, sequence_parallel=True))
-    assert "num_attention_heads must divide over tp" in heads.refused
+    assert "32 attention heads cannot be split over tp 12" in heads.refused
 
 
 def test_what_the_framework_has_not_is_named() -> None:
