@@ -69,6 +69,16 @@ def test_what_is_flat_has_a_part_of_every_dim_in_the_relative_cost() -> None:
     assert whole - flat == pytest.approx(7 / 8 * dims / 5)
 
 
+def test_a_dim_that_is_cut_counts_its_part_in_the_relative_cost() -> None:
+    """Three weights of 128 x 512, as eighths of their columns, of both, or as they are."""
+    costs = solved(NET, objective=Objective.SYMTENSOR).costs
+    index = next(i for i, node in enumerate(NET.nodes) if node.parameter and node.name.endswith("up_proj"))
+    names = [option.name for option in NET.nodes[index].options]
+    width, ffn = names.index("hidden_size"), names.index("intermediate_size")
+    found = costs.node(index, np.array([[ffn] * 3, [ffn, ffn, width], [0, 0, 0]])).relative
+    assert found.tolist() == [3 * (128 + 512 / 8), 3 * (128 / 2 + 512 / 4), 3 * (128 + 512)]
+
+
 def test_what_runs_forward_again_is_computed_once_more() -> None:
     """Only layers do: embedding, last norm, head and loss have no repeat."""
     used, borders = (solved(NET, training=Training(2, keep)).costs for keep in (Keep.USED, Keep.BORDERS))
