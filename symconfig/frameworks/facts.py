@@ -22,7 +22,7 @@ class Fixed:
     """The model, by the names of ModelDescriptor (sizes that it has not are 0), and the kernels that there are.
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
-    flash: whether flash attention runs.
+    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs.
     """
 
     model_type: Any = UNKNOWN
@@ -31,6 +31,7 @@ class Fixed:
     num_hidden_layers: Any = UNKNOWN
     num_attention_heads: Any = UNKNOWN
     num_key_value_heads: Any = UNKNOWN
+    head_dim: Any = UNKNOWN
     latent: Any = UNKNOWN
     attention_sinks: Any = UNKNOWN
     sliding_window: Any = UNKNOWN
@@ -41,12 +42,13 @@ class Fixed:
     expert_bias: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
+    head_adapters: Any = UNKNOWN
     flash: Any = UNKNOWN
 
     @classmethod
     def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN) -> Self:
         """Return a model's facts."""
-        experts = model.experts
+        experts, put = model.experts, adapters.targets(model)
         return cls(
             model_type=model.model_type,
             hidden_size=model.hidden_size,
@@ -54,6 +56,7 @@ class Fixed:
             num_hidden_layers=model.num_hidden_layers,
             num_attention_heads=model.num_attention_heads,
             num_key_value_heads=model.num_key_value_heads,
+            head_dim=model.head_dim,
             latent=model.attention is Attention.MLA,
             attention_sinks=model.attention_sinks,
             sliding_window=(model.sliding_window or 0) if any(model.sliding_layers) else 0,
@@ -63,7 +66,8 @@ class Fixed:
             shared_expert_intermediate_size=experts.shared_expert_intermediate_size if experts else 0,
             expert_bias=experts is not None and experts.expert_bias,
             adapted=model.adapter is not None,
-            column_rank=_column_rank(model),
+            column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
+            head_adapters=put is not None and "linear_q" in put.modules,
             flash=flash,
         )
 
@@ -72,11 +76,6 @@ def flash(architecture: str, attention: str | None, engine: bool) -> bool:
     """Return whether flash attention runs. attention: the kernel that the job asks for. engine: Transformer Engine's,
     which an old GPU keeps from it; Transformers' own is another matter."""
     return attention != "unfused" and not (engine and architecture in NO_FLASH)
-
-
-def _column_rank(model: ModelDescriptor) -> int:
-    found = adapters.targets(model)
-    return 0 if found is None or model.adapter is None or not found.by_columns else model.adapter.r
 
 
 FIXED = tuple(one.name for one in fields(Fixed))

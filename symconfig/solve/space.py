@@ -95,18 +95,12 @@ def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
 
 def blockers(request: Request) -> list[str]:
     """Reasons of the refusals that alone leave nothing: no choice of degrees gets around them."""
-    reasons: dict[str, str] = {}
-    for scheme in schemes(request):
-        grid = _grid(request, scheme)
-        if not grid.size:
-            continue
-        everything = np.arange(grid.size)
-        for rule in request.limits.refusals:
-            if not _accepted(request, grid, everything, [rule], Refused()).size:
-                reasons[rule.name] = rule.rule
-            else:
-                reasons.pop(rule.name, None)
-    return list(reasons.values())
+    grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
+    return [
+        rule.rule
+        for rule in request.limits.refusals
+        if grids and not any(_accepted(request, grid, np.arange(grid.size), [rule], Refused()).size for grid in grids)
+    ]
 
 
 def _grid(request: Request, scheme: Scheme) -> Columns:

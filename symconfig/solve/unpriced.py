@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.megatron import constraints as megatron
-from symconfig.plans.unknown import no
 
 HEADS_OVER_RANKS = Constraint(
     name="ulysses heads",
@@ -18,16 +17,6 @@ HEADS_OVER_RANKS = Constraint(
     divides=True,
     source="solve/space.py: each rank is taken to hold a share of the heads",
     example={"cp": 8, "cp_comm": "a2a", "num_attention_heads": 32, "num_key_value_heads": 4},
-)
-SHARED_KV_HEADS = Constraint(
-    name="shared num_key_value_heads",
-    predicate=lambda f, p: f.adapted & no(f.latent) & (f.num_key_value_heads % p.tp != 0),
-    rule="adapters beside key/value heads that tensor-parallel ranks share are not priced",
-    sentence="adapters beside key/value heads that several tensor-parallel ranks share are not priced",
-    about="tp",
-    divides=True,
-    source="graph/blocks/attention.py: adapters are not gathered",
-    example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8, "adapted": True},
 )
 WINDOWS = Constraint(
     name="context parallel window",
@@ -79,7 +68,6 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
 BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": ()}
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
-    megatron.KV_HEADS: (megatron.KV_HEADS, SHARED_KV_HEADS),
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
     deepspeed.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
     deepspeed.ULYSSES_KV_HEADS: (),

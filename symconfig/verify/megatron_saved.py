@@ -43,6 +43,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "input_layernorm": ("input_norm",),
     "self_attention": (
+        "take_v",
+        "take_k",
+        "take_q",
         "q_norm",
         "k_norm",
         "rope_q",

@@ -17,11 +17,12 @@ from symconfig.graph.recompute import Policy, apply
 from symconfig.graph.scheme import Scheme
 
 PLAIN, SEQUENCE, ULYSSES = Scheme(False), Scheme(True), Scheme(True, "a2a")
+SHARED = Scheme(True, shared_heads=True)
 AXES = ("tp", "cp", "dp", "ep", "etp")
 
 
 def block(model: ModelDescriptor, kind: str = "dense", scheme: Scheme = PLAIN, **how: Any) -> DerivedBlock:
-    return derive(blocks(model, changed(Implementation(), **how))[kind], scheme)
+    return derive(blocks(model, changed(Implementation(), **how), scheme.shared_heads)[kind], scheme)
 
 
 def numbers(

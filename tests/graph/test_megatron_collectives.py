@@ -17,7 +17,7 @@ from symconfig.graph.model import blocks
 from symconfig.graph.operator import OpKind
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
-from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
+from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, held_bytes, numbers, tally
 from tests.sample_models import sample_model
 
 MODELS = ["gpt3-175b", "llama2-13b", "llama3.1-70b", "qwen2.5-7b"]
@@ -103,6 +103,37 @@ def test_latent_attention_gathers_its_low_rank_tensors_instead_of_the_stream() -
     assert sorted(c.elements.value(values) / 2048 for c in gathered) == [64, 512, 1536, model.hidden_size]
 
 
+@pytest.mark.parametrize("tp", [8, 16])
+def test_ranks_that_share_key_value_heads_gather_what_they_project(tp: int) -> None:
+    """Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors: every rank gathers the joint
+    projection whole and takes its queries, one key and one value head; backward its gradient is reduced and scattered.
+    """
+    model = sample_model("llama3.1-70b", num_key_value_heads=4)
+    values = numbers(model, tp=tp, cp=2, micro_batch=3)
+    tokens, apart, shared = 3 * 2048 / 2, block(model, "dense", SEQUENCE), block(model, "dense", SHARED)
+    for phase, kind in ((FORWARD, "all-gather"), (BACKWARD, "reduce-scatter")):
+        added = tally(chosen(shared, "tp", phase), values) - tally(chosen(apart, "tp", phase), values)
+        assert added == Counter({(kind, tokens * (64 + 2 * 4) * 128): 1})
+        assert [c.beside for c in chosen(shared, "tp", phase, "qkv")] == [None]  # the attention waits for it
+    size = {held.tensor: held.elements.value(values) / tokens for held in shared.held}
+    assert (size["q_rotated"], size["k_rotated"], size["v"]) == (64 * 128 / tp, 128, 128)
+    weights = {weight.name: weight.elements.value(values) for weight in shared.weights}
+    assert weights["qkv_proj.weight"] == 8192 * (64 + 2 * 4) * 128 / tp
+
+
+def test_views_of_what_was_gathered_keep_all_of_it() -> None:
+    """Megatron's own modules norm views; without rotary positions attention itself has nothing else."""
+    model = sample_model("qwen3-30b-a3b")
+    values = numbers(model, tp=8)
+    gathered = 2048 * (32 + 2 * 4) * 128
+    for views, kept in ((False, 0.0), (True, gathered)):
+        derived = block(model, "moe", SHARED, viewed_values=views)
+        stays = apply(derived, frozenset()).kept
+        bare = {h.tensor: h.elements.value(values) for h, stay in zip(derived.held, stays, strict=True) if stay}
+        assert bare.get("qkv_gathered", 0.0) == kept
+        assert (bare["q"] == 0) is views
+
+
 def test_a_bias_after_the_reduction_has_its_whole_gradient_on_every_rank() -> None:
     """It is added to the reduced output (RowParallelLinear); only a split sequence makes its gradient partial."""
     model = sample_model("gpt3-175b")
@@ -135,3 +166,12 @@ def test_only_products_and_attention_can_run_beside_their_collectives(name: str,
             assert c.beside is None or c.beside[0] not in light, (kind, c)
             if c.phase is FORWARD:
                 assert (c.beside is None) is (c.owner in light), (kind, c)
+
+
+def test_an_adapter_of_the_joint_projection_is_added_before_heads_are_gathered() -> None:
+    """megatron-bridge, peft/lora.py: the adapter's result has the shape of the projection's on each rank."""
+    base = sample_model("llama2-13b-lora", num_key_value_heads=4)
+    assert base.adapter is not None
+    model = base.model_copy(update={"adapter": base.adapter.model_copy(update={"target_modules": ("qkv_proj",)})})
+    gathered = [c.tensor for c in chosen(block(model, "dense", SHARED), "tp", FORWARD) if c.owner.startswith("take")]
+    assert gathered == ["qkv.sum"]

@@ -261,7 +261,9 @@ def _runs_megatron(
     model, length, keys = wanted.model, wanted.seq_length, wanted.model.num_key_value_heads
     if not _runs_anywhere(model, tp, cp, ep, etp, dp):
         return False
-    if keys % tp and (tp % keys or model.adapter or wanted.version < "core_v0.16"):
+    if keys % tp and (tp % keys or wanted.version < "core_v0.16"):
+        return False
+    if (model.num_attention_heads + 2 * keys) * model.head_dim % tp or (model.adapter and tp > keys):
         return False
     if sp and (tp == 1 or length % (tp * cp)):
         return False

@@ -9,7 +9,10 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.solve.search import search
+from symconfig.solve.pins import parse
+from symconfig.solve.run import request
+from symconfig.solve.search import resolved, search
+from symconfig.solve.space import blockers
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
 
@@ -88,6 +91,18 @@ def test_a_degree_that_does_not_divide_is_named() -> None:
     older = job(8, 8, pins={"tp": "8"}, megatron_version="core_v0.15.3")
     assert "key/value heads" in refusal(MODEL, sample_cluster(), older).what
     assert "batch" in refusal(MODEL, sample_cluster(), job(8, 7, pins={"dp": "8"})).what
+
+
+def test_nothing_blocks_all_where_some_plan_runs() -> None:
+    """Some rule refuses all points of a scheme: of key/value heads that ranks share, of all-to-all."""
+    cluster = sample_cluster()
+    for asked in (job(16, 16, backend="deepspeed"), job(16, 16, megatron_version="core_v0.15.3")):
+        whole = resolved(MODEL, cluster, asked)
+        assert blockers(request(MODEL, cluster, whole, "bf16", parse({}))) == []
+    pinned = {"tp": "8"}
+    whole = resolved(MODEL, cluster, job(16, 16, megatron_version="core_v0.15.3", pins=pinned))
+    (reason,) = blockers(request(MODEL, cluster, whole, "bf16", parse(pinned)))
+    assert "key/value heads" in reason
 
 
 def test_more_than_the_cluster_has_and_half_a_node_are_wrong_input() -> None:

@@ -32,6 +32,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp16": ("llama2-13b", {"precision": "fp16", "pp": 1}),
     "virtual stages and cp": ("llama3.1-70b", {"pp": 2}),
     "experts": ("mixtral-8x7b", {"pp": 2, "etp": 2, "ep": 4, "activation_offload": True}),
+    "shared key/value heads": ("qwen3-30b-a3b", {"tp": 8, "pp": 2, "ep": 8, "dp": 8}),
     "layout": ("llama2-13b", {"pp": 4, "pipeline_layout": "Et*9|t*11|t*11|t*9L"}),
     "counts": ("llama2-13b", {"pp": 4, "pipeline_layout": None, "first_stage_layers": 12, "last_stage_layers": 8}),
     "ends alone, an empty chunk": ("llama2-13b", {"pp": 2, "vpp": 3, "pipeline_layout": "E|t*20||t*19|t|L"}),

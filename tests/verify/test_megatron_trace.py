@@ -37,8 +37,8 @@ EXPERT_RECOMPUTES = {
 }
 
 
-def dense(recompute: Recompute, kv_heads: int = HEADS, **overrides: Any) -> Plan:
-    model = sample_model("llama2-13b", num_hidden_layers=LAYERS, num_key_value_heads=kv_heads)
+def dense(recompute: Recompute, kv_heads: int = HEADS, qk_norm: bool = False, **overrides: Any) -> Plan:
+    model = sample_model("llama2-13b", num_hidden_layers=LAYERS, num_key_value_heads=kv_heads, qk_norm=qk_norm)
     return sample_plan(model, **{"tp": TP, "pp": 1, "dp": 2, "recompute": recompute, **overrides})
 
 
@@ -50,6 +50,8 @@ def experts(recompute: Recompute) -> Plan:
 PLANS: dict[str, Plan] = {
     **{name: dense(recompute) for name, recompute in RECOMPUTES.items()},
     **{f"experts {name}": experts(recompute) for name, recompute in EXPERT_RECOMPUTES.items()},
+    "a shared head": dense(Recompute("none"), kv_heads=1),
+    "shared and normed heads": dense(Recompute("none"), kv_heads=TP // 2, qk_norm=True),
     "last": dense(Recompute("none"), pp=2, vpp=2),
     "grouped": dense(Recompute("none"), kv_heads=2 * TP),
     "shared heads": dense(Recompute("none"), kv_heads=TP // 2),

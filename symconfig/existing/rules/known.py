@@ -48,6 +48,12 @@ def _groups(facts: MegatronFacts) -> Any:
     return _size(GROUPS if facts.on(GQA) else "num_attention_heads")(facts)
 
 
+def _head_dim(facts: MegatronFacts) -> Any:
+    said = facts.maybe("kv_channels")
+    heads = max(facts.number("num_attention_heads"), 1)
+    return facts.number("hidden_size") // heads if said is None else max(said, 1)
+
+
 def _expert_width(facts: MegatronFacts) -> Any:
     if not facts.experts:
         return 0
@@ -97,6 +103,7 @@ FIXED: Readers[MegatronFacts] = {
     "num_hidden_layers": _size("num_layers"),
     "num_attention_heads": _size("num_attention_heads"),
     "num_key_value_heads": _groups,
+    "head_dim": _head_dim,
     "latent": lambda facts: facts.on(MLA),
     "sliding_window": lambda facts: 0 if facts.value("window_size") is None else LARGEST_WINDOW,
     "num_nextn_predict_layers": lambda facts: facts.maybe("mtp_num_layers") or 0,

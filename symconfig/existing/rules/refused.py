@@ -30,6 +30,7 @@ DESTINATIONS = {
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_attention_heads",
     "num_key_value_heads": GROUPS,
+    "head_dim": "kv_channels",
     "num_experts": "num_experts",
     "moe_intermediate_size": "moe_ffn_hidden_size",
     "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",

@@ -64,6 +64,23 @@ KV_HEADS = Constraint(
     source="megatron/core/transformer/transformer_config.py, __post_init__; Megatron-LM#2565",
     example={"num_attention_heads": 48, "num_key_value_heads": 6, "tp": 8, "hidden_size": 6144},
 )
+KV_WIDTH = Constraint(
+    name="qkv width",
+    predicate=lambda f, p: (
+        no(f.latent) & ((f.num_attention_heads + 2 * f.num_key_value_heads) * f.head_dim % p.tp != 0)
+    ),
+    rule="the joint width of queries, keys and values must divide over tp",
+    sentence=(
+        "the projection to {f.num_attention_heads} query and 2 x {f.num_key_value_heads} key/value heads of "
+        "{f.head_dim} channels cannot be split over tp {p.tp}"
+    ),
+    about="tp",
+    pins=("tp",),
+    since="core_v0.16.0",  # earlier ones have whole heads on every rank
+    divides=True,
+    source="megatron/core/tensor_parallel/layers.py, ColumnParallelLinear",
+    example={"num_attention_heads": 32, "num_key_value_heads": 1, "head_dim": 66, "tp": 8, "sequence_parallel": True},
+)
 ULYSSES_HEADS = Constraint(
     name="ulysses heads",
     predicate=lambda f, p: (
@@ -327,6 +344,19 @@ ADAPTER_COLUMNS = Constraint(
     source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
     example={"adapted": True, "column_rank": 0, "hidden_size": 4098, "tp": 4},
 )
+ADAPTER_HEADS = Constraint(
+    name="adapters of shared heads",
+    predicate=lambda f, p: f.head_adapters & (p.tp > f.num_key_value_heads),
+    rule="adapters of queries, keys and values each need whole heads on every tensor-parallel rank",
+    sentence=(
+        "adapters beside queries, keys and values each need whole heads on every rank ({f.num_key_value_heads} "
+        "key/value heads, tp {p.tp})"
+    ),
+    about="tp",
+    pins=("tp",),
+    source="megatron-bridge, peft/canonical_lora.py, LoRALinearSplitQKV",
+    example={"adapted": True, "head_adapters": True, "column_rank": 8, "num_key_value_heads": 4, "tp": 8},
+)
 
 MEGATRON: tuple[Constraint, ...] = (
     BATCH,
@@ -339,6 +369,7 @@ MEGATRON: tuple[Constraint, ...] = (
     HEADS,
     KV_HEADS_ALONE,
     KV_HEADS,
+    KV_WIDTH,
     FFN,
     SHARED_EXPERT,
     EXPERTS,
@@ -362,4 +393,5 @@ MEGATRON: tuple[Constraint, ...] = (
     NOTHING_TO_OFFLOAD,
     ADAPTER_RANK,
     ADAPTER_COLUMNS,
+    ADAPTER_HEADS,
 )

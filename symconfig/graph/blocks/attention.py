@@ -111,12 +111,15 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     of it that are not another rank's. Their gradients are summed over the ranks that share a head.
 
     Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors. What is gathered is read and joined;
-    backward it is filled with zeros, added to, and put in the ranks' order.
+    backward it is filled with zeros, added to, and put in the ranks' order. Unless a norm or a rotation copies them
+    first, the attention keeps views of what was gathered, and so all of it.
     """
-    rows, storage = (d.BATCH, d.SEQUENCE), "qkv_gathered" if ctx.how.linear.views else ""
+    rows, named = (d.BATCH, d.SEQUENCE), ("c_attn",)
+    copied = ctx.model.position is Position.ROPE or ctx.model.qk_norm
+    storage = "" if copied and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
-    linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=[Use(joined)], bias=bias)
-    whole = Use(joined, ((d.QKV, d.GATHERED_QKV),))
+    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), [Use(joined)], bias=bias, aliases=named)
+    whole = Use(with_adapter(ctx, "qkv_proj", joined, named), ((d.QKV, d.GATHERED_QKV),))
     q, k, v = (
         Tensor(name, (*rows, heads, d.HEAD_DIM), storage=storage)
         for name, heads in (("q", d.HEADS), ("k", d.SHARED_KV_HEADS), ("v", d.SHARED_KV_HEADS))

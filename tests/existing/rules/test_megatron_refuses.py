@@ -37,6 +37,7 @@ LATER = {
     "interleaving-group": "the schedule refuses it in the first step",
     "query-groups-ignored": "another model is trained",
     "query-groups-over-heads": "the first forward pass fails",
+    "qkv-width": "the first weight that is built fails",
     "mlp-over-tp": "the first weight that is built fails",
     "sequence-over-tp": "the first scatter fails",
     "low-precision-sizes": "Transformer Engine asserts it in the first product",
