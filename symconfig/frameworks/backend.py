@@ -69,9 +69,6 @@ class Backend:
     label: as its authors write it. program: what its own target starts, with whose options checkpoints are told.
     distribution: what pip calls it. usual: its behaviour in the cost model's terms, as files ask for it.
     low_precisions: words beside bf16 and fp16 that `precision: auto` tries.
-    sequence_parallel: tensor-parallel ranks may split the sequence between their regions, or not.
-    hosts_weights: weights may live in host memory, so that a model need not fit all GPUs together.
-    expert_overlap_since: the release from which the experts' all-to-all runs beside another microbatch; None: never.
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
     refused_adapters: what keeps a model's adapters from being trained, as sentences.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
@@ -90,9 +87,6 @@ class Backend:
     told_by: Told
     usual: Framework
     low_precisions: tuple[Precision, ...]
-    sequence_parallel: bool
-    hosts_weights: bool
-    expert_overlap_since: str | None
     adapters: bool
     refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
     gradient_buckets: bool

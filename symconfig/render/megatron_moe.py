@@ -101,7 +101,5 @@ def _dispatch(out: Arguments, best: Candidate) -> None:
             out.put("--moe-flex-dispatcher-backend", "deepep")
         else:
             out.put("--moe-enable-deepep")
-    if best.options.overlap.moe_a2a and out.needs(
-        "overlap.moe_a2a", "--overlap-moe-expert-parallel-comm", "it cannot hide the experts' all-to-all"
-    ):
+    if best.options.overlap.moe_a2a and out.known("--overlap-moe-expert-parallel-comm"):
         out.put("--overlap-moe-expert-parallel-comm")

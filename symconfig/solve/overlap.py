@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.megatron.behaviour import beside_another
+from symconfig.plans.columns import Columns
 from symconfig.solve.limits import Limits
 from symconfig.solve.space import Request
 
 PIN = "moe_overlap"
 
 
-def lacking(request: Request) -> str | None:
-    """What it would take for the target to have the overlap; None where it has it."""
-    model = request.model
-    backend = BACKENDS[request.job.backend]
-    since, releases = backend.expert_overlap_since, backend.releases
-    if since is None:
-        return " or ".join(each.label for each in BACKENDS.values() if each.expert_overlap_since)
-    if releases.minor(request.version) < releases.minor(since):
-        return f"{backend.label} {since} or later"
-    if model.experts is None:
-        return "a model with experts"
-    if model.num_nextn_predict_layers > 1:
-        return "one multi-token-prediction layer at most"
-    return None
+def lacking(request: Request) -> Constraint | None:
+    """Return what keeps the target from the overlap at all degrees; None where nothing does."""
+    limits = request.limits
+    return next(iter(failing(limits.table, limits.fixed, Columns(moe_overlap=True))), None)
 
 
 def overlapped(request: Request, architecture: str) -> Request:

@@ -121,8 +121,8 @@ def requests(
         beside = overlap.overlapped(plain, cluster.gpu.architecture)
         return (beside,) if wanted else (plain, beside)
     if wanted:
-        what = "the experts' all-to-all cannot run beside another microbatch here"
-        raise InputError(Problem(what, field=f"pins.{overlap.PIN}", got=job.pins[overlap.PIN], need=lacks))
+        got = job.pins[overlap.PIN]
+        raise InputError(Problem(lacks.rule, field=f"pins.{overlap.PIN}", got=got, hint=lacks.hint))
     return (plain,)
 
 
@@ -164,6 +164,6 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     least = 2.0 if model.adapter is None or model.adapter.method == "lora" else 0.5
     if least * parameters(model).total > int(job.gpus) * cluster.gpu.memory_bytes.value:
         host = int(job.gpus) * cluster.host.memory_bytes.value / cluster.gpus_per_node
-        if not BACKENDS[job.backend].hosts_weights or least * parameters(model).total > host:
+        if not space(model, cluster, job, parse({})).runs(param_offload=True) or least * parameters(model).total > host:
             return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.best)

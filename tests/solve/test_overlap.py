@@ -94,10 +94,10 @@ def test_a_prediction_layer_needs_stages_before_0_18(version: str, stages: int) 
 @pytest.mark.parametrize(
     ("model", "fields", "need"),
     [
-        (DENSE, {"pins": {"ep": "1"}}, "a model with experts"),
-        (MIXTURE, {"megatron_version": "core_v0.13.0"}, "core_v0.14 or later"),
-        (MIXTURE, {"backend": "deepspeed"}, "need Megatron-LM"),
-        (LATENT.model_copy(update={"num_nextn_predict_layers": 2}), {}, "one multi-token"),
+        (DENSE, {"pins": {"ep": "1"}}, "needs expert parallelism"),
+        (MIXTURE, {"megatron_version": "core_v0.13.0"}, "needs core_v0.14.0 or later"),
+        (MIXTURE, {"backend": "deepspeed"}, "--backend megatron"),
+        (LATENT.model_copy(update={"num_nextn_predict_layers": 2}), {}, "goes with one multi-token"),
     ],
 )
 def test_a_pin_that_the_target_lacks_is_named(model: Any, fields: dict[str, Any], need: str) -> None:

@@ -301,6 +301,7 @@ MOE_OVERLAP = Constraint(
     rule="AutoEP waits for the experts' all-to-all",
     sentence="AutoEP waits for the experts' all-to-all",
     about="moe_overlap",
+    hint="--backend megatron",
     pins=("moe_overlap=off",),
     source="deepspeed/module_inject/auto_ep_layer.py",
     example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "moe_overlap": True},

@@ -8,7 +8,7 @@ from symconfig.frameworks.backend import Backend, Releases, Told
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
 from symconfig.frameworks.megatron.checkpoints import writes
-from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE, megatron_release
+from symconfig.frameworks.megatron.releases import megatron_release
 
 
 def _order(release: str) -> tuple[int]:
@@ -41,9 +41,6 @@ MEGATRON = Backend(
     told_by=Told.OPTIONS,
     usual=USUAL,
     low_precisions=LOW_PRECISION,
-    sequence_parallel=True,
-    hosts_weights=False,
-    expert_overlap_since=EXPERT_OVERLAP_SINCE,
     adapters=False,
     refused_adapters=_refused_adapters,
     gradient_buckets=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.megatron.releases import EXPERT_OVERLAP_SINCE
 from symconfig.frameworks.shared import (
     BATCH,
     CONTEXT_KERNEL,
@@ -23,6 +22,7 @@ from symconfig.plans.unknown import among, has, looked_up, no
 LOW_PRECISION = frozenset(("fp8", "mxfp8", "nvfp4"))
 FP8_MULTIPLE, BLOCK_MULTIPLE = 16, 32
 
+OVERLAP_SINCE = "core_v0.14.0"  # --overlap-moe-expert-parallel-comm
 OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
 # Facts of several examples.
 LONG = {"seq_length": 8192}
@@ -257,6 +257,16 @@ NOTHING_TO_OFFLOAD = Constraint(
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"activation_offload": True, "recompute": "full"},
 )
+OVERLAP_RELEASE = Constraint(
+    name="expert overlap of an old release",
+    predicate=lambda f, p: p.moe_overlap,
+    rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
+    sentence="it cannot hide the experts' all-to-all",
+    about="overlap.moe_a2a",
+    until="core_v0.13.0",
+    source=OVERLAP_SOURCE,
+    example=OVERLAP,
+)
 OVERLAP_STAGES = Constraint(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
@@ -264,18 +274,18 @@ OVERLAP_STAGES = Constraint(
     sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
     about="overlap.moe_a2a",
     got="vpp of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
 OVERLAP_EXPERTS = Constraint(
     name="expert overlap",
-    predicate=lambda f, p: p.moe_overlap & (p.ep == 1),
+    predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
     rule="hiding the experts' all-to-all needs expert parallelism",
     sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
     about="overlap.moe_a2a",
     got="ep of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"ep": 1},
 )
@@ -286,7 +296,7 @@ OVERLAP_RECOMPUTE = Constraint(
     sentence="hiding the experts' all-to-all: experts are not recomputed",
     about="overlap.moe_a2a",
     got="recompute of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"recompute": "full"},
 )
@@ -297,7 +307,7 @@ OVERLAP_MTP = Constraint(
     sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
     about="overlap.moe_a2a",
     got="stages of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
@@ -308,7 +318,7 @@ OVERLAP_MTP_ALONE = Constraint(
     sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
     about="overlap.moe_a2a",
     got="pp of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
@@ -320,7 +330,7 @@ OVERLAP_DISPATCHER = Constraint(
     sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
     about="overlap.moe_a2a",
     got="moe_dispatcher of the plan",
-    since=EXPERT_OVERLAP_SINCE,
+    since=OVERLAP_SINCE,
     source=OVERLAP_SOURCE,
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
@@ -360,6 +370,7 @@ ADAPTER_HEADS = Constraint(
 
 MEGATRON: tuple[Constraint, ...] = (
     BATCH,
+    OVERLAP_RELEASE,
     OVERLAP_STAGES,
     OVERLAP_EXPERTS,
     OVERLAP_RECOMPUTE,

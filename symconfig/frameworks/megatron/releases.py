@@ -26,8 +26,6 @@ MEGATRON_VOCAB_MULTIPLE = 128
 # Megatron-FSDP's --data-parallel-sharding-strategy, and the ZeRO stage that each is.
 SHARDING_STAGES: dict[str, ZeroStage] = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
-# --overlap-moe-expert-parallel-comm (transformer_config.py, __post_init__).
-EXPERT_OVERLAP_SINCE = "core_v0.14"
 # validate_args wants compute capability 8.0 for --moe-grouped-gemm.
 NO_GROUPED_GEMM = ("volta",)
 

@@ -11,8 +11,12 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.job import Backend
 from symconfig.descriptor.mesh import Axis
 from symconfig.format import general
+from symconfig.frameworks.constraint import failing
+from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.tables import constraints
 from symconfig.graph.program.net import Net, Node
+from symconfig.plans.columns import Columns
 from symconfig.solve.partition.agree import Agreement, Scored, weight
 from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
 
@@ -168,7 +172,8 @@ def pins(degrees: Degrees, batch: int, backend: Backend = "megatron") -> dict[st
     found = {name: str(value) for name, value in result.items()} | {"zero": str(degrees.zero)}
     if batch % degrees.dp == 0:
         found["mbs"] = str(batch // degrees.dp)
-    if degrees.tp > 1 and BACKENDS[backend].sequence_parallel:
+    table = constraints(backend, BACKENDS[backend].releases.pinned)
+    if degrees.tp > 1 and not failing(table, Fixed(), Columns(sequence_parallel=True)):
         found["sp"] = "on" if degrees.sequence_parallel else "off"
     if degrees.cp > 1:
         found["cp_comm"] = "a2a" if degrees.cp_comm == "a2a" else "p2p"
