@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
+from tests.clock import quickest_s
 from tests.existing.launch.said import options, places_hold, unread
 
 DS = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
@@ -304,10 +304,8 @@ def test_fifty_megabytes_are_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     with path.open("wb") as stream:
         stream.truncate(50_000_000)
-    start = time.process_time()
-    said = refusal(str(path))
-    assert time.process_time() - start < 0.1
-    assert "50,000,000" in said
+    assert quickest_s(lambda: refusal(str(path))) < 0.1
+    assert "50,000,000" in refusal(str(path))
 
 
 def test_a_binary_and_a_pipe_are_refused(tmp_path: Path) -> None:
