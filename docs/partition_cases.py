@@ -25,7 +25,7 @@ from symconfig.graph.program.program import Program
 from symconfig.solve.partition.adaptive import Strategy
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
 
@@ -136,7 +136,7 @@ def customary(asked: Question, axes: Sequence[Axis]) -> Weighed | str:
     across."""
     inner = prod(axis.size for axis in axes if axis.level == axes[0].level)
     experts = gcd(inner, asked.model.experts.num_experts) if asked.model.experts is not None else 1
-    made = Degrees(tp=inner, dp=asked.gpus // inner, ep=experts, sequence_parallel=True, zero=1)
+    made = way(tp=inner, dp=asked.gpus // inner, ep=experts, sequence_parallel=True, zero=1)
 
     def cost_of(costs: Costs) -> Weighed | str:
         found = baseline(costs.net, axes, "megatron-tp-sp", made)

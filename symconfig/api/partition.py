@@ -86,8 +86,7 @@ class PartitionResult:
     def untold(self) -> Mapping[str, str]:
         """Frameworks that can be told nothing, by name, and why, where one reason is enough."""
         known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
-        plain = [degrees for degrees, _ in dense(self.found.axes) if not degrees.sequence_parallel]
-        plain = [degrees for degrees in plain if degrees.cp_comm == "p2p"]
+        plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
         return {framework.label: "; ".join(blockers(framework, step, plain)[:1]) for framework in missing}
 
@@ -132,7 +131,7 @@ class PartitionResult:
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
         """What makes the planner choose these degrees; by default those of `chosen`."""
         told = (one or self.chosen).told
-        return pins(told.degrees, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
+        return pins(told.way, (self.asked.source.batch or 1) // told.training.turns, told.framework.value)
 
     def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
         """The planner's plan with these degrees, by default those of `chosen`; options: of `symconfig.plan`. Raises

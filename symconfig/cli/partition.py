@@ -168,7 +168,7 @@ def _planned(said: Said, result: PartitionResult, plan: PlanResult) -> Said:
     told = tuple(replace(telling, planned=planned) if telling.one is chosen else telling for telling in said.told)
     what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
     text = (
-        f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.degrees)}; the planner predicts "
+        f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
     text += f", the sums here {chosen.told.cost:.4g} s" if said.timed else ", the sums here"

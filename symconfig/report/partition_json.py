@@ -35,6 +35,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition_said import Said, Telling
 from symconfig.solve.partition.account import Compared
+from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.reasons import Alternative, Reason
 from symconfig.solve.partition.strategy import Layout, Part, does, layout
 
@@ -161,12 +162,17 @@ def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]
     }
 
 
+def _way(way: Way) -> dict[str, Any]:
+    scheme = {"sequence_parallel": way.sequence_parallel, "cp_comm": way.cp_comm}
+    return {name: getattr(way.degrees, name) for name in AXES} | scheme | {"zero": way.zero}
+
+
 def _telling(telling: Telling) -> dict[str, Any]:
     told, planned = telling.one.told, telling.planned
     return {
         "framework": told.framework.value,
         "exact": telling.one.exact,
-        "degrees": asdict(told.degrees),
+        "degrees": _way(told.way),
         "cost": told.cost,
         "memory_bytes": told.memory,
         "fits": told.fits,
@@ -187,7 +193,7 @@ def _compared(one: Compared) -> dict[str, Any]:
         "why": one.why,
         "microbatches": one.turns,
         "keep": one.keep,
-        "degrees": asdict(one.degrees) if one.degrees is not None else None,
+        "degrees": _way(one.way) if one.way is not None else None,
     }
 
 

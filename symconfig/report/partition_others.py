@@ -41,7 +41,7 @@ def _standing(one: Compared) -> tuple[bool, bool, float]:
 
 
 def _degrees(one: Compared, why: str) -> str:
-    return ", ".join(text for text in (words(one.degrees) if one.degrees is not None else "", why) if text)
+    return ", ".join(text for text in (words(one.way) if one.way is not None else "", why) if text)
 
 
 def explained(said: Said, v: int) -> Iterator[Block]:

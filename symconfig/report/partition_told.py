@@ -8,7 +8,7 @@ from textwrap import fill
 from symconfig.format import gib
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_said import Said, Telling, short
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import AXES, Way
 
 MOST = 6  # differences that are shown
 WIDTH = 118
@@ -21,7 +21,7 @@ def meeting(said: Said) -> list[Block]:
     shown: list[Block] = []
     if exact:
         names = " and ".join(telling.one.told.framework.label for telling in exact)
-        shown.append(f"{names} can be told exactly this: {words(exact[0].one.told.degrees)}.{_pinned(exact[0])}")
+        shown.append(f"{names} can be told exactly this: {words(exact[0].one.told.way)}.{_pinned(exact[0])}")
     if other:
         shown.append(_cheapest(said, other))
         shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
@@ -30,20 +30,20 @@ def meeting(said: Said) -> list[Block]:
     return shown
 
 
-def words(degrees: Degrees) -> str:
+def words(way: Way) -> str:
     """`tp 8, dp 4, sp, ZeRO 1`"""
-    named = [(name, getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")]
+    named = [(name, getattr(way.degrees, name)) for name in AXES]
     found = [f"{name} {value}" for name, value in named if value > 1] or ["one GPU"]
-    found += ["Ulysses"] if degrees.cp > 1 and degrees.cp_comm == "a2a" else []
-    found += ["sp"] if degrees.sequence_parallel else []
-    return ", ".join([*found, f"ZeRO {degrees.zero}"])
+    found += ["Ulysses"] if way.degrees.cp > 1 and way.cp_comm == "a2a" else []
+    found += ["sp"] if way.sequence_parallel else []
+    return ", ".join([*found, f"ZeRO {way.zero}"])
 
 
 def _cheapest(said: Said, tellings: Sequence[Telling]) -> Grid:
     rows = []
     for telling in tellings:
         told = telling.one.told
-        what = (told.framework.label, words(told.degrees), said.amount(told.cost))
+        what = (told.framework.label, words(told.way), said.amount(told.cost))
         saved = f"{100 * (1 - said.found.cost / told.cost):.1f} %"
         how = (str(told.training.turns), told.training.keep.value, "yes" if told.fits else "no")
         rows.append((*what, saved, gib(told.memory), *how))
@@ -54,7 +54,7 @@ def _cheapest(said: Said, tellings: Sequence[Telling]) -> Grid:
 
 def _departing(telling: Telling) -> str:
     every, told = telling.one.differences, telling.one.told
-    lines = [f"What this partition does instead of {told.framework.label}'s {words(told.degrees)}:"]
+    lines = [f"What this partition does instead of {told.framework.label}'s {words(told.way)}:"]
     lines += [f"  {short(str(difference), WIDTH - 2)}" for difference in every[:MOST]]
     if len(every) > MOST:
         lines.append(f"  and {len(every) - MOST} others")

@@ -13,7 +13,7 @@ import symconfig
 from symconfig.api.partition import PartitionResult
 from symconfig.errors import InputError
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import way
 from tests.cli.support import Run, run
 
 __all__ = ["run"]
@@ -228,7 +228,7 @@ def test_where_no_framework_can_be_told_anything_nothing_is_planned() -> None:
 
 def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:
     result = symconfig.partition("llama2-7b", "h100", 8, 64, solver="adaptive", num_microbatches=4)
-    degrees = Degrees(tp=4, dp=2, sequence_parallel=True, zero=1)
+    degrees = way(tp=4, dp=2, sequence_parallel=True, zero=1)
     rows = baseline(result.found.net, result.found.axes, "megatron-tp-sp", degrees).rows
     assert rows is not None
     other = PartitionResult(result.asked, replace(result.found, rows=tuple(map(tuple, rows.tolist()))))

@@ -13,7 +13,7 @@ from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline
 from symconfig.solve.partition.cheapest import Told
 from symconfig.solve.partition.collectives import collectives
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.priced import of_baseline
 from symconfig.solve.partition.run import Ask, Case, costs_of
 
@@ -91,7 +91,7 @@ class Compared:
     why: str = ""
     turns: int = 1
     keep: str = ""
-    degrees: Degrees | None = None
+    way: Way | None = None
 
 
 def compared(found: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
@@ -110,7 +110,7 @@ def of_told(told: Told) -> Compared:
         why="",
         turns=training.turns,
         keep=training.keep.value,
-        degrees=told.degrees,
+        way=told.way,
     )
 
 
@@ -139,5 +139,5 @@ def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str,
         why=found.why,
         turns=training.turns,
         keep=training.keep.value,
-        degrees=strategy.degrees,
+        way=strategy.way,
     )

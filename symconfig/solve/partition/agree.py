@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -19,7 +19,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.program import Program, Work
-from symconfig.solve.partition.degrees import Along, Degrees, settled
+from symconfig.solve.partition.degrees import Along, Way, settled
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.roles import Role, Roles
 
@@ -29,10 +29,10 @@ _MOST = 24  # degrees outside, and inside the experts, that are looked at more c
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Degrees on axes in this order, innermost first. work: of the operators, what they agree with."""
+    """A way on axes in this order, innermost first. work: of the operators, what they agree with."""
 
     order: tuple[int, ...]
-    degrees: Degrees
+    way: Way
     work: float
 
 
@@ -76,18 +76,18 @@ class Agreement:
             taken[np.arange(len(nodes)), column] += 1
 
     def ranked(self) -> list[Scored]:
-        """Degrees by how much they agree with, most first; of equals those with fewer degrees above 1."""
+        """Ways by how much they agree with, most first; of equals those with fewer degrees above 1."""
         found = [scored for order in orders(self.axes) for scored in self._on(order)]
-        return sorted(found, key=lambda scored: (-scored.work, plainness(scored.degrees)))
+        return sorted(found, key=lambda scored: (-scored.work, plainness(scored.way)))
 
     def _on(self, order: tuple[int, ...]) -> Iterator[Scored]:
         axes = [self.axes[index] for index in order]
-        outside = self._best((self._score(axes, roles, False), degrees) for degrees, roles in dense(axes))
-        within = self._best((self._score(axes, roles, True), degrees) for degrees, roles in inside(axes, self.experts))
+        outside = self._best((self._score(axes, roles, False), way) for way, roles in dense(axes))
+        within = self._best((self._score(axes, roles, True), way) for way, roles in inside(axes, self.experts))
         for (first, outer), (second, inner) in product(outside, within):
-            yield Scored(order, replace(outer, ep=inner.ep, etp=inner.etp), first + second)
+            yield Scored(order, outer.with_experts(inner), first + second)
 
-    def _best(self, scored: Iterator[tuple[float, Degrees]]) -> list[tuple[float, Degrees]]:
+    def _best(self, scored: Iterator[tuple[float, Way]]) -> list[tuple[float, Way]]:
         return sorted(scored, key=lambda pair: (-pair[0], plainness(pair[1])))[:_MOST]
 
     def _score(self, axes: Sequence[Axis], roles: Sequence[Role], within: bool) -> float:

@@ -13,7 +13,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Work
-from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
+from symconfig.solve.partition.degrees import Way, lacking, laid, settled, way
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.roles import Roles, splitting
 
@@ -29,12 +29,12 @@ class Baseline:
     name: str
     rows: Rows | None
     why: str = ""
-    degrees: Degrees | None = None
+    way: Way | None = None
     server: bool = False
 
 
-def baseline(net: Net, axes: Sequence[Axis], name: str, degrees: Degrees | None = None) -> Baseline:
-    """The strategy of a name. axes: innermost first. degrees: where it has some to choose; else as far as it goes.
+def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = None) -> Baseline:
+    """The strategy of a name. axes: innermost first. chosen: where it has some to choose; else as far as it goes.
 
     data, parameter-server, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
     over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
@@ -45,22 +45,22 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, degrees: Degrees | None 
     """
     if name in _OTHERS:
         return _OTHERS[name](net, axes)
-    tried = (_degrees(net, axes, chosen) for chosen in ([degrees] if degrees else _defaults(name, axes)))
+    tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
     found = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
     return replace(found, name=name, server=name == "parameter-server")
 
 
-def _degrees(net: Net, axes: Sequence[Axis], degrees: Degrees) -> Baseline:
-    along = laid(axes, degrees)
+def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
+    along = laid(axes, chosen)
     if isinstance(along, str):
-        return Baseline("", None, along, degrees)
-    rows = settled(net, axes, along, degrees.zero)
+        return Baseline("", None, along, chosen)
+    rows = settled(net, axes, along, chosen.zero)
     why = lacking(net, axes, along, rows)
-    return Baseline("", None if why else rows, why, degrees)
+    return Baseline("", None if why else rows, why, chosen)
 
 
-def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Degrees]:
+def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Way]:
     """The most first. What is not all ranks' is the inner axes', and for tensor parallel those of the inmost level."""
     make, ranks = _DEFAULTS[name], prod(axis.size for axis in axes)
     level = sum(axis.level == axes[0].level for axis in axes)
@@ -72,17 +72,17 @@ def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Degrees]:
 
 
 # Of the ranks of some inner axes, and of all.
-_DEFAULTS: Mapping[str, Callable[[int, int], Degrees]] = {
-    "data": lambda inner, ranks: Degrees(dp=ranks),
-    "parameter-server": lambda inner, ranks: Degrees(dp=ranks),
-    "zero1": lambda inner, ranks: Degrees(dp=ranks, zero=1),
-    "zero2": lambda inner, ranks: Degrees(dp=ranks, zero=2),
-    "zero3": lambda inner, ranks: Degrees(dp=ranks, zero=3),
-    "megatron-tp": lambda inner, ranks: Degrees(inner, dp=ranks // inner),
-    "megatron-tp-sp": lambda inner, ranks: Degrees(inner, dp=ranks // inner, sequence_parallel=True),
-    "gshard": lambda inner, ranks: Degrees(dp=ranks, ep=inner),
-    "ulysses": lambda inner, ranks: Degrees(cp=inner, dp=ranks // inner, cp_comm="a2a"),
-    "context": lambda inner, ranks: Degrees(cp=ranks, cp_comm="all_gather"),
+_DEFAULTS: Mapping[str, Callable[[int, int], Way]] = {
+    "data": lambda inner, ranks: way(dp=ranks),
+    "parameter-server": lambda inner, ranks: way(dp=ranks),
+    "zero1": lambda inner, ranks: way(dp=ranks, zero=1),
+    "zero2": lambda inner, ranks: way(dp=ranks, zero=2),
+    "zero3": lambda inner, ranks: way(dp=ranks, zero=3),
+    "megatron-tp": lambda inner, ranks: way(inner, dp=ranks // inner),
+    "megatron-tp-sp": lambda inner, ranks: way(inner, dp=ranks // inner, sequence_parallel=True),
+    "gshard": lambda inner, ranks: way(dp=ranks, ep=inner),
+    "ulysses": lambda inner, ranks: way(cp=inner, dp=ranks // inner, cp_comm="a2a"),
+    "context": lambda inner, ranks: way(cp=ranks, cp_comm="all_gather"),
 }
 
 

@@ -11,7 +11,7 @@ from symconfig.cost.partition.costs import Costs, Training
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.expressible import Expressible, expressible
 from symconfig.solve.partition.frameworks import Framework, Step, runs
 from symconfig.solve.partition.priced import sums
@@ -29,7 +29,7 @@ class Told:
     [nodes, axes] on the axes as they were given. memory: bytes at the peak. training: with which this holds."""
 
     framework: Framework
-    degrees: Degrees
+    way: Way
     axes: tuple[Axis, ...]
     rows: Rows
     cost: float
@@ -40,7 +40,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All that frameworks can be told of a net on the axes. able: [degrees] of each framework, which it runs."""
+    """All that frameworks can be told of a net on the axes. able: [ways] of each framework, which it runs."""
 
     found: Expressible
     axes: tuple[Axis, ...]
@@ -48,29 +48,29 @@ class Space:
 
 
 def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework] = tuple(Framework)) -> Space:
-    def wanted(degrees: Sequence[Degrees]) -> Bools:
-        return np.asarray(np.any([runs(framework, step, degrees) for framework in among], axis=0))
+    def wanted(ways: Sequence[Way]) -> Bools:
+        return np.asarray(np.any([runs(framework, step, ways) for framework in among], axis=0))
 
     found = expressible(net, axes, wanted)
-    return Space(found, tuple(axes), {framework: runs(framework, step, found.degrees) for framework in among})
+    return Space(found, tuple(axes), {framework: runs(framework, step, found.ways) for framework in among})
 
 
 def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:
     """Of each framework that can be told anything the strategy that fits and costs least, or the leanest."""
-    if not where.found.degrees:
+    if not where.found.ways:
         return []
     cost, memory = sums(costs, where.found.rows, gamma)
     result = []
     for framework, able in where.able.items():
         at = _pick(cost, memory, able, limit)
         if at is not None:
-            degrees, rows = where.found.degrees[at], where.found.rows[at]
+            way, rows = where.found.ways[at], where.found.rows[at]
             order = tuple(where.axes[index] for index in where.found.orders[at])
             paid, held = float(cost[at]), float(memory[at])
             result.append(
                 Told(
                     framework=framework,
-                    degrees=degrees,
+                    way=way,
                     axes=order,
                     rows=rows,
                     cost=paid,
@@ -140,7 +140,7 @@ def expressed(
     exact = [
         Told(
             framework=framework,
-            degrees=projection.degrees,
+            way=projection.way,
             axes=projection.axes,
             rows=rows,
             cost=found.cost,
@@ -149,7 +149,7 @@ def expressed(
             training=costs.training,
         )
         for framework in Framework
-        if projection.exact and runs(framework, step, [projection.degrees])[0]
+        if projection.exact and runs(framework, step, [projection.way])[0]
     ]
     left = [framework for framework in Framework if framework not in {told.framework for told in exact}]
     alike = []

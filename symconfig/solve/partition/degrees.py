@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Role, Roles, attends, splitting
 
+AXES = ("tp", "cp", "dp", "ep", "etp")  # of degrees without a pipeline
+
 
 @dataclass(frozen=True, slots=True)
-class Degrees:
-    """tp x cp x dp = ep x etp x edp = ranks. cp_comm: keys travel (p2p, all_gather: the same bytes), or heads are split
-    inside attention instead (a2a: Ulysses). zero: stage of the parameters over the ranks with data of their own.
+class Way:
+    """One of Megatron's and DeepSpeed's ways to split a program, without a pipeline: tp x cp x dp = ep x etp x edp =
+    ranks. cp_comm: keys travel (p2p, all_gather: the same bytes), or heads are split inside attention instead (a2a:
+    Ulysses). zero: stage of the parameters over the ranks with data of their own.
     """
 
-    tp: int = 1
-    cp: int = 1
-    dp: int = 1
-    ep: int = 1
-    etp: int = 1
+    degrees: Degrees
     sequence_parallel: bool = False
     cp_comm: str = "p2p"
     zero: int = 0
 
-    @property
-    def ranks(self) -> int:
-        return self.tp * self.cp * self.dp
+    def with_experts(self, inside: Way) -> Way:
+        """Return the same with the experts split as another way splits them."""
+        return replace(self, degrees=replace(self.degrees, ep=inside.degrees.ep, etp=inside.degrees.etp))
+
+
+def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
+    """Return the way of some degrees. options: of `Way`."""
+    return Way(Degrees(tp=tp, pp=1, vpp=1, cp=cp, ep=ep, etp=etp, dp=dp), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +47,15 @@ class Along:
     expert: Role
 
 
-def laid(axes: Sequence[Axis], degrees: Degrees) -> tuple[Along, ...] | str:
+def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
     """For each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why not."""
-    ranks = prod(axis.size for axis in axes)
-    if degrees.ranks != ranks:
+    ranks, degrees = prod(axis.size for axis in axes), way.degrees
+    if degrees.world_size != ranks:
         return f"tp {degrees.tp} x cp {degrees.cp} x dp {degrees.dp} are not the {ranks} ranks of the mesh"
     if ranks % (degrees.ep * degrees.etp):
         return f"ep {degrees.ep} x etp {degrees.etp} does not divide the {ranks} ranks of the mesh"
-    tensor = Role.TP_SP if degrees.sequence_parallel else Role.TP
-    context = Role.ULYSSES if degrees.cp_comm == "a2a" else Role.CP
+    tensor = Role.TP_SP if way.sequence_parallel else Role.TP
+    context = Role.ULYSSES if way.cp_comm == "a2a" else Role.CP
     dense = _along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
     expert = _along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
     if isinstance(dense, str) or isinstance(expert, str):

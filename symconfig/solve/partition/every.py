@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.roles import Role
 
 
@@ -16,13 +16,14 @@ def orders(axes: Sequence[Axis]) -> Iterator[tuple[int, ...]]:
     levels = dict.fromkeys(axis.level for axis in axes)
     of_level = [[index for index, axis in enumerate(axes) if axis.level == level] for level in levels]
     for chosen in product(*(_ways(mine, axes) for mine in of_level)):
-        yield tuple(index for way in chosen for index in way)
+        yield tuple(index for indices in chosen for index in indices)
 
 
-def plainness(degrees: Degrees) -> tuple[object, ...]:
+def plainness(one: Way) -> tuple[object, ...]:
     """Of equals the least is taken: fewer degrees above 1, and smaller ones."""
+    degrees = one.degrees
     above = sum(value > 1 for value in (degrees.tp, degrees.cp, degrees.ep, degrees.etp))
-    return (above, degrees.sequence_parallel, degrees.cp_comm == "a2a", degrees.tp, degrees.cp, degrees.etp, degrees.ep)
+    return (above, one.sequence_parallel, one.cp_comm == "a2a", degrees.tp, degrees.cp, degrees.etp, degrees.ep)
 
 
 def _ways(indices: Sequence[int], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
@@ -45,7 +46,7 @@ def _cuts(axes: Sequence[Axis]) -> Iterator[tuple[int, int, int, int]]:
             yield inner, middle, prod(axis.size for axis in first), prod(axis.size for axis in second)
 
 
-def dense(axes: Sequence[Axis]) -> Iterator[tuple[Degrees, list[Role]]]:
+def dense(axes: Sequence[Axis]) -> Iterator[tuple[Way, list[Role]]]:
     """Outside the experts, with the role of each axis."""
     ranks = prod(axis.size for axis in axes)
     for inner, middle, tp, cp in _cuts(axes):
@@ -54,12 +55,12 @@ def dense(axes: Sequence[Axis]) -> Iterator[tuple[Degrees, list[Role]]]:
                 roles = [tensor] * inner + [context] * middle + [Role.DP] * (len(axes) - inner - middle)
                 comm = "a2a" if context is Role.ULYSSES else "p2p"
                 dp = ranks // (tp * cp)
-                yield Degrees(tp, cp, dp, sequence_parallel=tensor is Role.TP_SP, cp_comm=comm), roles
+                yield way(tp, cp, dp, sequence_parallel=tensor is Role.TP_SP, cp_comm=comm), roles
 
 
-def inside(axes: Sequence[Axis], experts: bool) -> Iterator[tuple[Degrees, list[Role]]]:
+def inside(axes: Sequence[Axis], experts: bool) -> Iterator[tuple[Way, list[Role]]]:
     """Inside the experts, where there are any."""
     for inner, middle, etp, ep in _cuts(axes):
         if experts or inner + middle == 0:
             rest = len(axes) - inner - middle
-            yield Degrees(ep=ep, etp=etp), [Role.ETP] * inner + [Role.EP] * middle + [Role.EDP] * rest
+            yield way(ep=ep, etp=etp), [Role.ETP] * inner + [Role.EP] * middle + [Role.EDP] * rest

@@ -12,48 +12,48 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.degrees import Along, Degrees, due, settle
+from symconfig.solve.partition.degrees import Along, Way, due, settle
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Roles
 
 STAGES = (0, 1, 2, 3)
-Runs = Callable[[Sequence[Degrees]], NDArray[np.bool_]]  # which of some degrees are of interest
+Runs = Callable[[Sequence[Way]], NDArray[np.bool_]]  # which of some ways are of interest
 
 
 @dataclass(frozen=True, slots=True)
 class Expressible:
-    """rows: [degrees, nodes, axes], on the axes as they were given; order: of each, the axes innermost first."""
+    """rows: [ways, nodes, axes], on the axes as they were given; order: of each, the axes innermost first."""
 
-    degrees: tuple[Degrees, ...]
+    ways: tuple[Way, ...]
     orders: tuple[tuple[int, ...], ...]
     rows: Rows
 
 
 def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
-    """Every degrees that the program can be split by and that run, each once, the plainest first."""
-    found: dict[Degrees, tuple[tuple[int, ...], Rows]] = {}
+    """Find every way that the program can be split by and that runs, each once, the plainest first."""
+    found: dict[Way, tuple[tuple[int, ...], Rows]] = {}
     for order in orders(axes):
         ordered = [axes[index] for index in order]
-        asked = [(degrees, along) for degrees, along in _asked(net, ordered) if degrees not in found]
-        chosen = [pair for pair, may in zip(asked, runs([degrees for degrees, _ in asked]), strict=True) if may]
+        asked = [(way, along) for way, along in _asked(net, ordered) if way not in found]
+        chosen = [pair for pair, may in zip(asked, runs([way for way, _ in asked]), strict=True) if may]
         made = {} if not chosen else _made(net, ordered, dict.fromkeys(along for _, along in chosen))
         places = np.argsort(order)
-        for degrees, along in chosen:
+        for way, along in chosen:
             if along in made:
-                found[degrees] = (order, made[along][degrees.zero][:, places])
-    ranked = sorted(found, key=lambda degrees: (plainness(degrees), degrees.zero))
+                found[way] = (order, made[along][way.zero][:, places])
+    ranked = sorted(found, key=lambda way: (plainness(way), way.zero))
     shape = (len(ranked), len(net.nodes), len(axes))
-    rows = np.array([found[degrees][1] for degrees in ranked], dtype=np.int64).reshape(shape)
-    return Expressible(tuple(ranked), tuple(found[degrees][0] for degrees in ranked), rows)
+    rows = np.array([found[way][1] for way in ranked], dtype=np.int64).reshape(shape)
+    return Expressible(tuple(ranked), tuple(found[way][0] for way in ranked), rows)
 
 
-def _asked(net: Net, axes: Sequence[Axis]) -> Iterator[tuple[Degrees, tuple[Along, ...]]]:
+def _asked(net: Net, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
     every = product(dense(axes), inside(axes, bool(Roles(net).experts)))
     for (outer, roles), (inner, within) in every:
         along = tuple(Along(*pair) for pair in zip(roles, within, strict=True))
-        degrees = replace(outer, ep=inner.ep, etp=inner.etp)
-        yield from ((replace(degrees, zero=zero), along) for zero in STAGES)
+        way = outer.with_experts(inner)
+        yield from ((replace(way, zero=zero), along) for zero in STAGES)
 
 
 def _made(net: Net, axes: Sequence[Axis], wanted: Iterable[tuple[Along, ...]]) -> dict[tuple[Along, ...], Rows]:

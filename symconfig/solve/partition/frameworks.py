@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.frameworks.known import BACKENDS
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import AXES, Way
 
 if TYPE_CHECKING:
     from symconfig.descriptor.model import ModelDescriptor
@@ -42,28 +42,28 @@ class Step:
     megatron_version: str = "dev"
 
 
-def runs(framework: Framework, step: Step, degrees: Sequence[Degrees]) -> NDArray[np.bool_]:
-    """For each degrees whether the framework's plans can have them."""
-    result = np.zeros(len(degrees), dtype=bool)
+def runs(framework: Framework, step: Step, ways: Sequence[Way]) -> NDArray[np.bool_]:
+    """For each way whether the framework's plans can have them."""
+    result = np.zeros(len(ways), dtype=bool)
     kinds: dict[tuple[bool, str], list[int]] = {}
-    for index, one in enumerate(degrees):
+    for index, one in enumerate(ways):
         kinds.setdefault((one.sequence_parallel, one.cp_comm), []).append(index)
     for (switched, comm), mine in kinds.items():
-        wrong = [mask for _, mask in _refusals(framework, step, [degrees[index] for index in mine], switched, comm)]
+        wrong = [mask for _, mask in _refusals(framework, step, [ways[index] for index in mine], switched, comm)]
         result[mine] = ~np.any(wrong, axis=0)
     return result
 
 
-def blockers(framework: Framework, step: Step, degrees: Sequence[Degrees]) -> tuple[str, ...]:
-    """Reasons of which each alone leaves none of some degrees, of one scheme."""
-    scheme = degrees[0].sequence_parallel, degrees[0].cp_comm
-    return tuple(reason for reason, mask in _refusals(framework, step, degrees, *scheme) if mask.all())
+def blockers(framework: Framework, step: Step, ways: Sequence[Way]) -> tuple[str, ...]:
+    """Reasons of which each alone leaves none of some ways, of one scheme."""
+    scheme = ways[0].sequence_parallel, ways[0].cp_comm
+    return tuple(reason for reason, mask in _refusals(framework, step, ways, *scheme) if mask.all())
 
 
 def _refusals(
-    framework: Framework, step: Step, degrees: Sequence[Degrees], switched: bool, comm: str
+    framework: Framework, step: Step, ways: Sequence[Way], switched: bool, comm: str
 ) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Of degrees with the same scheme: reasons, and which they refuse."""
+    """Of ways with the same scheme: reasons, and which they refuse."""
     from symconfig.frameworks.facts import Fixed
     from symconfig.frameworks.tables import constraints
     from symconfig.plans.columns import Columns
@@ -75,7 +75,8 @@ def _refusals(
     if step.model is not None:
         space = limits(framework.value, step.megatron_version, step.model, step.architecture)
         table, fixed = space.refusals, space.fixed
-    tp, cp, dp, ep, etp, zero = np.array([(d.tp, d.cp, d.dp, d.ep, d.etp, d.zero) for d in degrees], dtype=np.int64).T
+    tp, cp, dp, ep, etp = (np.array([getattr(way.degrees, name) for way in ways]) for name in AXES)
+    zero = np.array([way.zero for way in ways])
     batch = step.batch if step.batch is not None else int(np.lcm.reduce(dp))
     point = Columns(
         gpus=tp * cp * dp,

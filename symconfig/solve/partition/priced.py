@@ -15,7 +15,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import PARTIAL, Link
 from symconfig.solve.partition.baselines import Baseline, baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.problem import Array
 
 
@@ -28,7 +28,7 @@ class Priced:
     cost: float
     memory: float
     why: str = ""
-    degrees: Degrees | None = None
+    way: Way | None = None
     rows: Rows | None = None
 
 
@@ -71,12 +71,12 @@ def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: floa
 def of_baseline(costs: Costs, found: Baseline, gamma: float) -> Priced:
     """One strategy, with its parameter server where it has one."""
     if found.rows is None:
-        return Priced(found.name, float("inf"), float("inf"), found.why, found.degrees)
+        return Priced(found.name, float("inf"), float("inf"), found.why, found.way)
     cost, memory = price(costs, found.rows, gamma)
     if found.server:
         cost += sum(_at_server(costs, index, found.rows) for index in range(len(costs.net.links)))
     why = "" if np.isfinite(cost) else "it keeps weights in smaller parts than they are used in, which is ruled out"
-    return Priced(found.name, cost, memory, why, found.degrees, found.rows)
+    return Priced(found.name, cost, memory, why, found.way, found.rows)
 
 
 def _at_server(costs: Costs, index: int, rows: Rows) -> float:

@@ -18,7 +18,7 @@ from symconfig.frameworks.tables import constraints
 from symconfig.graph.program.net import Net, Node
 from symconfig.plans.columns import Columns
 from symconfig.solve.partition.agree import Agreement, Scored, weight
-from symconfig.solve.partition.degrees import Degrees, lacking, laid, settled
+from symconfig.solve.partition.degrees import Way, lacking, laid, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The nearest degrees. axes: in the order in which the framework's ranks have them, innermost first.
+    """The nearest way. axes: in the order in which the framework's ranks have them, innermost first.
 
-    rows: [nodes, axes] of these degrees, on the axes as they were given, equal ones as the plan has them. differences:
+    rows: [nodes, axes] of this way, on the axes as they were given, equal ones as the plan has them. differences:
     none where the plan is exactly this. refused: why the framework's own strategy does not go with the program, where
     it does not.
     """
 
-    degrees: Degrees
+    way: Way
     axes: tuple[Axis, ...]
     rows: Rows
     differences: tuple[Difference, ...]
@@ -80,16 +80,16 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
             chosen, found, refused = scored, other, ""
             break
     found = aligned(net, axes, found, rows)
-    degrees = replace(chosen.degrees, zero=zero)
+    way = replace(chosen.way, zero=zero)
     order = tuple(axes[index] for index in chosen.order)
     share = chosen.work / total if total else 1.0
-    return Projection(degrees, order, found, tuple(differences(net, axes, rows, found)), share, refused)
+    return Projection(way, order, found, tuple(differences(net, axes, rows, found)), share, refused)
 
 
 def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
-    """Rows of the degrees on the given axes, and why they cannot be had."""
+    """Rows of the way on the given axes, and why they cannot be had."""
     order = [axes[index] for index in scored.order]
-    along = laid(order, scored.degrees)
+    along = laid(order, scored.way)
     assert not isinstance(along, str), along
     made = settled(net, order, along, zero)
     result = np.empty_like(made)
@@ -165,16 +165,17 @@ def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
     return ", ".join(f"{node.options[option].name}/{parts[option]}" for option in sorted(parts) if option) or "whole"
 
 
-def pins(degrees: Degrees, batch: int, backend: Backend = "megatron") -> dict[str, str]:
+def pins(way: Way, batch: int, backend: Backend = "megatron") -> dict[str, str]:
     """What makes the planner choose these degrees (`symconfig plan --pin …`, `api.plan(pins=…)`): no pipeline, since a
     partition does not split layers. batch: examples of one microbatch over all ranks."""
-    result = {"tp": degrees.tp, "pp": 1, "cp": degrees.cp, "ep": degrees.ep, "etp": degrees.etp, "dp": degrees.dp}
-    found = {name: str(value) for name, value in result.items()} | {"zero": str(degrees.zero)}
+    degrees = way.degrees
+    numbers = {name: getattr(degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp")} | {"zero": way.zero}
+    found = {name: str(number) for name, number in numbers.items()}
     if batch % degrees.dp == 0:
         found["mbs"] = str(batch // degrees.dp)
     table = constraints(backend, BACKENDS[backend].releases.pinned)
     if degrees.tp > 1 and not failing(table, Fixed(), Columns(sequence_parallel=True)):
-        found["sp"] = "on" if degrees.sequence_parallel else "off"
+        found["sp"] = "on" if way.sequence_parallel else "off"
     if degrees.cp > 1:
-        found["cp_comm"] = "a2a" if degrees.cp_comm == "a2a" else "p2p"
+        found["cp_comm"] = "a2a" if way.cp_comm == "a2a" else "p2p"
     return found

@@ -134,7 +134,7 @@ def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float
             assert one.memory == pytest.approx(min(some.memory for some in able))
         best = next(n for n, some in enumerate(each) if some[one.name].cost == pytest.approx(one.cost))
         assert (one.turns, one.keep) == ((1, "used"), (2, "shards"))[best]
-        assert one.degrees == each[best][one.name].degrees
+        assert one.way == each[best][one.name].way
     assert compared([], ask, AXES)[0].why == ""
 
 
@@ -143,4 +143,4 @@ def test_what_a_framework_is_told_is_shown_under_its_name() -> None:
     for told in cheapest(space(costs.net, AXES, Step(batch=16)), costs, 1.0):
         shown = of_told(told)
         assert (shown.name, shown.turns, shown.keep) == (told.framework.value, 2, "shards")
-        assert (shown.cost, shown.memory, shown.fits, shown.degrees) == (told.cost, told.memory, False, told.degrees)
+        assert (shown.cost, shown.memory, shown.fits, shown.way) == (told.cost, told.memory, False, told.way)

@@ -11,7 +11,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import net
 from symconfig.solve.partition.alpa import alpa_space, alpa_spaces
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from tests.solve.partition.programs import transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 4, 1e10, 1e-5))).axes()
@@ -34,14 +34,14 @@ def test_each_mesh_dim_splits_one_dim_or_none() -> None:
 def test_tensor_and_data_parallel_are_in_it_and_three_kinds_at_once_are_not() -> None:
     space = alpa_space(AXES)
 
-    def all_allowed(degrees: Degrees) -> bool:
+    def all_allowed(degrees: Way) -> bool:
         rows = baseline(NET, AXES, "megatron-tp", degrees).rows
         assert rows is not None
         return all(space.allows(node, row[None])[0] for node, row in zip(NET.nodes, rows, strict=True))
 
-    assert all_allowed(Degrees(tp=4, dp=4, sequence_parallel=True))
-    assert not all_allowed(Degrees(tp=4, cp=2, dp=2, sequence_parallel=True))
-    assert not all_allowed(Degrees(tp=4, dp=4, zero=1))
+    assert all_allowed(way(tp=4, dp=4, sequence_parallel=True))
+    assert not all_allowed(way(tp=4, cp=2, dp=2, sequence_parallel=True))
+    assert not all_allowed(way(tp=4, dp=4, zero=1))
 
 
 def test_every_mesh_of_two_dims_is_tried() -> None:

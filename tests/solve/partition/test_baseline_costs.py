@@ -16,7 +16,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import NAMES, baseline, random_rows
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way
 from tests.solve.partition.programs import SIZES, convolutions, transformer
 
 RANKS = 4
@@ -36,7 +36,7 @@ def moved(of: Net, rows: Rows, weights: bool, keep: Keep = Keep.SHARDS) -> float
     )
 
 
-def rows_of(of: Net, name: str, degrees: Degrees | None = None) -> Rows:
+def rows_of(of: Net, name: str, degrees: Way | None = None) -> Rows:
     found = baseline(of, AXES, name, degrees)
     assert found.rows is not None, found.why
     return found.rows

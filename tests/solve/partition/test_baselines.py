@@ -10,7 +10,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline, random_rows
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.rows import allowed
 from tests.solve.partition.programs import convolutions, transformer
 
@@ -37,7 +37,7 @@ def rows_of(found: Baseline) -> Rows:
     return found.rows
 
 
-def chosen(program: str, name: str, degrees: Degrees | None = None) -> dict[str, tuple[str, ...]]:
+def chosen(program: str, name: str, degrees: Way | None = None) -> dict[str, tuple[str, ...]]:
     return names(PROGRAMS[program], baseline(PROGRAMS[program], AXES, name, degrees))
 
 
@@ -101,7 +101,7 @@ def test_a_tied_weight_is_cut_once_for_both_its_readers() -> None:
 
 
 def test_degrees_combine_tp_cp_dp_and_zero() -> None:
-    found = chosen("dense", "megatron-tp", Degrees(tp=2, cp=2, dp=2, sequence_parallel=True, zero=1))
+    found = chosen("dense", "megatron-tp", way(tp=2, cp=2, dp=2, sequence_parallel=True, zero=1))
     assert found["layers.0.up_proj"] == (d.FFN, d.SEQUENCE, d.BATCH)
     assert found["layers.0.mlp_norm"] == (d.SEQUENCE, d.SEQUENCE, d.BATCH)
     assert found["weight of layers.0.up_proj"] == (d.FFN, "zero1", "zero1")
@@ -115,7 +115,7 @@ def test_gshard_cuts_experts_and_leaves_their_tokens_with_the_batch() -> None:
 
 
 def test_experts_lie_on_a_grid_of_their_own() -> None:
-    degrees = Degrees(tp=2, dp=4, etp=2, ep=2, sequence_parallel=True, zero=1)
+    degrees = way(tp=2, dp=4, etp=2, ep=2, sequence_parallel=True, zero=1)
     found = chosen("experts", "megatron-tp", degrees)
     assert found["layers.0.up_proj"] == (d.EXPERT_FFN, d.EXPERTS, d.SLOTS)
     assert found["layers.0.dispatch"] == (d.SEQUENCE, d.BATCH, d.BATCH)
@@ -150,11 +150,11 @@ def test_spatial_cuts_what_the_windows_slide_over_into_squares() -> None:
         ("dense", "spatial", None, "no operator has a window"),
         ("convolutions", "megatron-tp", None, "no heads"),
         ("convolutions", "context", None, "no sequence"),
-        ("dense", "megatron-tp", Degrees(tp=3, dp=4), "are not the 8 ranks"),
-        ("experts", "gshard", Degrees(dp=8, ep=3), "does not divide the 8 ranks"),
+        ("dense", "megatron-tp", way(tp=3, dp=4), "are not the 8 ranks"),
+        ("experts", "gshard", way(dp=8, ep=3), "does not divide the 8 ranks"),
     ],
 )
-def test_what_cannot_be_had_says_why(program: str, name: str, degrees: Degrees | None, words: str) -> None:
+def test_what_cannot_be_had_says_why(program: str, name: str, degrees: Way | None, words: str) -> None:
     found = baseline(PROGRAMS[program], AXES, name, degrees)
     assert found.rows is None
     assert words in found.why
@@ -163,15 +163,15 @@ def test_what_cannot_be_had_says_why(program: str, name: str, degrees: Degrees |
 def test_a_dim_that_does_not_divide_is_named() -> None:
     few = net(transformer(1, batch=4, num_key_value_heads=2))
     assert baseline(few, AXES, "data").why == "batch of embed cannot be cut into 8 parts by dp, only into 4"
-    wide = baseline(few, AXES, "megatron-tp", Degrees(tp=4, dp=2))
+    wide = baseline(few, AXES, "megatron-tp", way(tp=4, dp=2))
     assert wide.why == "num_key_value_heads of layers.0.k_proj cannot be cut into 4 parts by tp, only into 2"
 
 
 def test_without_degrees_a_strategy_goes_as_far_as_its_dims_divide() -> None:
     few = net(transformer(1, experts=True, num_key_value_heads=2, num_experts=4))
-    assert baseline(few, AXES, "megatron-tp-sp").degrees == Degrees(tp=2, dp=4, sequence_parallel=True)
-    assert baseline(few, AXES, "ulysses").degrees == Degrees(cp=2, dp=4, cp_comm="a2a")
-    assert baseline(few, AXES, "gshard").degrees == Degrees(dp=8, ep=4)
+    assert baseline(few, AXES, "megatron-tp-sp").way == way(tp=2, dp=4, sequence_parallel=True)
+    assert baseline(few, AXES, "ulysses").way == way(cp=2, dp=4, cp_comm="a2a")
+    assert baseline(few, AXES, "gshard").way == way(dp=8, ep=4)
 
 
 def test_random_rows_differ_by_seed_only() -> None:

@@ -22,7 +22,7 @@ from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.cheapest import cheapest, expressed, of_all, space
 from symconfig.solve.partition.collectives import Rows
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.expressible import expressible
 from symconfig.solve.partition.frameworks import Framework, Step, blockers, runs
 from symconfig.solve.partition.project import project
@@ -56,17 +56,17 @@ def costs(of: Net, objective: Objective = Objective.TIME, keep: Keep = Keep.USED
     return Costs(of, speeds, machine(CLUSTER, "bf16"), Training(keep=keep), objective)
 
 
-def every_degrees(of: Net) -> Iterator[Degrees]:
+def every_degrees(of: Net) -> Iterator[Way]:
     """Counted out, with no regard to what goes together."""
     grids = product(RANKS, RANKS, RANKS, RANKS, (False, True), ("p2p", "a2a"), range(4))
     for tp, cp, ep, etp, switched, comm, zero in grids:
         known = (tp > 1 or not switched) and (cp > 1 or comm == "p2p") and (of is NETS["experts"] or ep * etp == 1)
         if known and tp * cp <= 8 and ep * etp <= 8:
-            yield Degrees(tp, cp, 8 // (tp * cp), ep, etp, switched, comm, zero)
+            yield way(tp, cp, 8 // (tp * cp), ep, etp, sequence_parallel=switched, cp_comm=comm, zero=zero)
 
 
 @cache
-def each_alone(name: str) -> dict[Degrees, Rows]:
+def each_alone(name: str) -> dict[Way, Rows]:
     """The strategy of every degrees that has one, each made by itself."""
     of = NETS[name]
     made = {degrees: baseline(of, AXES, "megatron-tp", degrees).rows for degrees in every_degrees(of)}
@@ -74,11 +74,11 @@ def each_alone(name: str) -> dict[Degrees, Rows]:
 
 
 @cache
-def taken(framework: Framework, degrees: Degrees) -> bool:
+def taken(framework: Framework, degrees: Way) -> bool:
     return bool(runs(framework, STEP, [degrees])[0])
 
 
-def one_by_one(name: str, weighed: Costs, gamma: float) -> list[tuple[Degrees, float, float]]:
+def one_by_one(name: str, weighed: Costs, gamma: float) -> list[tuple[Way, float, float]]:
     """Every degrees with its cost and bytes, each strategy made and weighed by itself."""
     found = []
     for degrees, rows in each_alone(name).items():
@@ -92,9 +92,9 @@ def one_by_one(name: str, weighed: Costs, gamma: float) -> list[tuple[Degrees, f
 @pytest.mark.parametrize("name", NETS)
 def test_rows_are_those_of_each_degrees_by_themselves(name: str) -> None:
     found = expressible(NETS[name], AXES, lambda degrees: np.ones(len(degrees), dtype=bool))
-    assert len(set(found.degrees)) == len(found.degrees)
-    assert set(each_alone(name)) == set(found.degrees)
-    for degrees, rows in zip(found.degrees, found.rows, strict=True):
+    assert len(set(found.ways)) == len(found.ways)
+    assert set(each_alone(name)) == set(found.ways)
+    for degrees, rows in zip(found.ways, found.rows, strict=True):
         assert np.array_equal(rows, np.asarray(each_alone(name)[degrees]))
 
 
@@ -119,15 +119,15 @@ def test_the_cheapest_is_the_cheapest_of_all(name: str, objective: Objective) ->
 
 def test_what_frameworks_refuse_is_not_told() -> None:
     dense = [
-        Degrees(dp=8, zero=3), Degrees(tp=2, dp=4, sequence_parallel=True, zero=1), Degrees(tp=2, dp=4, zero=2),
-        Degrees(cp=2, dp=4, cp_comm="a2a", zero=1), Degrees(cp=2, dp=4, zero=1),
-        Degrees(tp=2, cp=2, dp=2, cp_comm="a2a"),
+        way(dp=8, zero=3), way(tp=2, dp=4, sequence_parallel=True, zero=1), way(tp=2, dp=4, zero=2),
+        way(cp=2, dp=4, cp_comm="a2a", zero=1), way(cp=2, dp=4, zero=1),
+        way(tp=2, cp=2, dp=2, cp_comm="a2a"),
     ]  # fmt: skip
     for model in (None, load_model("llama2-7b")):
         step = Step(1, model, 16, 4096, "hopper")
         assert runs(Framework.MEGATRON, step, dense).tolist() == [True, True, False, True, True, True]
         assert runs(Framework.DEEPSPEED, step, dense).tolist() == [True, False, True, True, False, False]
-    experts = [Degrees(dp=8, ep=8, zero=1), Degrees(dp=8, ep=8, zero=3), Degrees(dp=8, ep=4, etp=2)]
+    experts = [way(dp=8, ep=8, zero=1), way(dp=8, ep=8, zero=3), way(dp=8, ep=4, etp=2)]
     step = Step(1, load_model("mixtral-8x7b"), 16, 4096, "hopper")
     assert runs(Framework.MEGATRON, step, experts).tolist() == [True, False, False]
     assert runs(Framework.DEEPSPEED, step, experts).tolist() == [True, True, False]
@@ -136,15 +136,15 @@ def test_what_frameworks_refuse_is_not_told() -> None:
 
 
 def test_what_alone_refuses_all_is_named() -> None:
-    refused = blockers(Framework.MEGATRON, Step(batch=4), [Degrees(dp=8), Degrees(tp=1, dp=8, zero=2)])
+    refused = blockers(Framework.MEGATRON, Step(batch=4), [way(dp=8), way(tp=1, dp=8, zero=2)])
     assert "a microbatch has whole examples on every rank" in refused
-    none = blockers(Framework.MEGATRON, Step(batch=4), [Degrees(dp=8), Degrees(tp=2, dp=4)])
+    none = blockers(Framework.MEGATRON, Step(batch=4), [way(dp=8), way(tp=2, dp=4)])
     assert "a microbatch has whole examples on every rank" not in none
-    assert blockers(Framework.MEGATRON, Step(batch=8), [Degrees(dp=8)]) == ()
+    assert blockers(Framework.MEGATRON, Step(batch=8), [way(dp=8)]) == ()
 
 
 def test_a_microbatch_is_whole_examples() -> None:
-    assert runs(Framework.MEGATRON, Step(batch=4), [Degrees(dp=8), Degrees(tp=2, dp=4)]).tolist() == [False, True]
+    assert runs(Framework.MEGATRON, Step(batch=4), [way(dp=8), way(tp=2, dp=4)]).tolist() == [False, True]
 
 
 def solved(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]], limit: float) -> Partition:
@@ -156,16 +156,16 @@ def solved(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]], limit: float) 
     return Partition(ask, of, AXES, strategy, problem.cost(alone), problem.memory(alone), inf, "by hand")
 
 
-def told_of(found: Partition, every: tuple[Case, ...] = ()) -> dict[Framework, tuple[Degrees, bool, bool]]:
+def told_of(found: Partition, every: tuple[Case, ...] = ()) -> dict[Framework, tuple[Way, bool, bool]]:
     projection = project(found.net, AXES, np.array(found.rows))
     return {
-        one.told.framework: (one.told.degrees, one.exact, one.told.fits)
+        one.told.framework: (one.told.way, one.exact, one.told.fits)
         for one in expressed(found, projection, lambda _: STEP, lambda: every)
     }
 
 
 def test_a_framework_is_told_the_partition_itself_where_it_can_be() -> None:
-    degrees = Degrees(tp=2, dp=4, sequence_parallel=True, zero=1)
+    degrees = way(tp=2, dp=4, sequence_parallel=True, zero=1)
     rows = baseline(NETS["dense"], AXES, "megatron-tp", degrees).rows
     assert rows is not None
     told = told_of(solved(rows[:, [1, 0, 2]], inf))

@@ -29,28 +29,35 @@ from symconfig.graph.monomial import Monomial
 from symconfig.graph.program.program import Work
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from tests.solve.partition.optima import model, of, weights
 
 MESH = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),))
 BATCH, SEQ = 8, 4096
 STATE_BYTES = 2 + 4 + 12  # bf16 weights, fp32 gradients, fp32 master weights and Adam's two moments
 DENSE = [
-    Degrees(4, dp=2), Degrees(4, dp=2, sequence_parallel=True), Degrees(2, dp=4, sequence_parallel=True),
-    Degrees(2, 2, 2, sequence_parallel=True), Degrees(1, 4, 2, cp_comm="a2a"), Degrees(2, 2, 2, cp_comm="a2a"),
+    way(4, dp=2), way(4, dp=2, sequence_parallel=True), way(2, dp=4, sequence_parallel=True),
+    way(2, 2, 2, sequence_parallel=True), way(1, 4, 2, cp_comm="a2a"), way(2, 2, 2, cp_comm="a2a"),
 ]  # fmt: skip
 EXPERTS = [
-    Degrees(1, dp=8, ep=8), Degrees(2, dp=4, ep=4, etp=2, sequence_parallel=True),
-    Degrees(4, dp=2, ep=2, sequence_parallel=True),
+    way(1, dp=8, ep=8), way(2, dp=4, ep=4, etp=2, sequence_parallel=True),
+    way(4, dp=2, ep=2, sequence_parallel=True),
 ]  # fmt: skip
-CASES = [(name, degrees) for name in ("llama2-7b", "llama3.1-70b", "gpt3-175b", "qwen2.5-7b") for degrees in DENSE]
-CASES += [("llama2-7b", Degrees(8)), ("gpt3-175b", Degrees(8, sequence_parallel=True))]
-CASES += [(name, degrees) for name in ("mixtral-8x7b", "qwen3-30b-a3b") for degrees in EXPERTS]
+CASES = [(name, asked) for name in ("llama2-7b", "llama3.1-70b", "gpt3-175b", "qwen2.5-7b") for asked in DENSE]
+CASES += [("llama2-7b", way(8)), ("gpt3-175b", way(8, sequence_parallel=True))]
+CASES += [(name, asked) for name in ("mixtral-8x7b", "qwen3-30b-a3b") for asked in EXPERTS]
 
 
-def axes_of(degrees: Degrees) -> tuple[Axis, ...]:
+def axes_of(asked: Way) -> tuple[Axis, ...]:
     """An axis for each degree, so that an all-to-all over a group is one, and more where experts are cut elsewhere."""
-    ends = [1, degrees.tp, degrees.tp * degrees.cp, degrees.etp, degrees.etp * degrees.ep, MESH.gpus]
+    ends = [
+        1,
+        asked.degrees.tp,
+        asked.degrees.tp * asked.degrees.cp,
+        asked.degrees.etp,
+        asked.degrees.etp * asked.degrees.ep,
+        MESH.gpus,
+    ]
     marks = sorted(set(ends))
     return MESH.axes((tuple(after // before for before, after in pairwise(marks)),))
 
@@ -67,22 +74,22 @@ class Laid:
 
 
 @cache
-def laid(name: str, degrees: Degrees, objective: Objective = Objective.SYMTENSOR) -> Laid:
-    described, axes = model(name), axes_of(degrees)
+def laid(name: str, asked: Way, objective: Objective = Objective.SYMTENSOR) -> Laid:
+    described, axes = model(name), axes_of(asked)
     costs = weights(of(described, BATCH, SEQ), axes, MESH, objective, keep=Keep.SHARDS)
-    found = baseline(costs.net, axes, "megatron-tp", degrees)
+    found = baseline(costs.net, axes, "megatron-tp", asked)
     assert found.rows is not None, found.why
-    scheme = Scheme(degrees.sequence_parallel, "a2a" if degrees.cp_comm == "a2a" else "all_gather")
+    scheme = Scheme(asked.sequence_parallel, "a2a" if asked.cp_comm == "a2a" else "all_gather")
     every = {kind: derive(block, scheme) for kind, block in blocks(described).items()}
     chosen = tuple(every[kind] for kind in sequence(described))
-    return Laid(axes, costs, found.rows, chosen, _numbers(described, degrees, costs))
+    return Laid(axes, costs, found.rows, chosen, _numbers(described, asked, costs))
 
 
-def _numbers(described: ModelDescriptor, degrees: Degrees, costs: Costs) -> dict[str, float]:
+def _numbers(described: ModelDescriptor, asked: Way, costs: Costs) -> dict[str, float]:
     numbers = {key: float(value) for key, value in dim_sizes(described).items()}
-    numbers |= {name: float(getattr(degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")}
-    numbers["edp"] = degrees.ranks / (degrees.ep * degrees.etp)
-    numbers |= {"micro_batch": BATCH / degrees.dp, "seq_length": float(SEQ), "expert_imbalance": 1.0}
+    numbers |= {name: float(getattr(asked.degrees, name)) for name in ("tp", "cp", "dp", "ep", "etp")}
+    numbers["edp"] = asked.degrees.world_size / (asked.degrees.ep * asked.degrees.etp)
+    numbers |= {"micro_batch": BATCH / asked.degrees.dp, "seq_length": float(SEQ), "expert_imbalance": 1.0}
     return numbers | {d.VOCAB: float(costs.net.program.sizes[d.VOCAB])}
 
 
@@ -99,9 +106,9 @@ def activations(of: Laid) -> float:
     return total
 
 
-@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
-def test_megatrons_rows_move_what_the_graph_derives(name: str, degrees: Degrees) -> None:
-    here, expected = laid(name, degrees), 0.0
+@pytest.mark.parametrize(("name", "asked"), CASES, ids=str)
+def test_megatrons_rows_move_what_the_graph_derives(name: str, asked: Way) -> None:
+    here, expected = laid(name, asked), 0.0
     for block in here.derived:
         for one in block.collectives:
             ranks = Monomial.of(*one.axes).value(here.numbers)
@@ -110,10 +117,10 @@ def test_megatrons_rows_move_what_the_graph_derives(name: str, degrees: Degrees)
     assert activations(here) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
-def test_a_rank_computes_what_the_graph_derives(name: str, degrees: Degrees) -> None:
+@pytest.mark.parametrize(("name", "asked"), CASES, ids=str)
+def test_a_rank_computes_what_the_graph_derives(name: str, asked: Way) -> None:
     """Products of the forward, in FLOP."""
-    here, found = laid(name, degrees), 0.0
+    here, found = laid(name, asked), 0.0
     sizes = here.costs.net.program.sizes
     for node, row in zip(here.costs.net.nodes, here.rows, strict=True):
         op = node.operator
@@ -126,13 +133,13 @@ def test_a_rank_computes_what_the_graph_derives(name: str, degrees: Degrees) -> 
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "asked"), CASES, ids=str)
 @pytest.mark.parametrize("zero", [0, 1, 3])
-def test_states_take_what_the_closed_form_says(name: str, degrees: Degrees, zero: int) -> None:
+def test_states_take_what_the_closed_form_says(name: str, asked: Way, zero: int) -> None:
     """Of each weight: its part of the tensor- and expert-parallel split, and of that, of the stages that are sharded,
     the part of the ranks with data of their own."""
-    here = laid(name, degrees, Objective.TIME)
-    rows = baseline(here.costs.net, here.axes, "megatron-tp", replace(degrees, zero=zero)).rows
+    here = laid(name, asked, Objective.TIME)
+    rows = baseline(here.costs.net, here.axes, "megatron-tp", replace(asked, zero=zero)).rows
     assert rows is not None
     found = expected = 0.0
     for index, node in enumerate(here.costs.net.nodes):
@@ -140,10 +147,12 @@ def test_states_take_what_the_closed_form_says(name: str, degrees: Degrees, zero
             continue
         found += float(here.costs.node(index, rows[index][None]).memory[0])
         dims = set(node.ports[0].tensor.dims)
-        split = degrees.tp if dims & set(d.TENSOR_DIMS) and d.EXPERTS not in dims else 1
+        split = asked.degrees.tp if dims & set(d.TENSOR_DIMS) and d.EXPERTS not in dims else 1
         if d.EXPERTS in dims:
-            split = degrees.ep * (degrees.etp if dims & set(d.EXPERT_TENSOR_DIMS) else 1)
-        data = degrees.ranks // (degrees.ep * degrees.etp if d.EXPERTS in dims else degrees.tp)
+            split = asked.degrees.ep * (asked.degrees.etp if dims & set(d.EXPERT_TENSOR_DIMS) else 1)
+        data = asked.degrees.world_size // (
+            asked.degrees.ep * asked.degrees.etp if d.EXPERTS in dims else asked.degrees.tp
+        )
         flat = {0: 0, 1: 12, 3: STATE_BYTES}[zero]
         size = node.times * prod(node.ports[0].sizes) / split
         expected += size * (STATE_BYTES - flat + flat / data)

@@ -1,4 +1,4 @@
-"""Degrees and orders of axes are counted out."""
+"""Way and orders of axes are counted out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import comb, prod
 import pytest
 
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.roles import Role
 
@@ -45,34 +45,35 @@ def test_degrees_are_those_of_three_runs_of_axes(axes: tuple[Axis, ...]) -> None
     outside, within = list(dense(axes)), list(inside(axes, experts=True))
     assert len(outside) == 1 + 2 * 2 * n + 4 * comb(n, 2)
     assert len(within) == comb(n + 2, 2)
-    for degrees, roles in outside:
-        assert degrees.ranks == whole
-        tensor = Role.TP_SP if degrees.sequence_parallel else Role.TP
-        context = Role.ULYSSES if degrees.cp_comm == "a2a" else Role.CP
-        assert (degrees.tp, degrees.cp) == (ranks(axes, roles, tensor), ranks(axes, roles, context))
+    for asked, roles in outside:
+        assert asked.degrees.world_size == whole
+        tensor = Role.TP_SP if asked.sequence_parallel else Role.TP
+        context = Role.ULYSSES if asked.cp_comm == "a2a" else Role.CP
+        assert (asked.degrees.tp, asked.degrees.cp) == (ranks(axes, roles, tensor), ranks(axes, roles, context))
         assert set(roles) <= {tensor, context, Role.DP}
         assert roles == sorted(roles, key=[tensor, context, Role.DP].index)
-        assert degrees.tp > 1 or not degrees.sequence_parallel
-        assert degrees.cp > 1 or degrees.cp_comm == "p2p"
-    for degrees, roles in within:
-        assert (degrees.etp, degrees.ep) == (ranks(axes, roles, Role.ETP), ranks(axes, roles, Role.EP))
+        assert asked.degrees.tp > 1 or not asked.sequence_parallel
+        assert asked.degrees.cp > 1 or asked.cp_comm == "p2p"
+    for asked, roles in within:
+        assert (asked.degrees.etp, asked.degrees.ep) == (ranks(axes, roles, Role.ETP), ranks(axes, roles, Role.EP))
         assert roles == sorted(roles, key=[Role.ETP, Role.EP, Role.EDP].index)
 
 
 def test_without_experts_nothing_lies_inside_them() -> None:
-    assert list(inside(EVEN, experts=False)) == [(Degrees(), [Role.EDP] * 3)]
+    assert list(inside(EVEN, experts=False)) == [(way(), [Role.EDP] * 3)]
 
 
 def test_the_plainest_has_fewest_degrees_above_one() -> None:
     rising = [
-        Degrees(dp=8), Degrees(tp=2, dp=4), Degrees(cp=2, dp=4), Degrees(tp=4, dp=2), Degrees(dp=8, etp=2),
-        Degrees(dp=8, ep=2), Degrees(cp=2, dp=4, cp_comm="a2a"), Degrees(tp=2, dp=4, sequence_parallel=True),
-        Degrees(tp=2, cp=2, dp=2), Degrees(tp=2, dp=4, ep=2), Degrees(tp=2, cp=2, dp=2, ep=2, etp=2),
+        way(dp=8), way(tp=2, dp=4), way(cp=2, dp=4), way(tp=4, dp=2), way(dp=8, etp=2),
+        way(dp=8, ep=2), way(cp=2, dp=4, cp_comm="a2a"), way(tp=2, dp=4, sequence_parallel=True),
+        way(tp=2, cp=2, dp=2), way(tp=2, dp=4, ep=2), way(tp=2, cp=2, dp=2, ep=2, etp=2),
     ]  # fmt: skip
     known = sorted(rising, key=plainness)
-    counts = [sum(degree > 1 for degree in (one.tp, one.cp, one.ep, one.etp)) for one in known]
+    each = [(one.degrees.tp, one.degrees.cp, one.degrees.ep, one.degrees.etp) for one in known]
+    counts = [sum(degree > 1 for degree in degrees) for degrees in each]
     assert counts == sorted(counts)
-    assert known[0] == Degrees(dp=8)
-    assert known.index(Degrees(tp=2, dp=4)) < known.index(Degrees(tp=2, dp=4, sequence_parallel=True))
-    assert known.index(Degrees(cp=2, dp=4)) < known.index(Degrees(cp=2, dp=4, cp_comm="a2a"))
-    assert known.index(Degrees(tp=2, dp=4)) < known.index(Degrees(tp=4, dp=2))
+    assert known[0] == way(dp=8)
+    assert known.index(way(tp=2, dp=4)) < known.index(way(tp=2, dp=4, sequence_parallel=True))
+    assert known.index(way(cp=2, dp=4)) < known.index(way(cp=2, dp=4, cp_comm="a2a"))
+    assert known.index(way(tp=2, dp=4)) < known.index(way(tp=4, dp=2))

@@ -14,7 +14,7 @@ from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph.program.of_model import program
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.run import Ask, cases, costs_of
 
 SEQ = 4096
@@ -48,7 +48,7 @@ def test_megatrons_strategy_costs_in_both_nearly_the_same(
               keeps=(Keep.SHARDS,))  # fmt: skip
     case = next(cases(lambda turns: program(descriptor, batch // turns, SEQ), ask))
     axes = ask.mesh.axes()
-    degrees = Degrees(tp=tp, cp=cp, dp=dp, ep=ep, sequence_parallel=tp > 1, zero=1)
+    degrees = way(tp=tp, cp=cp, dp=dp, ep=ep, sequence_parallel=tp > 1, zero=1)
     rows = baseline(case.net, axes, "megatron-tp-sp", degrees).rows
     assert rows is not None
     problem = assemble(costs_of(case, ask, axes), [np.array([row]) for row in rows], ask.memory_limit)

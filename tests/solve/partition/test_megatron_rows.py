@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,15 +18,15 @@ from symconfig.graph.program.of_model import program
 from symconfig.graph.scheme import Scheme
 from symconfig.resources import data_dir
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.project import project
 
 AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 SCHEMES = {
-    Degrees(2, 2, 2, 2, 2, sequence_parallel=True): Scheme(True),
-    Degrees(2, 2, 2, 2, 2, sequence_parallel=False): Scheme(False),
-    Degrees(2, 2, 2, 2, 2, sequence_parallel=True, cp_comm="a2a"): Scheme(True, "a2a"),
+    way(2, 2, 2, 2, 2, sequence_parallel=True): Scheme(True),
+    way(2, 2, 2, 2, 2, sequence_parallel=False): Scheme(False),
+    way(2, 2, 2, 2, 2, sequence_parallel=True, cp_comm="a2a"): Scheme(True, "a2a"),
 }
 
 
@@ -53,7 +52,7 @@ def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
         known |= {op.name: op for op in block.operators}
     for degrees, scheme in SCHEMES.items():
         dense = d.EXPERTS not in of.program.sizes
-        found = baseline(of, AXES, "megatron-tp", replace(degrees, ep=1, etp=1) if dense else degrees)
+        found = baseline(of, AXES, "megatron-tp", degrees.with_experts(way()) if dense else degrees)
         assert found.rows is not None, found.why
         for node, row in zip(of.nodes, found.rows, strict=True):
             if node.operator is None:
@@ -66,7 +65,7 @@ def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
                 assert mine & loops or not loops, (node.name, mine, loops)
         back = project(of, AXES, found.rows)
         assert back.exact
-        assert back.degrees == found.degrees
+        assert back.way == found.way
 
 
 def test_whole_and_folded_agree() -> None:

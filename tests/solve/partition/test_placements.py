@@ -16,7 +16,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import FLAT, Net, net
 from symconfig.solve.partition.baselines import baseline, random_rows
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.placements import Placement, Placements, placements, stored
 from symconfig.solve.partition.placements_file import python
 from tests.solve.partition.programs import convolutions, transformer
@@ -25,7 +25,7 @@ AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5
 DENSE, TIED, EXPERTS = net(transformer(3)), net(transformer(1, tied=True)), net(transformer(2, experts=True))
 
 
-def table(of: Net, name: str, degrees: Degrees | None = None) -> Placements:
+def table(of: Net, name: str, degrees: Way | None = None) -> Placements:
     rows = baseline(of, AXES, name, degrees).rows
     assert rows is not None
     return placements(of, AXES, rows)

@@ -12,7 +12,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.project import pins, project
 from tests.solve.partition.programs import convolutions, transformer
 
@@ -20,46 +20,46 @@ AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5
 DENSE, EXPERTS = net(transformer(2)), net(transformer(1, experts=True))
 
 
-def made(of: Net, degrees: Degrees, axes: tuple[Axis, ...] = AXES) -> Rows:
-    found = baseline(of, axes, "megatron-tp", degrees)
+def made(of: Net, asked: Way, axes: tuple[Axis, ...] = AXES) -> Rows:
+    found = baseline(of, axes, "megatron-tp", asked)
     assert found.rows is not None, found.why
     return found.rows
 
 
-def every_degrees(ranks: int) -> list[Degrees]:
+def every_degrees(ranks: int) -> list[Way]:
     powers = [1, 2, 4, 8]
     return [
-        Degrees(tp, cp, ranks // (tp * cp), sequence_parallel=sp, cp_comm=comm, zero=zero)
+        way(tp, cp, ranks // (tp * cp), sequence_parallel=sp, cp_comm=comm, zero=zero)
         for tp, cp, sp, comm, zero in product(powers, powers, (False, True), ("p2p", "a2a"), range(4))
         if tp * cp <= ranks and (tp > 1 or not sp) and (cp > 1 or comm == "p2p") and (cp * tp < ranks or not zero)
     ]
 
 
-@pytest.mark.parametrize("degrees", every_degrees(8), ids=str)
-def test_degrees_come_back(degrees: Degrees) -> None:
-    found = project(DENSE, AXES, made(DENSE, degrees))
+@pytest.mark.parametrize("asked", every_degrees(8), ids=str)
+def test_degrees_come_back(asked: Way) -> None:
+    found = project(DENSE, AXES, made(DENSE, asked))
     assert found.exact, list(map(str, found.differences))
-    assert found.degrees == degrees
+    assert found.way == asked
     assert found.agreement == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("ep", "etp"), [(1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (1, 4), (1, 8)])
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_degrees_of_experts_come_back(tp: int, ep: int, etp: int) -> None:
-    degrees = Degrees(tp, 1, 8 // tp, ep, etp, sequence_parallel=tp > 1)
-    assert project(EXPERTS, AXES, made(EXPERTS, degrees)).degrees == degrees
+    asked = way(tp, 1, 8 // tp, ep, etp, sequence_parallel=tp > 1)
+    assert project(EXPERTS, AXES, made(EXPERTS, asked)).way == asked
 
 
 def test_which_of_equal_axes_carries_what_makes_no_difference() -> None:
-    degrees = Degrees(tp=2, dp=4, sequence_parallel=True, zero=1)
-    swapped = made(DENSE, degrees)[:, [1, 0, 2]]
+    asked = way(tp=2, dp=4, sequence_parallel=True, zero=1)
+    swapped = made(DENSE, asked)[:, [1, 0, 2]]
     found = project(DENSE, AXES, swapped)
     assert found.exact
-    assert found.degrees == degrees
+    assert found.way == asked
 
 
 def test_one_operator_on_other_axes_than_the_rest_is_a_difference() -> None:
-    rows = made(DENSE, Degrees(tp=2, dp=4, sequence_parallel=True))
+    rows = made(DENSE, way(tp=2, dp=4, sequence_parallel=True))
     index = next(i for i, node in enumerate(DENSE.nodes) if node.name == "layers.0.gelu" and node.operator)
     rows[index] = rows[index][[1, 0, 2]]
     found = project(DENSE, AXES, rows)
@@ -82,77 +82,77 @@ def test_axes_of_one_level_may_be_taken_in_another_order() -> None:
             padded_vocab_size=96,
         )
     )
-    swapped = made(of, Degrees(tp=3, dp=2), (axes[1], axes[0]))[:, [1, 0]]
+    swapped = made(of, way(tp=3, dp=2), (axes[1], axes[0]))[:, [1, 0]]
     found = project(of, axes, swapped)
     assert found.exact
     assert [axis.size for axis in found.axes] == [3, 2]
-    assert (found.degrees.tp, found.degrees.dp) == (3, 2)
+    assert (found.way.degrees.tp, found.way.degrees.dp) == (3, 2)
 
 
 def test_what_differs_is_told_by_level_and_counted() -> None:
-    rows = made(DENSE, Degrees(tp=4, dp=2, sequence_parallel=True))
+    rows = made(DENSE, way(tp=4, dp=2, sequence_parallel=True))
     for index, node in enumerate(DENSE.nodes):
         if node.operator is not None and node.name.endswith("mlp_norm"):
             rows[index, :2] = 0
     found = project(DENSE, AXES, rows)
-    assert found.degrees == Degrees(tp=4, dp=2, sequence_parallel=True)
+    assert found.way == way(tp=4, dp=2, sequence_parallel=True)
     assert not found.exact
     assert [str(what) for what in found.differences] == [
         "layers.*.mlp_norm (x 2): whole instead of sequence/4 over nvlink"
     ]
-    assert np.array_equal(found.rows, made(DENSE, found.degrees))
+    assert np.array_equal(found.rows, made(DENSE, found.way))
 
 
 def test_the_nearest_degrees_agree_with_most_of_the_work() -> None:
-    rows = made(DENSE, Degrees(dp=8))
-    other = made(DENSE, Degrees(tp=2, dp=4))
+    rows = made(DENSE, way(dp=8))
+    other = made(DENSE, way(tp=2, dp=4))
     attention = [index for index, node in enumerate(DENSE.nodes) if "attention" in node.name and node.operator]
     rows[attention] = other[attention]
     found = project(DENSE, AXES, rows)
-    assert found.degrees == Degrees(dp=8)
+    assert found.way == way(dp=8)
     assert 0.8 < found.agreement < 1.0
     assert {what.name for what in found.differences} >= {"layers.*.attention"}
 
 
 def test_tensor_parallel_between_nodes_is_not_what_ranks_can_have() -> None:
     """Megatron's ranks have tp innermost."""
-    rows = made(DENSE, Degrees(tp=2, dp=4))[:, [2, 1, 0]]
+    rows = made(DENSE, way(tp=2, dp=4))[:, [2, 1, 0]]
     found = project(DENSE, AXES, rows)
     assert not found.exact
-    assert found.degrees in (Degrees(dp=8), Degrees(tp=2, dp=4), Degrees(tp=8))
+    assert found.way in (way(dp=8), way(tp=2, dp=4), way(tp=8))
 
 
 def test_a_program_without_heads_is_data_parallel_at_most() -> None:
     of = net(convolutions())
     rows = baseline(of, AXES, "zero2").rows
     assert rows is not None
-    assert project(of, AXES, rows).degrees == Degrees(dp=8, zero=2)
+    assert project(of, AXES, rows).way == way(dp=8, zero=2)
     spatial = baseline(of, AXES, "spatial").rows
     assert spatial is not None
     nearest = project(of, AXES, spatial)
-    assert nearest.degrees.dp == 8
+    assert nearest.way.degrees.dp == 8
     assert any("i/4" in str(what) or "i/2" in str(what) for what in nearest.differences)
 
 
 def test_pins_say_all_degrees() -> None:
-    degrees = Degrees(tp=4, cp=2, dp=2, sequence_parallel=True, zero=1)
-    assert pins(degrees, 16) == {
+    asked = way(tp=4, cp=2, dp=2, sequence_parallel=True, zero=1)
+    assert pins(asked, 16) == {
         "tp": "4", "pp": "1", "cp": "2", "ep": "1", "etp": "1", "dp": "2", "zero": "1", "mbs": "8", "sp": "on",
         "cp_comm": "p2p",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("model", "degrees", "args"),
+    ("model", "asked", "args"),
     [
-        ("llama2-7b", Degrees(tp=4, cp=2, dp=1, sequence_parallel=True), ("--context-parallel-size 2", "p2p")),
-        ("llama2-7b", Degrees(tp=2, cp=2, dp=2, sequence_parallel=True, cp_comm="a2a", zero=1), ("a2a",)),
-        ("llama2-7b", Degrees(tp=8, dp=1), ()),
-        ("mixtral-8x7b", Degrees(tp=2, dp=4, ep=4, sequence_parallel=True, zero=1), {"--expert-model-parallel-size 4"}),
+        ("llama2-7b", way(tp=4, cp=2, dp=1, sequence_parallel=True), ("--context-parallel-size 2", "p2p")),
+        ("llama2-7b", way(tp=2, cp=2, dp=2, sequence_parallel=True, cp_comm="a2a", zero=1), ("a2a",)),
+        ("llama2-7b", way(tp=8, dp=1), ()),
+        ("mixtral-8x7b", way(tp=2, dp=4, ep=4, sequence_parallel=True, zero=1), {"--expert-model-parallel-size 4"}),
     ],
     ids=str,
 )
-def test_the_planner_renders_the_degrees_that_are_pinned(model: str, degrees: Degrees, args: set[str]) -> None:
+def test_the_planner_renders_the_degrees_that_are_pinned(model: str, asked: Way, args: set[str]) -> None:
     limits = {"memory_margin": 0.0}
     found = symconfig.plan(
         model=model,
@@ -160,15 +160,22 @@ def test_the_planner_renders_the_degrees_that_are_pinned(model: str, degrees: De
         gpus=8,
         global_batch_size=16,
         seq_length=2048,
-        pins=pins(degrees, 2 * degrees.dp),
+        pins=pins(asked, 2 * asked.degrees.dp),
         limits=limits,
         top=1,
     )
     best, line = found.best, " ".join(found.megatron_args())
     p = best.parallel
-    assert (p.tp, p.pp, p.cp, p.dp, p.ep, p.etp) == (degrees.tp, 1, degrees.cp, degrees.dp, degrees.ep, degrees.etp)
-    assert (best.options.zero_stage, best.batch.micro) == (degrees.zero, 2)
-    assert f"--tensor-model-parallel-size {degrees.tp}" in line
-    assert ("--sequence-parallel" in line) == degrees.sequence_parallel
-    assert ("--use-distributed-optimizer" in line) == (degrees.zero == 1)
+    assert (p.tp, p.pp, p.cp, p.dp, p.ep, p.etp) == (
+        asked.degrees.tp,
+        1,
+        asked.degrees.cp,
+        asked.degrees.dp,
+        asked.degrees.ep,
+        asked.degrees.etp,
+    )
+    assert (best.options.zero_stage, best.batch.micro) == (asked.zero, 2)
+    assert f"--tensor-model-parallel-size {asked.degrees.tp}" in line
+    assert ("--sequence-parallel" in line) == asked.sequence_parallel
+    assert ("--use-distributed-optimizer" in line) == (asked.zero == 1)
     assert all(arg in line for arg in args)

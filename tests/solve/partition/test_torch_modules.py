@@ -12,7 +12,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.torch_source.factory import load_module
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.placements import placements
 from symconfig.solve.partition.placements_file import python
 from symconfig.solve.partition.project import project
@@ -29,19 +29,19 @@ def module(name: str) -> Net:
     return folded(load_module(f"tests.graph.program.modules:{name}"))
 
 
-def columns(name: str, strategy: str, degrees: Degrees) -> dict[str, str]:
+def columns(name: str, strategy: str, degrees: Way) -> dict[str, str]:
     """What every node does along the innermost axis."""
     of = module(name)
     found = baseline(of, AXES, strategy, degrees)
     assert found.rows is not None, found.why
     back = project(of, AXES, found.rows)
     assert back.exact
-    assert back.degrees == degrees
+    assert back.way == degrees
     return {node.name: node.options[row[0]].name for node, row in zip(of.nodes, found.rows, strict=True)}
 
 
 def test_gpt2_is_split_by_heads_that_its_fused_projection_holds() -> None:
-    found = columns("gpt2", "megatron-tp-sp", Degrees(2, 1, 2, sequence_parallel=True, zero=1))
+    found = columns("gpt2", "megatron-tp-sp", way(2, 1, 2, sequence_parallel=True, zero=1))
     heads = found["transformer.h.0.attn.c_attn.weight"]
     attention = found["transformer.h.0.attn.scaled_dot_product_attention"]
     assert found["transformer.h.0.attn.c_proj.weight"] == heads == attention
@@ -53,7 +53,7 @@ def test_gpt2_is_split_by_heads_that_its_fused_projection_holds() -> None:
 
 
 def test_t5_is_split_in_both_its_stacks() -> None:
-    found = columns("t5", "megatron-tp", Degrees(2, 1, 2))
+    found = columns("t5", "megatron-tp", way(2, 1, 2))
     for stack, sublayers in (("encoder", 2), ("decoder", 3)):
         weights = {
             name: option
@@ -66,7 +66,7 @@ def test_t5_is_split_in_both_its_stacks() -> None:
 
 
 def test_mixtrals_experts_go_to_ranks_and_its_router_does_not() -> None:
-    found = columns("mixtral", "gshard", Degrees(1, 1, 4, ep=2))
+    found = columns("mixtral", "gshard", way(1, 1, 4, ep=2))
     experts = {
         name: option for name, option in found.items() if name.endswith(("experts.gate_up_proj", "experts.down_proj"))
     }
@@ -89,7 +89,7 @@ def test_a_real_module_is_distributed_by_its_plan(mesh: Any, name: str) -> None:
     from tests.graph.program import modules
 
     of = module(name)
-    rows = baseline(of, AXES, "megatron-tp", Degrees(2, 1, 2, zero=3)).rows
+    rows = baseline(of, AXES, "megatron-tp", way(2, 1, 2, zero=3)).rows
     assert rows is not None
     found = placements(of, AXES, rows)
     names: dict[str, Any] = {}

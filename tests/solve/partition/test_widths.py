@@ -13,7 +13,7 @@ from symconfig.graph.program.of_model import program
 from symconfig.graph.program.read import load_program
 from symconfig.resources import data_dir
 from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Degrees
+from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.widths import widths
 from tests.solve.partition.programs import convolutions
@@ -39,19 +39,19 @@ def test_a_convolution_has_no_stream_to_sum_into() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "degrees"),
+    ("name", "asked"),
     [
-        ("gpt3-1.3b", Degrees(4, 1, 2, sequence_parallel=True, zero=1)),
-        ("mixtral-8x7b", Degrees(2, 1, 4, 4, 2, sequence_parallel=True, zero=1)),
+        ("gpt3-1.3b", way(4, 1, 2, sequence_parallel=True, zero=1)),
+        ("mixtral-8x7b", way(2, 1, 4, 4, 2, sequence_parallel=True, zero=1)),
     ],
 )
-def test_programs_with_names_of_their_own_take_megatrons_degrees(name: str, degrees: Degrees) -> None:
+def test_programs_with_names_of_their_own_take_megatrons_degrees(name: str, asked: Way) -> None:
     folding = fold(load_program(data_dir("model_zoo") / "programs" / f"{name}.yaml"))
     of = net(folding.program, folding.of, folding.runs)
-    found = baseline(of, AXES, "megatron-tp", degrees)
+    found = baseline(of, AXES, "megatron-tp", asked)
     assert found.rows is not None, found.why
     by_name = {node.name: [node.options[o].name for o in row] for node, row in zip(of.nodes, found.rows, strict=True)}
-    assert project(of, AXES, found.rows).degrees == degrees
+    assert project(of, AXES, found.rows).way == asked
     split = {option for options in by_name.values() for option in options}
     assert {"a", "s", "b", "v", "f", "zero1"} <= split
-    assert ("e" in split) == (degrees.ep > 1)
+    assert ("e" in split) == (asked.degrees.ep > 1)
