@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.partition import local
 from symconfig.solve.partition.problem import Array, Problem, Solution
 from symconfig.solve.partition.reduce import Ints, Pair, Space, space
@@ -170,11 +171,10 @@ class _Model:
         return self._answer(said, limit_s)
 
     def _answer(self, said: str, limit_s: float) -> Answer:
-        """PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the solution does not.
-        CBC says "infeasible" where its preprocessing runs out of time, too."""
+        """PuLP's status says "Optimal" of an answer that the time limit cut off, too; that of the solution does not."""
         pulp, status = self.pulp, self.program.sol_status
-        lower = re.search(r"Lower bound:\s+([-+.\de]+)", said)
-        bound = self.fixed + float(lower[1]) / self.scale if lower else -np.inf
+        lower = lower_bound(said)
+        bound = self.fixed + lower / self.scale if lower is not None else -np.inf
         nodes = re.search(r"Enumerated nodes:\s+(\d+)", said)
         steps = int(nodes[1]) if nodes else 0
         if status == pulp.LpSolutionOptimal:
@@ -182,9 +182,8 @@ class _Model:
             return Answer(self._chosen(), value, True, steps)
         if status == pulp.LpSolutionIntegerFeasible:
             return Answer(self._chosen(), bound, False, steps)
-        total = re.search(r"Total time \(CPU seconds\):\s+([.\d]+)", said)  # in hundredths
-        ended = total is not None and float(total[1]) + 0.01 < limit_s
-        return Answer(None, bound, ended and self.program.status == pulp.LpStatusInfeasible, steps)
+        infeasible = self.program.status == pulp.LpStatusInfeasible and in_time(said, limit_s)
+        return Answer(None, bound, infeasible, steps)
 
     def _chosen(self) -> tuple[int, ...]:
         return tuple(int(np.argmax([variable.value() or 0.0 for variable in variables])) for variables in self.taken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 from symconfig import install
 from symconfig.errors import FailedError, Problem
+from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.stages.columns import Column, columns
 from symconfig.solve.stages.content import Mode, Scale, content
 from symconfig.solve.stages.judge import assignment
@@ -171,21 +171,17 @@ class _Model:
                 self.program.solve(solver)
             except pulp.PulpSolverError:  # its process died: nothing is known, and nothing is lost but the proof
                 return Answer(None, 0.0, False)
-            bound = self._bound(name, log)
+            said = "" if name == "highs" else log.read_text(encoding="utf-8", errors="replace")
+        highs = name == "highs"
+        bound = float(self.program.solverModel.getInfo().mip_dual_bound) if highs else lower_bound(said) or 0.0
         # PuLP's status says "Optimal" of an answer that the time limit cut off, too.
         status = self.program.sol_status
         if status == pulp.LpSolutionOptimal:
             return Answer(self._found(), pulp.value(self.program.objective) * unit, True)
         if status == pulp.LpSolutionIntegerFeasible:
             return Answer(self._found(), bound * unit, False)
-        return Answer(None, bound * unit, self.program.status == pulp.LpStatusInfeasible)
-
-    def _bound(self, name: Solver, log: Path) -> float:
-        """The solver's own bound of the objective, where it stopped early; zero where it says none."""
-        if name == "highs":
-            return float(self.program.solverModel.getInfo().mip_dual_bound)
-        said = re.search(r"Lower bound:\s+([-+.\de]+)", log.read_text(encoding="utf-8", errors="replace"))
-        return float(said[1]) if said else 0.0
+        infeasible = self.program.status == pulp.LpStatusInfeasible and (highs or in_time(said, limit_s))
+        return Answer(None, bound * unit, infeasible)
 
     def _found(self) -> Assignment:
         mine = sorted(
