@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from symconfig.solve.stages import solve as solving
 from symconfig.solve.stages.beam import beam
+from symconfig.solve.stages.construct import Policy, construct
 from symconfig.solve.stages.content import Mode, Scale
+from symconfig.solve.stages.frames import Frame
 from symconfig.solve.stages.problem import Assignment, Layouts, Scope, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from tests.solve.stages.brute import stage
@@ -138,6 +141,19 @@ def test_cuts_slower_than_the_bound_are_looked_for_while_there_is_time(monkeypat
     least.clear()
     solve(problem, time_limit_s=0.0)
     assert least == []
+
+
+def test_frames_are_filled_no_slower_than_twice_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def filled(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
+        asked.append(most_s)
+        return construct(scale, frames, mode, most_s, policy)
+
+    monkeypatch.setattr(solving, "construct", filled)
+    solve(large(DEEPSEEK, 8, 2, Scope.MODEL, 90, Layouts(any_cut=True, empty_ends=True)), solver="quick")
+    bound = min(asked)
+    assert sorted({round(most_s / bound, 9) for most_s in asked}) == [1.0, 1.02, 1.06, 1.25, 2.0]
 
 
 def test_the_same_answer_twice() -> None:
