@@ -132,7 +132,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="go on where the last run was stopped")
     parser.add_argument("--again", type=Path, help="a record: what it says is killed is not asked again")
-    return parser.parse_args()
+    given = parser.parse_args()
+    for name in ("record", "lines", "again"):  # as the caller's folder has them: the run goes into a copy
+        path = getattr(given, name)
+        setattr(given, name, path and path.resolve())
+    return given
 
 
 def main() -> int:
