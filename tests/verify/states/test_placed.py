@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -29,8 +30,9 @@ MODELS["a shared expert behind a gate"] = sample_model("deepseek-v3", experts=_S
 
 
 def every_block(impl: TransformerImpl, model: ModelDescriptor) -> Iterator[tuple[str, DerivedBlock]]:
-    for sequence_parallel in (False, True):
-        yield from derived(model, usual("megatron", "hopper", impl).implementation, Scheme(sequence_parallel)).items()
+    how = usual("megatron", "hopper", impl).implementation
+    for sequence_parallel, shared_heads in product((False, True), repeat=2):
+        yield from derived(model, how, Scheme(sequence_parallel, shared_heads=shared_heads)).items()
 
 
 def made(name: str) -> set[str]:
