@@ -96,7 +96,7 @@ def test_train_batch_size_counts_ranks_as_deepspeed_does(degrees: dict[str, Any]
         ({"model": "qwen3-30b-a3b", "ep": 4, "etp": 2}, "etp:"),
         ({"model": "gpt-oss-120b", "ep": 8}, "gpt_oss"),
         ({"model": "mixtral-8x7b", "tp": 2, "dp": 8, "sequence_parallel": False}, "mixtral"),
-        ({"model": "qwen2.5-7b", "tp": 8, "dp": 2, "sequence_parallel": False}, "4 do not divide over 8"),
+        ({"model": "qwen2.5-7b", "tp": 8, "dp": 2, "sequence_parallel": False}, "4 key-value heads do not divide"),
         ({"tp": 2, "cp": 2, "dp": 4, "cp_comm": "a2a", "sequence_parallel": False}, "do not combine"),
         ({"cp": 2, "dp": 8, "cp_comm": "p2p"}, "p2p"),
         ({"cp": 2, "dp": 8, "cp_comm": "a2a", "zero_stage": 1, "grad_bytes": 4}, "zero:"),

@@ -8,11 +8,14 @@ from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.existing.recover.deepspeed_auto import mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.deepspeed_known import fails
+from symconfig.existing.rules.deepspeed_known import fails, says
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed import constraints as table
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO
 from symconfig.frameworks.shared import EXPERTS
+
+TENSOR = ("tensor_parallel", "autotp_size")
+EXPERT = ("expert_parallel", "autoep_size")
 
 
 def _no_batch(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -51,13 +54,8 @@ def _counted(tp: int) -> str:
 def _grid(facts: DeepSpeedFacts) -> Iterator[Problem]:
     degree = facts.tensor_parallel * facts.sequence_parallel
     if facts.gpus is not None and facts.gpus % degree:
-        path = ("tensor_parallel", "autotp_size") if facts.tensor_parallel > 1 else ("sequence_parallel_size",)
+        path = TENSOR if facts.tensor_parallel > 1 else ("sequence_parallel_size",)
         yield facts.problem(path, f"{facts.gpus} GPUs do not divide by {degree}")
-
-
-def _tensor_and_sequence(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if fails(table.AUTOTP_WITH_ULYSSES, facts):
-        yield facts.problem(("tensor_parallel", "autotp_size"), "AutoTP and Ulysses do not combine")
 
 
 def _ulysses_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -67,45 +65,20 @@ def _ulysses_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
-def _ulysses_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    cp, model = facts.sequence_parallel, facts.model
-    if model is not None and fails(table.ULYSSES_HEADS, facts):
-        yield facts.problem(
-            ("sequence_parallel_size",), f"{model.num_attention_heads} heads do not divide over {cp} ranks of Ulysses"
-        )
-    elif model is not None and fails(table.ULYSSES_KV_HEADS, facts):
-        yield facts.problem(
-            ("sequence_parallel_size",),
-            f"{model.num_key_value_heads} key-value heads neither divide over {cp} ranks of Ulysses, nor are shared",
-        )
-
-
-def _tensor_heads(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    tp, model = facts.tensor_parallel, facts.model
-    if model is not None and fails(table.KV_HEADS, facts):
-        yield facts.problem(
-            ("tensor_parallel", "autotp_size"),
-            f"{model.num_key_value_heads} key-value heads do not divide over {tp} ranks of AutoTP",
-        )
-
-
 def _experts_off(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.expert_parallel > 1 and not facts.get("expert_parallel", "enabled"):
         yield facts.problem(("expert_parallel", "enabled"), "is not true, so autoep_size is ignored", hint="true")
 
 
 def _experts(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    path, ep = ("expert_parallel", "autoep_size"), facts.expert_parallel
+    ep = facts.expert_parallel
     if facts.get("expert_parallel", "expert_tensor_parallel_size") not in (None, 1):
         yield facts.problem(("expert_parallel", "expert_tensor_parallel_size"), "only 1 is supported", hint="1")
     if ep < 2 or not facts.get("expert_parallel", "enabled"):
         return
     if facts.gpus is not None and facts.gpus % ep:
-        yield facts.problem(path, f"{facts.gpus} GPUs do not divide by {ep}")
-    if facts.model is not None and fails(table.NO_EXPERTS, facts):
-        yield facts.problem(path, f"{facts.model.name} has no experts", hint="leave expert_parallel out")
-    elif facts.model is not None and facts.model.experts and fails(EXPERTS, facts):
-        yield facts.problem(path, f"{facts.model.experts.num_experts} experts do not divide over {ep} ranks")
+        yield facts.problem(EXPERT, f"{facts.gpus} GPUs do not divide by {ep}")
+    yield from says(EXPERT, table.NO_EXPERTS, EXPERTS)(facts)
 
 
 def _zero_stage(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -167,7 +140,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "AutoTP and Ulysses are both on",
         "Both take neighbouring ranks for their groups, and neither knows of the other (deepspeed/utils/groups.py).",
         _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 2}}, "sequence_parallel_size": 2'),
-        _tensor_and_sequence,
+        says(TENSOR, table.AUTOTP_WITH_ULYSSES),
     ),
     Rule(
         "deepspeed-ulysses-norm",
@@ -184,7 +157,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "The heads do not divide over Ulysses' ranks",
         "Its all-to-all gives every rank whole heads (deepspeed/sequence/layer.py).",
         _example(f'{_MICRO}, "sequence_parallel_size": 3'),
-        _ulysses_heads,
+        says(("sequence_parallel_size",), table.ULYSSES_HEADS, table.ULYSSES_KV_HEADS),
         gpus=9,
     ),
     Rule(
@@ -193,7 +166,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "The key-value heads do not divide over AutoTP's ranks",
         "AutoTP gives every rank whole key-value heads (deepspeed/module_inject/auto_tp.py).",
         _example(f'{_MICRO}, "tensor_parallel": {{"autotp_size": 16}}'),
-        _tensor_heads,
+        says(TENSOR, table.KV_HEADS),
         gpus=16,
     ),
     Rule(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from symconfig.descriptor.document import KeyPath
+from symconfig.errors import Problem
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.frameworks.constraint import Constraint, Verdict
+from symconfig.existing.rules.rule import Check
+from symconfig.frameworks.constraint import Constraint, Verdict, failing
 from symconfig.frameworks.deepspeed.keys import ZERO
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.columns import Columns
@@ -11,8 +16,22 @@ from symconfig.plans.columns import Columns
 
 def fails(constraint: Constraint, facts: DeepSpeedFacts) -> bool:
     """Return whether a configuration is known to fail a constraint."""
-    fixed = Fixed() if facts.model is None else Fixed.of(facts.model)
-    return constraint.verdict(fixed, _point(facts)) is Verdict.FAILS
+    return constraint.verdict(_fixed(facts), _point(facts)) is Verdict.FAILS
+
+
+def says(path: KeyPath, *constraints: Constraint) -> Check[DeepSpeedFacts]:
+    """Make a check that says at a key the first of some constraints that a configuration is known to fail."""
+
+    def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
+        fixed, point = _fixed(facts), _point(facts)
+        for constraint in failing(constraints, fixed, point)[:1]:
+            yield facts.problem(path, constraint.said(fixed, point), hint=constraint.hint)
+
+    return check
+
+
+def _fixed(facts: DeepSpeedFacts) -> Fixed:
+    return Fixed() if facts.model is None else Fixed.of(facts.model)
 
 
 def _point(facts: DeepSpeedFacts) -> Columns:

@@ -62,7 +62,7 @@ KV_HEADS = Constraint(
     name="num_key_value_heads",
     predicate=lambda f, p: f.num_key_value_heads % p.tp != 0,
     rule="key/value heads must divide over tp",
-    sentence="AutoTP gives every rank whole key-value heads ({f.num_key_value_heads} do not divide over {p.tp})",
+    sentence="{f.num_key_value_heads} key-value heads do not divide over {p.tp} ranks of AutoTP",
     about="tp",
     pins=("tp",),
     divides=True,
@@ -83,7 +83,7 @@ ULYSSES_HEADS = Constraint(
     name="ulysses heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
     rule="heads must divide over cp for Ulysses",
-    sentence="Ulysses needs heads that divide ({f.num_attention_heads} heads, cp {p.cp})",
+    sentence="{f.num_attention_heads} heads do not divide over {p.cp} ranks of Ulysses",
     about="cp",
     pins=("cp",),
     divides=True,
@@ -94,9 +94,7 @@ ULYSSES_KV_HEADS = Constraint(
     name="ulysses key/value heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_key_value_heads % p.cp != 0) & (p.cp % f.num_key_value_heads != 0),
     rule="key/value heads must be a multiple or a divisor of cp for Ulysses",
-    sentence=(
-        "Ulysses needs key-value heads that divide cp or are divided by it ({f.num_key_value_heads} heads, cp {p.cp})"
-    ),
+    sentence="{f.num_key_value_heads} key-value heads neither divide over {p.cp} ranks of Ulysses, nor are shared",
     about="cp",
     pins=("cp",),
     divides=True,
