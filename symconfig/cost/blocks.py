@@ -25,6 +25,7 @@ from symconfig.graph.derived import (
     WeightShard,
     Workspace,
 )
+from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
@@ -234,7 +235,8 @@ def _libraries(machine: Machine, framework: Framework) -> float:
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """[points]: bytes of the workspaces of the experts' grouped products, one for each stream that they run on, and of
     the largest buffer that an operator leaves behind."""
-    grouped = framework.grouped_streams * machine.engine_workspace_bytes * bool(inside_experts(block))
+    together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
+    grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
     result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * np.max([np.zeros(lattice.points), *left], axis=0)
     return result

@@ -8,13 +8,14 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE, SHARDING_STAGES
+from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
+from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
+from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import Assumption
 from symconfig.measured.row_cluster import cluster_of
 from symconfig.plans.choices import ZeroStage
 from symconfig.units import MIB
 
-# --data-parallel-sharding-strategy of Megatron's FSDP -> ZeRO stage.
 _GRAPHS = re.compile(r"(?P<which>full|router/preprocess)? ?CG\b")  # or "partial CG"
 _GRAPHED = {"full": "all", "router/preprocess": "router"}
 
@@ -27,8 +28,7 @@ class Asked:
         self.cluster = cluster or cluster_of(row, assumption)
         self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
         if self.stated.get("megatron_args"):
-            arguments = _from_arguments(self.stated["megatron_args"])
-            self.stated = arguments | {"deferred_gradients": _deferred(row)} | self.stated
+            self.stated = _from_arguments(row) | {"deferred_gradients": _deferred(row)} | self.stated
         if graphs := _GRAPHS.search(str(self.stated.get("features", ""))):
             self.stated["graphed"] = _GRAPHED.get(graphs["which"], "outside experts")
         self.taken: dict[str, str] = {}
@@ -73,41 +73,40 @@ class Asked:
         return stage
 
 
-def _from_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Options that a Megatron-LM argument list states; what it leaves out is Megatron's default."""
-    local = arguments.get("transformer-impl") == "local"
-    kernel = "torch-unfused" if arguments.get("no-masked-softmax-fusion") else "fused-softmax"
+def _from_arguments(row: Row) -> dict[str, Any]:
+    """Options that the row's list of Megatron-LM's arguments states; what it leaves out is Megatron's default."""
+    names = by_destination(row.options.megatron_args or {})
+    local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
-        "kept_gradient_buffers": not (local or arguments.get("no-gradient-accumulation-fusion")),
-        "quantised_weights": bool(arguments.get("fp8-param-gather")),
-        "loss": "fused" if arguments.get("cross-entropy-fusion-impl") == "te" else "parallel",
-        "vocab_multiple": int(arguments.get("make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)),
+        "loss": "parallel",
+        **dict(kernels(names, MEGATRON, row.model.attention == "mla")),
+        "kept_gradient_buffers": not (local or added_apart),
+        "quantised_weights": bool(names.get("fp8_param_gather")),
+        "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
         "engine": not local,
-        "layout": arguments.get("pipeline-model-parallel-layout") or "",
-        "moe_a2a": bool(arguments.get("overlap-moe-expert-parallel-comm")),
-        "activation_offload": bool(arguments.get("fine-grained-activation-offloading")),
-        "etp": arguments.get("expert-tensor-parallel-size") or arguments.get("tensor-model-parallel-size", 1),
+        "layout": names.get("pipeline_model_parallel_layout") or "",
+        "moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
+        "activation_offload": bool(names.get("fine_grained_activation_offloading")),
+        "etp": names.get("expert_tensor_parallel_size") or names.get("tensor_model_parallel_size") or 1,
+        "microbatch_group": names.get("microbatch_group_size_per_vp_stage") or 0,
+        "optimizer_instances": instances(names),
     }
-    result["microbatch_group"] = int(arguments.get("microbatch-group-size-per-virtual-pipeline-stage") or 0)
-    result["optimizer_instances"] = int(arguments.get("num-distributed-optimizer-instances") or 1)
-    if arguments.get("use-megatron-fsdp"):
-        result["zero_stage"] = SHARDING_STAGES[str(arguments.get("data-parallel-sharding-strategy", "no_shard"))]
-    if arguments.get("num-experts") and not arguments.get("moe-grouped-gemm"):
-        result["grouped_streams"] = 0
-    if arguments.get("recompute-granularity") == "selective":
-        result["recompute_modules"] = str(arguments.get("recompute-modules", "[core_attn]")).strip("[]").split()
-    if arguments.get("deterministic-mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
-        result["torch_workspace"] = 32 * MIB
-        result["attention_kernel"] = "deterministic"
-    if arguments.get("no-gradient-accumulation-fusion"):  # a bf16 gradient is read and added to the fp32 one
-        result["accumulated_bytes"] = 10.0
-    if local and not arguments.get("use-flash-attn"):
-        result["attention_kernel"] = kernel
-    if arguments.get("account-for-embedding-in-pipeline-split") or arguments.get("account-for-loss-in-pipeline-split"):
-        ends = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
-        result["ends_as_layers"] = [int(bool(arguments.get(name))) for name in ends]
+    if names.get("use_megatron_fsdp"):
+        result["zero_stage"] = zero_stage(names)
+    if (recompute := recomputed(names)).granularity == "selective":
+        result["recompute_modules"] = recompute.modules
+    if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
+        result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
+    if added_apart:
+        result["accumulated_bytes"] = MEGATRON_LOCAL.accumulated_bytes
+    if local and not names.get("use_flash_attn"):
+        fused = names.get("masked_softmax_fusion") is not False
+        result["attention_kernel"] = "fused-softmax" if fused else "torch-unfused"
+    ends = [f"account_for_{end}_in_pipeline_split" for end in ("embedding", "loss")]
+    if any(names.get(end) for end in ends):
+        result["ends_as_layers"] = [int(bool(names.get(end))) for end in ends]
     for end in ("first", "last"):
-        result[f"{end}_layers"] = int(arguments.get(f"decoder-{end}-pipeline-num-layers") or 0) or None
+        result[f"{end}_layers"] = names.get(f"decoder_{end}_pipeline_num_layers")
     return result
 
 

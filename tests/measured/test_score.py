@@ -10,6 +10,7 @@ from symconfig.cli.main import main
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.measurements import Row, load_measurements
+from symconfig.graph.implementation import ExpertKernels
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
 from symconfig.measured.metrics import kendall
@@ -236,15 +237,16 @@ def test_deterministic_runs_attend_with_what_is_deterministic(tmp_path: Path, gp
         ("defer-embedding-wgrad-compute: true", "deferred_gradients", 7),  # 8 microbatches, and one of them runs
         ("num-distributed-optimizer-instances: 2", "optimizer_instances", 2),
         ("microbatch-group-size-per-virtual-pipeline-stage: 5", "microbatch_group", 5),
-        ("num-experts: 8", "grouped_streams", 0),
-        ("num-experts: 8, moe-grouped-gemm: true", "grouped_streams", 4),
+        ("num-experts: 8", "kernels", ExpertKernels.IN_TURN),
+        ("num-experts: 8, moe-grouped-gemm: true", "kernels", ExpertKernels.GROUPED),
     ],
 )
-def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, field: str, value: int) -> None:
+def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, field: str, value: object) -> None:
     text = run_text("a", "{memory_gb: 50.0}").replace("options: {", f"options: {{megatron_args: {{{arguments}}}, ")
     ((item,),) = (source.rows for source in score([file_of(tmp_path, text)]))
     found = item.case.configuration
-    held = (found, found.degrees, found.framework, found.framework.implementation.loss)
+    how = found.framework.implementation
+    held = (found, found.degrees, found.framework, how.loss, how.experts)
     assert next(getattr(part, field) for part in held if hasattr(part, field)) == value
 
 

@@ -10,13 +10,23 @@ from typing import Any
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
-from symconfig.frameworks.megatron.flags import Value
+from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.plan import Overlap, Recompute
 
 _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+
+
+def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return options, by name without dashes, by the destination that Megatron-LM's parser has for each."""
+    found = {}
+    for name, value in given.items():
+        version = first_with(f"--{name}")
+        flag = None if version is None else flags(version).flags[f"--{name}"]
+        found[flag.dest if flag else name.replace("-", "_")] = False if flag and flag.kind == "false" else value
+    return found
 
 
 def precision(names: Mapping[str, Value]) -> Precision | None:
@@ -113,13 +123,13 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
     return Switches(
-        implementation=dict(_kernels(names, base, shape.latent)),
+        implementation=dict(kernels(names, base, shape.latent)),
         bytes={"gradient": float(shape.gradient_bytes), "optimizer": _optimizer_bytes(names)},
         framework={
             "gathers_apart": sharded and not beside.param_gather and not shape.in_turn,
             "demanded_gathers": sharded and beside.param_gather and shape.in_turn,
             "quantised_weights": bool(names.get("fp8_param_gather")),
-            "optimizer_instances": _instances(names),
+            "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
             "graphed": GRAPHED[scope] if (scope := graphed(names)) else base.graphed,
@@ -168,7 +178,8 @@ def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
     return frozenset(word for part in parts for word in part.split(",") if word)
 
 
-def _instances(names: Mapping[str, Value]) -> int:
+def instances(names: Mapping[str, Value]) -> int:
+    """Return how many groups of replicas each hold a whole optimizer state."""
     value = names.get("num_distributed_optimizer_instances")
     return value if isinstance(value, int) and value > 0 else 1
 
@@ -181,14 +192,18 @@ def _optimizer_bytes(names: Mapping[str, Value]) -> float:
     return sum(_WIDTHS.get(str(names.get(part) or "fp32").removeprefix("torch."), 4.0) for part in parts)
 
 
-def _kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:
-    """Fields of the implementation that the options make other than the usual ones."""
+def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:
+    """Yield options of the implementation that are other than the usual ones.
+
+    The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) keeps the softmax in fp32 as
+    the usual one does: core/fusions/fused_cross_entropy.py.
+    """
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:
         yield "attention", "fused_softmax"
     elif not base.engine and names.get("use_flash_attn"):
         yield "attention", "flash"
-    if names.get("cross_entropy_loss_fusion"):
+    if names.get("cross_entropy_loss_fusion") and names.get("cross_entropy_fusion_impl") == "te":
         yield "loss", "fused"
     if names.get("apply_rope_fusion") is False and not latent:
         yield "fused_rope", False

@@ -246,7 +246,10 @@ def test_kernels() -> None:
     assert how(use_flash_attn=True, transformer_impl="local").attention.kernel is Kernel.FLASH
     assert how(transformer_impl="local").attention.kernel is Kernel.MASKED
     assert how().loss.kernel is LossKernel.WIDE_IN_PLACE
-    assert how(cross_entropy_loss_fusion=True).loss.kernel is not LossKernel.WIDE_IN_PLACE
+    # core/fusions/fused_cross_entropy.py saves exp_logits, in fp32, as tensor_parallel/cross_entropy.py does.
+    assert how(cross_entropy_loss_fusion=True).loss.kernel is LossKernel.WIDE_IN_PLACE
+    fused = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
+    assert how(**fused).loss.kernel is LossKernel.IN_PLACE
     assert how(apply_rope_fusion=False).rotation.kernel is RotationKernel.EAGER
     latent = run({**BESIDE, "apply_rope_fusion": False}, latent=True).implementation
     assert latent.rotation.kernel is RotationKernel.FUSED
