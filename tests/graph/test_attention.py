@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.kernels import KERNELS
 from symconfig.graph.derived import Matmul, Phase, Traffic
-from tests.graph.support import PLAIN, block, numbers
+from symconfig.graph.scheme import Scheme
+from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers
 from tests.sample_models import sample_model
 
 
@@ -34,3 +38,16 @@ def test_unfused_latent_scores_sum_over_the_channels_of_queries_and_keys() -> No
         if isinstance(work, Matmul) and work.phase is Phase.FORWARD and work.op in ("scores", "context")
     }
     assert sizes == {"scores": (128, 512, 512, 192), "context": (128, 512, 128, 512)}
+
+
+@pytest.mark.parametrize("name", ["llama2-13b", "gpt-oss-120b", "deepseek-v3"])
+@pytest.mark.parametrize("scheme", [PLAIN, SEQUENCE])
+def test_what_the_ranks_of_tp_exchange_is_the_same_for_every_kernel_of_attention(name: str, scheme: Scheme) -> None:
+    """Every rank computes the scores of its own heads, so separate products exchange nothing."""
+    model, kind = sample_model(name), "moe" if name == "gpt-oss-120b" else "dense"
+    fused, *others = (
+        [(c.kind, c.phase, c.tensor, c.elements) for c in chosen(block(model, kind, scheme, attention=kernel), "tp")]
+        for kernel in KERNELS
+    )
+    assert fused
+    assert others == [fused] * len(others)
