@@ -76,7 +76,7 @@ class Constraint:
         found = self.predicate(fixed, point)
         if isinstance(found, Unknown):
             return Verdict.UNKNOWN
-        return Verdict.FAILS if np.all(found) else Verdict.HOLDS
+        return Verdict.FAILS if (found.all() if isinstance(found, np.ndarray) else found) else Verdict.HOLDS
 
     def said(self, fixed: Any, point: Any) -> str:
         """Return the sentence about one point."""

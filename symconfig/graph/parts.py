@@ -85,6 +85,7 @@ def place_of(kind: str) -> Place:
     return Place.LAYER if end is None else end.place
 
 
+@cache
 def is_layer(kind: str) -> bool:
     """Whether blocks of a kind are layers of the model, and none of its ends."""
     return place_of(kind) is Place.LAYER

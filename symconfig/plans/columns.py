@@ -5,7 +5,9 @@ Costs take columns as numbers, constraints as facts of which any may be UNKNOWN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -89,19 +91,22 @@ class Columns:
         """Take some of the configurations, by their places or by a mask, or one as plain numbers."""
         return self._each(lambda column: column[chosen])
 
-    def as_floats(self) -> Self:
-        """Return what costs multiply: float64, where integers would wrap."""
-        return self._each(lambda column: column.astype(np.float64))
+    def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
+        """Return what costs multiply of some of the configurations: float64, where integers would wrap.
 
-    def _each(self, change: Any) -> Self:
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        return type(self)(
-            **{name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-        )
+        given: columns that take the place of theirs.
+        """
+        return self._each(lambda column: column[chosen].astype(np.float64), **given)
+
+    def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
+        columns = zip(COLUMNS, _of_all(self), strict=True)
+        changed = {name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns}
+        return type(self)(**changed | given)
 
     def row(self, place: int, vpp: int) -> Degrees:
         """Take the degrees of one configuration, with so many chunks a stage."""
-        found = {name: np.broadcast_to(getattr(self, name), self.size)[place] for name in DEGREES if name != "vpp"}
+        columns = {name: getattr(self, name) for name in DEGREES if name != "vpp"}
+        found = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
         return Degrees(vpp=vpp, **{name: int(number) for name, number in found.items()})
 
     @property
@@ -129,3 +134,4 @@ class Columns:
 
 DEGREES = tuple(one.name for one in fields(Degrees))
 COLUMNS = tuple(one.name for one in fields(Columns))
+_of_all = attrgetter(*COLUMNS)

@@ -21,7 +21,7 @@ _LONGEST = 100_000  # letters; the largest models have hundreds of layers
 
 def letters(chunk: Sequence[str]) -> str:
     """The letters of a chunk's kinds."""
-    return "".join(LETTERS.get(kind, "t") for kind in chunk)
+    return "".join([LETTERS.get(kind, "t") for kind in chunk])
 
 
 def written(chunks: Sequence[Sequence[str]]) -> str:

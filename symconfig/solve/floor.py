@@ -77,11 +77,11 @@ class Degree:
     def floors(self, below_s: float) -> Iterator[Floors]:
         """Those below a step time, in several stages."""
         piece, every = self.piece, _all(self.several)
-        where = priced(piece.request, piece.candidates.at(every), self.pp)
+        where = priced(piece.request, piece.candidates, self.pp, every)
         whole = (StageShape(0, tuple(_totals(piece)), self.pp),)
-        for setting in settings(piece, self.pp, 1, whole, where):
-            runs = every[~piece.request.limits.zero_refused(setting.zero, self.pp, where)]
-            yield from _at_stage(piece, setting, {v: np.intersect1d(n, runs) for v, n in self.several.items()}, below_s)
+        for setting, runs in settings(piece, self.pp, 1, whole, where):
+            some = {vpp: np.intersect1d(chosen, every[runs]) for vpp, chosen in self.several.items()}
+            yield from _at_stage(piece, setting, some, below_s)
 
 
 def degrees(piece: Piece, below_s: float) -> Iterator[Degree]:
@@ -111,7 +111,7 @@ def _all(several: dict[int, NDArray[np.intp]]) -> NDArray[np.intp]:
 
 def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
     """[n]: no policy, ZeRO stage or layout is faster."""
-    m = priced(piece.request, piece.candidates.at(chosen), pp).num_microbatches
+    m = priced(piece.request, piece.candidates, pp, chosen).num_microbatches
     return even_bound_s(m, pp, vpp, _totals(piece) @ piece.low.seconds[0][:, chosen])
 
 
@@ -123,7 +123,7 @@ def _at_stage(piece: Piece, setting: Setting, several: dict[int, NDArray[np.intp
     every = _all(several)
     if not every.size:
         return
-    where = priced(piece.request, piece.candidates.at(every), pp)
+    where = priced(piece.request, piece.candidates, pp, every)
     # Neither weights nor a forward depend on what runs again.
     even = stages(table.only(0), setting.stages, every, setting.tied).shared(pp)
     rest = apart_s(even, where, setting)

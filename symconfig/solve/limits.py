@@ -5,6 +5,7 @@ What a framework refuses is asked of its table of constraints (`frameworks/table
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
-from symconfig.frameworks.constraint import Constraint, failing
+from symconfig.frameworks.constraint import Constraint, Verdict, failing
 from symconfig.frameworks.facts import Fixed, flash
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron import adapters
@@ -46,10 +47,10 @@ OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0),
 class Limits:
     """A target's space.
 
-    table: constraints; fixed: what they are asked of, beside points. refusals: those that a point is asked for;
-    interleaved: those that are asked again with several chunks a stage; sharded: again with a ZeRO stage. offloads:
-    what may live in host memory at each ZeRO stage. moe_overlap: the experts' all-to-all runs beside another
-    micro-batch.
+    table: constraints that a point may fail; fixed: what they are asked of, beside points. refusals: those that a
+    point is asked for; interleaved: those that are asked again with several chunks a stage; sharded: again with each
+    ZeRO stage. offloads: what may live in host memory at each ZeRO stage. moe_overlap: the experts' all-to-all runs
+    beside another micro-batch.
     """
 
     table: tuple[Constraint, ...]
@@ -70,7 +71,7 @@ class Limits:
     offloads: tuple[tuple[Offload, ...], ...] = field(init=False)
     refusals: tuple[Constraint, ...] = field(init=False)
     interleaved: tuple[Constraint, ...] = field(init=False)
-    sharded: tuple[Constraint, ...] = field(init=False)
+    sharded: tuple[tuple[Constraint, ...], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         found = {
@@ -80,7 +81,10 @@ class Limits:
             "offloads": tuple(self._offloads(stage) for stage in ZERO_STAGES),
             "refusals": tuple(one for one in self.table if not _chosen(one)),
             "interleaved": tuple(one for one in self.table if "vpp" in one.asks),
-            "sharded": tuple(one for one in self.table if "zero" in one.asks),
+            "sharded": tuple(
+                _possible((one for one in self.table if "zero" in one.asks), self.fixed, Columns(zero=stage))
+                for stage in ZERO_STAGES
+            ),
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -91,16 +95,22 @@ class Limits:
 
     def zero_refused(self, zero: int, pp: int, points: Columns) -> NDArray[np.bool_]:
         """Return the points at which the target cannot run a ZeRO stage."""
-        asked = replace(points, pp=pp, zero=zero)
         result = np.zeros(points.dp.shape, dtype=bool)
-        for constraint in self.sharded:
-            result |= constraint.mask(self.fixed, asked, result.shape)
+        if rules := self.sharded[zero]:
+            asked = replace(points, pp=pp, zero=zero)
+            for constraint in rules:
+                result |= constraint.mask(self.fixed, asked, result.shape)
         return result
 
     def _offloads(self, zero: int) -> tuple[Offload, ...]:
         return tuple(
             one for one in OFFLOADS if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
+
+
+def _possible(table: Iterable[Constraint], fixed: Fixed, point: Columns) -> tuple[Constraint, ...]:
+    """Return the constraints that a configuration with some facts may fail."""
+    return tuple(one for one in table if one.verdict(fixed, point) is not Verdict.HOLDS)
 
 
 def _chosen(constraint: Constraint) -> bool:
@@ -129,8 +139,8 @@ def limits(
 
     Of a target that splits no layers p2p stands for no exchange: the scheme of Ulysses keeps the heads a second time.
     """
-    table = tuple(narrowed(backend, constraints(backend, version)))
     fixed = Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine))
+    table = _possible(narrowed(backend, constraints(backend, version)), fixed, Columns())
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain

@@ -206,26 +206,29 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
                 yield pp, vpp, chosen
 
 
-def settings(piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Columns) -> list[Setting]:
-    """One for every ZeRO stage that some of the points can run."""
-    request = piece.request
-    return [
-        Setting(
-            pp=pp,
-            vpp=vpp,
-            stages=shapes,
-            zero=zero,
-            offload=moved,
-            machine=piece.machine,
-            framework=request.framework,
-            bytes=element_bytes(request.framework, request.precision),
-            tied=request.model.tie_word_embeddings,
-        )
-        for zero in request.limits.zero
-        if request.pins.allows("zero", zero)
-        and not request.limits.zero_refused(zero, pp, where).all()
-        and (moved := _moved(request, zero))
-    ]
+def settings(
+    piece: Piece, pp: int, vpp: int, shapes: tuple[StageShape, ...], where: Columns
+) -> list[tuple[Setting, NDArray[np.bool_]]]:
+    """One for every ZeRO stage that some of the points can run, and which of them can."""
+    request, found = piece.request, []
+    for zero in request.limits.zero:
+        if not request.pins.allows("zero", zero):
+            continue
+        runs, moved = ~request.limits.zero_refused(zero, pp, where), _moved(request, zero)
+        if moved and runs.any():
+            setting = Setting(
+                pp=pp,
+                vpp=vpp,
+                stages=shapes,
+                zero=zero,
+                offload=moved,
+                machine=piece.machine,
+                framework=request.framework,
+                bytes=element_bytes(request.framework, request.precision),
+                tied=request.model.tie_word_embeddings,
+            )
+            found.append((setting, runs))
+    return found
 
 
 def _moved(request: Request, zero: int) -> tuple[Offload, ...]:

@@ -215,8 +215,8 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
     return Lattice(numbers, points.size)
 
 
-def priced(request: Request, candidates: Columns, pp: int) -> Columns:
-    """Return points at a pipeline degree as the costs take them: float64, and dp not rounded."""
-    points = candidates.as_floats()
-    dp = request.gpus / (points.tp * points.cp * pp)
-    return replace(points, pp=pp, dp=dp, num_microbatches=request.global_batch / (dp * points.micro))
+def priced(request: Request, candidates: Columns, pp: int, chosen: NDArray[np.intp] | slice = slice(None)) -> Columns:
+    """Return some points at a pipeline degree as the costs take them: float64, and dp not rounded."""
+    dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
+    turns = request.global_batch / (dp * candidates.micro[chosen])
+    return candidates.as_floats(chosen, pp=pp, dp=dp, num_microbatches=turns)

@@ -86,7 +86,7 @@ def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
 
 def _least_s(piece: Piece, pp: int, vpp: int, chosen: NDArray[np.intp]) -> Array:
     """[n]: no split is faster by the formula. Its slowest stage takes an even share or more, without any message."""
-    where = priced(piece.request, piece.candidates.at(chosen), pp)
+    where = priced(piece.request, piece.candidates, pp, chosen)
     whole = piece.whole_s[chosen]
     result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, float(vpp)) * (1 - ROUNDING)
     return np.maximum(result, piece.least_s[chosen])
@@ -96,17 +96,17 @@ def _slices(space: Piece, split: Split, chosen: NDArray[np.intp], weighed: Weigh
     """Points that can fit at all, a cacheful at a time: no others does any policy or offload bring under the limit."""
     request, kinds = space.request, space.low.kinds
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
-    where = priced(request, space.candidates.at(chosen), split.pp)
+    where = priced(request, space.candidates, split.pp, chosen)
     runnable = settings(space, split.pp, split.vpp, shapes, where)
     if not runnable:
         return
-    low = stages(space.low, shapes, chosen, runnable[0].tied)
-    hopeful = np.full(chosen.size, weighed.exhaustive) | (bound_s(low, where, runnable[0]) <= weighed.worst_s)
+    first, _ = runnable[0]
+    low = stages(space.low, shapes, chosen, first.tied)
+    hopeful = np.full(chosen.size, weighed.exhaustive) | (bound_s(low, where, first) <= weighed.worst_s)
     if weighed.best and not hopeful.any():
         return
-    for setting in runnable:
+    for setting, runs in runnable:
         floor = bound_bytes(low, where, setting)
-        runs = ~request.limits.zero_refused(setting.zero, split.pp, where)
         fits = (floor <= space.budget) & runs
         weighed.refused.add(
             "memory", "even full recompute and offload leave too little memory", int((~fits & runs).sum())

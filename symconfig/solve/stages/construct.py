@@ -6,7 +6,8 @@ Nothing is proved here: where such a cut meets a lower bound, no solver is neede
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 
 from symconfig.solve.stages.content import Content, Mode, Scale, Weight, peak_bytes
 from symconfig.solve.stages.cuts import allowed
@@ -34,9 +35,9 @@ POLICIES = tuple(Policy(late, from_last) for late in (False, True) for from_last
 
 def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, policy: Policy) -> Assignment | None:
     """An assignment whose stages take at most most_s and fit, in the first frame that has one."""
-    problem, fills = scale.problem, dict[_Beside, list[Counts]]()
+    problem, known = scale.problem, _Known()
     for frame in frames:
-        counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy, fills).counts()
+        counts = _Filling(scale, mode, frame, most_s * (1 + CLOSE), policy, known).counts()
         if counts is not None:
             held = [frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open))]
             chunks = tuple(tuple(kind for kind, count in chunk for _ in range(count)) for chunk in held)
@@ -45,16 +46,24 @@ def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, 
 
 
 @dataclass(slots=True)
+class _Known:
+    """What most stages, and those of most frames, share. fills: by what a stage's chunks hold beside the run; weights:
+    of a chunk, by what it holds before and after the run, and by how many blocks of the run."""
+
+    fills: dict[_Beside, list[Counts]] = field(default_factory=dict)
+    weights: dict[tuple[Content, Content], dict[int, Weight]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Filling:
-    """The run's blocks put into one frame. fills: by what a stage's chunks hold beside them; most stages, and those of
-    most frames, share one."""
+    """The run's blocks put into one frame."""
 
     scale: Scale
     mode: Mode
     frame: Frame
     most_s: float
     policy: Policy
-    fills: dict[_Beside, list[Counts]]
+    known: _Known
 
     def counts(self) -> list[Counts] | None:
         """Of every stage: as many as it can take, less those that are too many. None: too few."""
@@ -76,9 +85,9 @@ class _Filling:
         """From the fewest blocks on, one more each time, as long as the stage's bytes allow."""
         chunks = range(stage, len(self.frame.open), self.scale.problem.pp)
         beside = tuple((self.frame.before[j], self.frame.after[j], self.frame.open[j], self._least(j)) for j in chunks)
-        if beside not in self.fills:
-            self.fills[beside] = self._fill(chunks)
-        fill = list(self.fills[beside])
+        if beside not in self.known.fills:
+            self.known.fills[beside] = self._fill(chunks)
+        fill = list(self.known.fills[beside])
         while fill and not fits(self.scale.problem, self._peak(stage, chunks, fill[-1])):
             fill.pop()
         return fill
@@ -87,18 +96,24 @@ class _Filling:
         """Within most_s; the next block goes where it lengthens the rounds of all stages least, else where least is."""
         counts = [self._least(j) for j in chunks]
         width = self._width(len(counts)) if any(self.frame.before[j] or self.frame.after[j] for j in chunks) else None
-        free = [k for k, j in enumerate(chunks) if self.frame.open[j]]
         seconds = [self._weight(j, n).seconds for j, n in zip(chunks, counts, strict=True)]
-        after = {k: self._weight(chunks[k], counts[k] + 1).seconds for k in free}
-        place = {k: -k if self.policy.late else k for k in free}
+
+        def longer(k: int) -> tuple[float, float, int, int]:
+            """Chunk k with a block more: by how much the rounds are longer, and how long it is itself."""
+            after = self._weight(chunks[k], counts[k] + 1).seconds
+            return (max(after - width[k], 0.0) if width else 0.0, after, -k if self.policy.late else k, k)
+
+        free = [longer(k) for k, j in enumerate(chunks) if self.frame.open[j]]
+        heapify(free)
         found: list[Counts] = []
         while sum(seconds) <= self.most_s:
             found.append(tuple(counts))
             if not free or sum(counts) == self.frame.count:
                 break
-            k = min(free, key=lambda k: (max(after[k] - width[k], 0.0) if width else 0.0, after[k], place[k]))
+            _, after, _, k = free[0]
             counts[k] += 1
-            seconds[k], after[k] = after[k], self._weight(chunks[k], counts[k] + 1).seconds
+            seconds[k] = after
+            heapreplace(free, longer(k))
         return found
 
     def _width(self, vpp: int) -> list[float]:
@@ -115,7 +130,10 @@ class _Filling:
         return 0 if allowed(self.scale.problem, chunk, self.frame.chunk(chunk, 0)) else 1
 
     def _weight(self, chunk: int, of_run: int) -> Weight:
-        return self.scale.option(self.frame.chunk(chunk, of_run), self.mode).weight
+        weights = self.known.weights.setdefault((self.frame.before[chunk], self.frame.after[chunk]), {})
+        if of_run not in weights:
+            weights[of_run] = self.scale.option(self.frame.chunk(chunk, of_run), self.mode).weight
+        return weights[of_run]
 
     def _peak(self, stage: int, chunks: Sequence[int], counts: Counts) -> float:
         return peak_bytes(self.scale.problem, stage, [self._weight(j, n) for j, n in zip(chunks, counts, strict=True)])

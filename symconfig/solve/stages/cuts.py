@@ -17,22 +17,23 @@ def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
     kinds, rules = [kind for kind, _ in content], problem.layouts
     if any(problem.chunk_of(kind) not in (None, chunk) for kind in kinds):
         return False
-    return layers(kinds) > 0 or (rules.empty_ends if kinds else rules.empty)
+    return any(map(is_layer, kinds)) or (rules.empty_ends if kinds else rules.empty)
 
 
-def least_layers(problem: StageProblem, chunk: int) -> int:
-    """Layers that the chunk must hold: none where it may hold an end alone, or nothing."""
-    rules, last = problem.layouts, problem.pp * problem.vpp - 1
+def least_layers(problem: StageProblem) -> list[int]:
+    """Layers that each chunk must hold: none where it may hold an end alone, or nothing."""
+    rules, chunks = problem.layouts, problem.pp * problem.vpp
     tied = [problem.chunk_of(kind) for kind in problem.sequence if not is_layer(kind)]
     # From the chunk that holds the first mtp on, all may hold ends only.
     later = tied.count(None)
-    alone = (0 in tied and chunk == 0) or ((last in tied or later > 0) and chunk >= last - later)
-    return 0 if rules.empty or (rules.empty_ends and alone) else 1
+    alone = set(range(chunks - 1 - later, chunks)) if chunks - 1 in tied or later else set()
+    alone |= {0} if 0 in tied else set()
+    return [0 if rules.empty or (rules.empty_ends and chunk in alone) else 1 for chunk in range(chunks)]
 
 
 def longest_chunk(problem: StageProblem) -> int:
     """The most layers that a chunk may have."""
-    least = [least_layers(problem, chunk) for chunk in range(problem.pp * problem.vpp)]
+    least = least_layers(problem)
     return layers(problem.sequence) - sum(least) + max(least)
 
 
@@ -77,7 +78,7 @@ def check(problem: StageProblem) -> None:
         return
     if problem.layouts.empty:
         return
-    need = sum(least_layers(problem, chunk) for chunk in range(problem.pp * problem.vpp))
+    need = sum(least_layers(problem))
     have = layers(problem.sequence)
     if have < need:
         what = "every virtual pipeline stage needs a layer" if problem.vpp > 1 else "every pipeline stage needs a layer"

@@ -95,7 +95,7 @@ def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, 
 
 def _tied(problem: StageProblem) -> dict[str, int]:
     """Kinds that lie in the first or last chunk of all, and in which."""
-    places = {kind: problem.chunk_of(kind) for kind in reversed(problem.sequence)}
+    places = {kind: problem.chunk_of(kind) for kind in dict.fromkeys(reversed(problem.sequence))}
     return {kind: chunk for kind, chunk in places.items() if chunk is not None}
 
 
@@ -152,7 +152,7 @@ def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Ki
         for _ in range(problem.sequence.count(kind))
         if chunk % pp == stage
     ]
-    least = np.array([least_layers(problem, stage + k * pp) for k in range(vpp)])
+    least = np.array(least_layers(problem)[stage::pp])
     once = problem.stage_bytes[stage]
     once += sum(
         problem.state_bytes[kind] + min(problem.once_bytes[kind][c] for c in choices) for kind, _, choices in ends
