@@ -1,4 +1,4 @@
-"""Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER`.
+"""Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER...`.
 
 Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs),
 symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the README's tables.
@@ -68,10 +68,10 @@ def write_kernels(fitted: list[Calibration]) -> None:
         path.write_text(head + kernels_yaml(found.kernels), encoding="utf-8")
 
 
-def main(folder: Path) -> None:
-    paths = sorted(folder.glob("*.yaml"))
+def main(folders: list[Path]) -> None:
+    paths = sorted((path for folder in folders for path in folder.glob("*.yaml")), key=lambda path: path.stem)
     if not paths:
-        sys.exit(f"{folder}: no measured runs; make accuracy TRUTH=FOLDER")
+        sys.exit(f"{', '.join(map(str, folders))}: no measured runs; make accuracy TRUTH='FOLDER ...'")
     timed = runs(paths)
     found = calibrations(timed, COMMAND, from_scratch=True)
     write_kernels(found)
@@ -89,4 +89,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(word) for word in sys.argv[1:]])

@@ -35,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="forget what the cluster says of its kernels, and start from what is true of any GPU",
     )
+    add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
@@ -48,6 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the fitted constants, and write the profile. Exit 0."""
+    from symconfig.measured.assumptions import assuming
+
+    with assuming(Path(arguments.assume) if arguments.assume is not None else None):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.read import in_folder
@@ -119,4 +127,6 @@ def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
     words = ["symconfig calibrate", *(path.name for path in paths)]
     if arguments.cluster is not None:
         words += ["--cluster", Path(arguments.cluster).name]
+    if arguments.assume is not None:
+        words += ["--assume", Path(arguments.assume).name]
     return " ".join([*words, "--from-scratch"] if arguments.from_scratch else words)

@@ -18,11 +18,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
     add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
+    add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
     add("--explain", metavar="ID", help="one row only: what it states, what was assumed, and where the error may be")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 when no row could be predicted."""
+    from symconfig.measured.assumptions import assuming
+
+    with assuming(Path(arguments.assume) if arguments.assume is not None else None):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from symconfig.api.planning import Problems
     from symconfig.measured.breakdown import breakdown
     from symconfig.measured.read import read

@@ -34,19 +34,37 @@ class Exchange:
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
-    """As the ZeRO stage and the framework do them; at ZeRO 0 nothing is gathered."""
+    """As the ZeRO stage and the framework do them; at ZeRO 0 nothing is gathered.
+
+    Where several instances of the optimizer each have a group of the replicas, a group gathers and reduces by itself,
+    and what each rank then has of the gradients is summed over the instances.
+    """
     framework, sizes, zero = setting.framework, setting.bytes, setting.zero
     counts = np.array([[float(sum(stage.counts))] for stage in setting.stages])
     messages = counts if framework.by_block else np.ones_like(counts)
     over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
+    instances = framework.optimizer_instances if zero else 1
+    shards, shards_of_experts = np.maximum(points.shards / instances, 1.0), np.maximum(points.edp / instances, 1.0)
 
     def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
-        """[k, s, n]: of k collectives at once."""
-        seconds: Array = messages * ring(dense_bytes / messages, passes, points.shards, over, setting.machine)
+        """[k, s, n]: of k collectives at once, within a group."""
+        seconds: Array = messages * ring(dense_bytes / messages, passes, shards, over, setting.machine)
         some = expert_bytes.any(axis=(1, 2), keepdims=True)
         if some.any():
-            of_experts = ring(expert_bytes, passes, points.edp, over_experts, setting.machine)
+            of_experts = ring(expert_bytes, passes, shards_of_experts, over_experts, setting.machine)
             seconds = seconds + np.where(some, of_experts, 0.0)
+        return seconds
+
+    def between(dense_bytes: Array, expert_bytes: Array) -> Array:
+        """[s, n]: of an all-reduce of every rank's share over the instances."""
+        parts = (
+            (dense_bytes / messages, messages, shards, points.shards, over),
+            (expert_bytes, 1.0, shards_of_experts, points.edp, over_experts),
+        )
+        seconds = np.zeros_like(dense_bytes)
+        for amount, times, group, every, stride in parts:
+            summed = times * ring(amount / group, 2.0, every / group, stride * group, setting.machine)
+            seconds = seconds + np.where(amount > 0, summed, 0.0)
         return seconds
 
     reduced = sizes.gradient if framework.reduced_bytes is None else framework.reduced_bytes
@@ -60,6 +78,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
         dense = dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
         expert = expert + sizes.frozen * sums.frozen_expert
     both = move(passes, np.stack((reduced * sums.dense, dense)), np.stack((reduced * sums.expert, expert)))
+    if instances > 1:
+        both[0] = both[0] + between(reduced * sums.dense, reduced * sums.expert)
     return Exchange(both[1], both[0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -16,8 +16,46 @@ from symconfig.measured.row_cluster import cluster_of
 from symconfig.plans.choices import ZeroStage
 from symconfig.units import MIB
 
-_GRAPHS = re.compile(r"(?P<which>full|router/preprocess)? ?CG\b")  # or "partial CG"
-_GRAPHED = {"full": "all", "router/preprocess": "router"}
+# Words of `features`, as Megatron's recipes for mixtures of experts spell them -> options. CG: CUDA graphs.
+_FEATURES: Mapping[str, dict[str, Any]] = {
+    "full CG": {"graphed": "all"},
+    "partial CG": {"graphed": "outside experts"},
+    "router/preprocess CG": {"graphed": "router"},
+    "DeepEP": {"dispatcher": "deepep"},
+    "HybridEP": {"dispatcher": "hybridep"},
+    "EP overlap": {"moe_a2a": True},
+    "offload": {"activation_offload": True},
+    "BF16 baseline": {},  # as the precision says
+    "MXFP8": {},
+}
+# Names and values of options as sources spell them -> as they are here; no values: any, as it stands.
+_SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
+    "cp_comm_type": ("cp_comm", {"p2p": "p2p", "megatron_cp_algo": "p2p", "a2a": "a2a", "all_gather": "all_gather"}),
+    "grad_accumulation_dtype": ("gradient_bytes", {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}),
+    "moe_dispatcher": ("dispatcher", {}),
+    "cuda_graph": ("graphed", {True: "all", False: "none"}),
+    "fp8_params": ("quantised_weights", {}),
+    "embedding_counts_as_layer": ("ends_as_layers", {True: (1, 1), False: (0, 0)}),
+}
+# What says again what another option says.
+_SAID_ELSEWHERE = frozenset({"megatron_args", "transformer_impl", "pipeline_schedule", "precision_setting"})
+
+
+class Stated(Mapping[str, Any]):
+    """Options of a row by name; keeps which of them were asked for."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options, self.asked = options, set[str]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return self._options[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
 
 
 class Asked:
@@ -26,16 +64,21 @@ class Asked:
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
-        self.stated: dict[str, Any] = row.options.model_dump(exclude_none=True)
-        if self.stated.get("megatron_args"):
-            self.stated = _from_arguments(row) | {"deferred_gradients": _deferred(row)} | self.stated
-        if graphs := _GRAPHS.search(str(self.stated.get("features", ""))):
-            self.stated["graphed"] = _GRAPHED.get(graphs["which"], "outside experts")
+        own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
+        given = _from_arguments(row) | {"deferred_gradients": _deferred(row)} if own.get("megatron_args") else {}
+        self._own, self.stated = frozenset(own), Stated(given | own)
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
         nodes = row.cluster.gpus is None or row.cluster.gpus > (row.cluster.gpus_per_node or 8)
         self.guess("network_ports", assumption.network_ports, nodes)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Options that the row states and nothing has asked for, as `name: value`; those that are off say nothing."""
+        left = self._own - self.stated.asked - _SAID_ELSEWHERE
+        values = ((name, self.stated[name]) for name in sorted(left))
+        return (*(f"{name}: {value}" for name, value in values if value is not False), *self._unread)
 
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Keep an assumed value, where it can change the prediction."""
@@ -65,12 +108,29 @@ class Asked:
         return int(value)
 
     def zero(self, replicated: bool) -> ZeroStage:
-        if "zero_stage" not in self.stated and "distributed_optimizer" in self.stated:
-            return 1 if self.stated["distributed_optimizer"] else 0
+        shards = self.stated.get("distributed_optimizer")
+        if "zero_stage" not in self.stated and shards is not None:
+            return 1 if shards else 0
         if self.stated.get("fsdp") and "zero_stage" not in self.stated:
             return 3
         stage: ZeroStage = self.option("zero_stage", 0, replicated)
         return stage
+
+
+def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A row's options under the names that they have here, and what of them is not understood, as `name: value`."""
+    found, unread = dict(options), list[str]()
+    for words in filter(None, map(str.strip, str(found.pop("features", "")).split(";"))):
+        found |= _FEATURES.get(words, {})
+        unread += [] if words in _FEATURES else [f"features: {words}"]
+    for theirs, (ours, meanings) in _SPELLED.items():
+        if theirs in found:
+            word = found.pop(theirs)
+            if meanings and word not in meanings:
+                need = ", ".join(map(str, meanings))
+                raise InputError(Problem("is not understood", field=f"options.{theirs}", got=str(word), need=need))
+            found[ours] = meanings[word] if meanings else word
+    return found, tuple(unread)
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:

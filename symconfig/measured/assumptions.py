@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,10 +21,11 @@ from symconfig.measured.flops import COUNTING, Counting
 
 
 class ModelDefault(Strict):
-    """The zoo's model behind a name in the measurements."""
+    """The public model behind a name in the measurements: one of the zoo, or what its rows leave out of its shape."""
 
     name: str
-    zoo: str
+    zoo: str | None = None
+    fields: dict[str, Any] = Field(default_factory=dict, description="as its public config.json has them")
 
 
 class ClusterDefault(Strict):
@@ -143,9 +148,9 @@ class Assumptions(Strict):
     """The file."""
 
     schema_: Literal["symconfig.assumptions/1"] = Field(alias="schema")
-    models: tuple[ModelDefault, ...]
-    clusters: tuple[ClusterDefault, ...]
-    sources: tuple[Assumption, ...]
+    models: tuple[ModelDefault, ...] = ()
+    clusters: tuple[ClusterDefault, ...] = ()
+    sources: tuple[Assumption, ...] = ()
 
     def of(self, source: str, version: str | None, gpu: str | None = None) -> Assumption:
         """The release's own assumption before the source's; for an unknown source none."""
@@ -154,9 +159,35 @@ class Assumptions(Strict):
         mine.sort(key=lambda item: (item.version is None, not item.gpus))
         return mine[0] if mine else Assumption(source=source, reason="nothing is known of this source")
 
+    def before(self, others: Assumptions) -> Assumptions:
+        """Return both; where both say something of one thing, these come first."""
+        parts = ("models", "clusters", "sources")
+        return others.model_copy(update={part: (*getattr(self, part), *getattr(others, part)) for part in parts})
+
+
+_given: ContextVar[Assumptions | None] = ContextVar("given", default=None)
+
+
+@contextmanager
+def assuming(path: Path | None) -> Iterator[None]:
+    """Within, a person's own file stands before the assumptions that come with symconfig. Raises InputError."""
+    token = _given.set(None if path is None else _read(path).before(_own()))
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def assumptions() -> Assumptions:
+    """The assumptions that come with symconfig, behind those of `assuming`."""
+    return _given.get() or _own()
+
 
 @cache
-def assumptions() -> Assumptions:
-    """The assumptions that come with symconfig."""
+def _own() -> Assumptions:
     with as_file(files("symconfig.measured") / "data" / "assumptions.yaml") as path:
-        return validate(load_yaml_strict(path), Assumptions)
+        return _read(path)
+
+
+def _read(path: Path) -> Assumptions:
+    return validate(load_yaml_strict(path), Assumptions)

@@ -104,7 +104,7 @@ def _compared(item: Judged) -> tuple[str, dict[str, float]]:
     which = {"last": "last", 0: "first", "max": "fullest", None: "fullest"}[measured.memory_rank]
     which = f"the {which} stage" if measured.stage is None else f"stage {measured.stage}"
     where = "" if len(peaks) == 1 else f" of {which}"
-    if item.memory is None:
+    if item.memory is None or measured.device_used_gib or measured.device_used_gb:
         return f"all that the device holds{where}", dict(prediction.predicted.memory)
     if measured.peak_allocated_gib is not None:
         return f"allocated peak{where}", held

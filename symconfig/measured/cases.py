@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
@@ -29,6 +30,8 @@ class Case:
 
     documented: the same, where the source states it for all its rows, in its text, recipes or code.
 
+    ignored: options that the row states and no prediction takes in, as `name: value`.
+
     others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
     reason: of its source's assumptions.
     """
@@ -41,6 +44,7 @@ class Case:
     counting: Counting = COUNTING
     reason: str = ""
     documented: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -66,22 +70,23 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     dp = _data_parallel(row, asked, tp * cp, pp, micro)
     chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else assumption.vpp)
     asked.guess("vpp", chunks, "vpp" not in p and pp > 1 and not row.options.megatron_args)
-    asked.guess("lora", assumption.lora, row.task == "lora")
-    asked.guess("packing", assumption.packing, row.task != "pretrain")
+    asked.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
+    packing = None if asked.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
+    asked.guess("packing", packing, True)
     configuration = Configuration(
         degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, asked), dp=dp),
         micro=micro,
         global_batch=row.batch.global_ or micro * dp * (row.batch.grad_accum or 1),
         seq_length=seq_length,
         precision=asked.option("precision", "bf16"),
-        sequence_parallel=bool(tp > 1 and asked.option("sequence_parallel", False)),
+        sequence_parallel=bool(asked.option("sequence_parallel", False, tp > 1) and tp > 1),
         cp_comm=asked.stated.get("cp_comm", "p2p"),
         modules=_recompute(asked),
         block_layers=_repeated_layers(asked, model, pp),
         zero=asked.zero(dp * cp > 1),
-        framework=framework_of(asked, model, (tp, pp, dp * cp)),
+        framework=_in_groups(asked, framework_of(asked, model, (tp, pp, dp * cp)), dp * cp),
         ends_as_layers=_pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
-        packing=assumption.packing if row.task != "pretrain" else None,
+        packing=packing,
         layout=str(asked.stated.get("layout", "")),
         activation_offload=bool(asked.stated.get("activation_offload")),
         first_layers=asked.stated.get("first_layers"),
@@ -99,6 +104,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         counting=assumption.flops,
         reason=assumption.reason,
         documented=documented,
+        ignored=asked.ignored,
     )
 
 
@@ -121,6 +127,14 @@ def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> i
         dp = max(1, whole // micro)
         asked.guess("dp", dp, True)
     return dp
+
+
+def _in_groups(asked: Asked, framework: Framework, replicas: int) -> Framework:
+    """With as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
+    inside = {"hsdp": asked.row.cluster.gpus_per_node}.get(str(asked.stated.get("fsdp")))
+    groups = (asked.stated.get("zero1_group"), asked.stated.get("fsdp_degree"), inside)
+    size = next((size for size in groups if size), -1)
+    return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
 
 def _pair(places: Sequence[int]) -> tuple[int, int]:

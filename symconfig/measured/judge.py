@@ -169,6 +169,8 @@ def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
         return prediction.predicted.reserved_bytes, measured.peak_reserved_gib * GIB
     if measured.memory_gb is not None:
         return peak, measured.memory_gb * GIB
+    if used := measured.device_used_gib or measured.device_used_gb:  # nvidia-smi counts in GiB and calls it GB
+        return prediction.predicted.device_bytes, used * GIB
     peaks = (measured.activation_peak_mib_first_rank, measured.activation_peak_mib_last_rank)
     if any(peaks):  # without weights, gradients and optimizer state; the worse of both ends
         live = sum(prediction.predicted.memory[name] for name in ACTIVE)

@@ -33,7 +33,16 @@ def read(names: Sequence[str]) -> Read:
                 problems += error.problems if path.suffix in ENDINGS else [_no_measurements(path, error)]
     if problems := problems or _shared(found):
         raise InputError(problems)
-    return tuple((path.stem, content) for path, content in found.items())
+    return merged(tuple((path.stem, content) for path, content in found.items()))
+
+
+def merged(files: Read) -> Read:
+    """Files of one name are of one source: the rows of all under it."""
+    together: dict[str, Measurements] = {}
+    for name, content in files:
+        rows = (*together[name].rows, *content.rows) if name in together else content.rows
+        together[name] = content.model_copy(update={"rows": rows})
+    return tuple(together.items())
 
 
 def in_folder(path: Path) -> list[Path]:

@@ -119,7 +119,8 @@ def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, 
 
 def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framework:
     base, architecture = FRAMEWORKS[asked.assumption.framework], asked.cluster.gpu.architecture
-    habits = habits | {name: asked.stated[name] for name in (*_IMPLEMENTATION, *_FRAMEWORK) if name in asked.stated}
+    names = (*_IMPLEMENTATION, *_FRAMEWORK, *(f"{name}_bytes" for name in _SIZES))
+    habits = habits | {name: asked.stated[name] for name in names if name in asked.stated}
     kernel, rate = attention_of(attention, architecture)
     how: dict[str, Any] = {"attention": kernel} | {name: habits[name] for name in _IMPLEMENTATION if name in habits}
     if asked.stated.get("torch_compile"):

@@ -5,16 +5,24 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from symconfig.descriptor.document import nearest
-from symconfig.descriptor.load import load_model
+from symconfig.descriptor.document import Document, nearest
+from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.measured.asked import Asked
-from symconfig.measured.assumptions import assumptions
+from symconfig.measured.assumptions import Assumption, assumptions
 
 _EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+# Megatron's names of fused layers -> ours.
+_TARGETS = {
+    "linear_qkv": "qkv_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_up_proj",
+    "linear_fc2": "down_proj",
+}
 _PLAIN = (
     "num_hidden_layers",
     "hidden_size",
@@ -34,8 +42,8 @@ _PLAIN = (
 def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     """The row's shape over the public model's, over what such models share."""
     assumption, stated = asked.assumption, row.model.model_dump(exclude_none=True)
-    zoo = next((item.zoo for item in assumptions().models if item.name == row.model.name), None)
-    fields: dict[str, Any] = _dump(zoo) if zoo else _typical(stated, seq_length)
+    zoo, public = _public(row.model.name)
+    fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
     for name, value in assumption.model.items():
         gate = name == "shared_expert_gate"
@@ -50,11 +58,12 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     }
     _check_shape(fields, row.model.name)
     if fields["attention"] == "mla":
-        fields["latent"] = {name: stated.get(name) for name in _LATENT}
+        fields["latent"] = (fields.get("latent") or {}) | {name: stated[name] for name in _LATENT if name in stated}
     if "num_experts" in stated:
-        moe = fields.get("experts") or {"norm_topk_prob": True}
+        moe = fields.get("experts") or {"norm_topk_prob": True, "first_k_dense_replace": 0}
         moe |= {name: stated[name] for name in _EXPERTS if name in stated}
-        moe["first_k_dense_replace"] = stated.get("first_k_dense", 0)
+        if "first_k_dense" in stated:
+            moe["first_k_dense_replace"] = stated["first_k_dense"]
         moe["shared_expert_gate"] = bool(assumption.model.get("shared_expert_gate", False))
         fields["experts"] = moe
     if "head_dim" not in stated and not zoo:
@@ -62,10 +71,33 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     if fields.get("sliding_window_pattern") and len(fields["sliding_window_pattern"]) != fields["num_hidden_layers"]:
         fields["sliding_window_pattern"] = None
     if row.task == "lora":
+        fields["adapter"] = _adapter(row, assumption)
+    return validate(Document(fields, f"model {row.model.name}"), ModelDescriptor)
+
+
+def _public(name: str) -> tuple[str | None, dict[str, Any]]:
+    """The zoo's model that a name means, listed for it or spelled alike, and what is listed of its shape."""
+    listed = next((item for item in assumptions().models if item.name == name), None)
+    return (listed.zoo, listed.fields) if listed else (_alike().get(_letters(name)), {})
+
+
+@cache
+def _alike() -> dict[str, str]:
+    return {_letters(name): name for name in zoo_models()}
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
+    """Raises InputError where neither the row nor its source states the adapter, or the row one that is not known."""
+    if (stated := row.model.lora) is None:
         if assumption.lora is None:
             raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
-        fields["adapter"] = assumption.lora.model_dump(mode="json")
-    return ModelDescriptor.model_validate(fields, strict=False)
+        return assumption.lora.model_dump(mode="json")
+    targets = [_TARGETS.get(name, name) for name in stated.get("targets", ())]
+    return {"r": stated.get("rank"), "lora_alpha": stated.get("alpha", stated.get("rank")), "target_modules": targets}
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:

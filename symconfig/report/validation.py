@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ WIDTH = 120
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """The scores for a person."""
     grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores))
-    return [*(grid for grid in grids if grid.rows), _counts(scores), *_skipped(scores)]
+    return [*(grid for grid in grids if grid.rows), _counts(scores), *_ignored(scores), *_skipped(scores)]
 
 
 def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
@@ -137,6 +138,16 @@ def _rows(n: int) -> str:
     return f"{n} row" if n == 1 else f"{n} rows"
 
 
+def _ignored(scores: Sequence[Source]) -> list[Block]:
+    """Options that rows state and no prediction takes in."""
+    lines = []
+    for source in scores:
+        found = Counter(option for item in source.rows for option in item.case.ignored)
+        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in found.most_common())
+        lines += [_line(f"{source.name}, {text}")] if found else []
+    return ["\n".join(["Stated, and not predicted with", *lines])] if lines else []
+
+
 def _skipped(scores: Sequence[Source]) -> list[Block]:
     """Reasons; rows with the same one together."""
     lines = []
@@ -144,9 +155,12 @@ def _skipped(scores: Sequence[Source]) -> list[Block]:
         for reason in dict.fromkeys(why for _, why in source.skipped):
             ids = [row for row, why in source.skipped if why == reason]
             which = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            text = f"{source.name}, {_rows(len(ids))}: {reason.rstrip('.')} ({which})"
-            lines.append(fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False))
+            lines.append(_line(f"{source.name}, {_rows(len(ids))}: {reason.rstrip('.')} ({which})"))
     return ["\n".join(["Skipped", *lines])] if lines else []
+
+
+def _line(text: str) -> str:
+    return fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
@@ -238,6 +252,7 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
         "source": source,
         "sweep": item.row.sweep,
         "assumed": list(item.case.assumed),
+        "ignored": list(item.case.ignored),
         "predicted": {
             "step_s": predicted.step_s,
             "memory_bytes": tidy(item.memory[0]) if item.memory else predicted.peak_bytes,

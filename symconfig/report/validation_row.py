@@ -72,9 +72,11 @@ def _assumed(found: Breakdown) -> str:
         lines += ["Assumed for the whole source, since the row does not state it", *_list(case.taken)]
     else:
         lines.append("Assumed: nothing that changes the prediction")
-    if not case.taken and not case.documented:
-        return lines[0]
-    return "\n".join([*lines, _entry("because", " ".join(case.reason.split()))])
+    if case.taken or case.documented:
+        lines.append(_entry("because", " ".join(case.reason.split())))
+    if case.ignored:
+        lines.append(_entry("not predicted with", "; ".join(case.ignored)))
+    return "\n".join(lines)
 
 
 def _list(values: tuple[tuple[str, str], ...]) -> list[str]:

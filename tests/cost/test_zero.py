@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost import compiled
+from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import element_bytes
+from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Offload
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
@@ -197,3 +199,19 @@ def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
     )
     # Each expert has 8 / ep replicas, which share it: as many bytes a rank as of 8 that share all.
     assert found.predicted.host_bytes == pytest.approx((2 * (experts + others + adapters) + 12 * adapters) / 8)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zero: int) -> None:
+    """Two groups of four of eight ranks on a node: a ring of four within, an all-reduce of a quarter between two."""
+    whole = cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
+    sums, setting, sizes = whole.sums, whole.setting, whole.setting.bytes
+    blocks = sum(setting.stages[0].counts) if setting.framework.by_block else 1
+
+    def over(amount: Array, passes: float, ranks: int, stride: int) -> Array:
+        seconds: Array = blocks * compiled.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
+        return seconds
+
+    found, reduced = exchange(sums, whole.points, setting), sizes.gradient * sums.dense
+    np.testing.assert_allclose(found.gather, over(sizes.weight * sums.dense, 1.0, 4, 1))
+    np.testing.assert_allclose(found.reduce, over(reduced, 1.0, 4, 1) + over(reduced / 4, 2.0, 2, 4))

@@ -164,7 +164,7 @@ def test_a_run_that_holds_a_teacher_besides_is_not_compared(tmp_path: Path) -> N
 
 
 def test_what_states_nothing_comparable_is_skipped(tmp_path: Path) -> None:
-    (source,) = score([file_of(tmp_path, run_text("a", "{device_used_gib: 3.0}"))])
+    (source,) = score([file_of(tmp_path, run_text("a", "{allocated_after_step_gib: 3.0}"))])
     assert "states no time" in dict(source.skipped)["a"]
 
 

@@ -1,0 +1,160 @@
+"""What a measured row states is read, or is said to be ignored; no row stops the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.cli.main import main
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.measurements import Row, load_measurements
+from symconfig.graph.implementation import Dispatch
+from symconfig.measured.cases import Case, case
+from symconfig.measured.read import read
+from symconfig.measured.score import score
+from symconfig.units import GIB
+from tests.measured.support import file_of, run_text
+
+
+def of(folder: Path, options: str = "", **fields: object) -> Case:
+    text = run_text("a", "{step_s: 1.0}", **fields).replace("options: {", f"options: {{{options}")
+    (row,) = load_measurements(file_of(folder, text)).rows
+    return case("korthikanti2022", row)
+
+
+def named(folder: Path, model: str, task: str = "pretrain") -> Row:
+    text = run_text("a", "{step_s: 1.0}").splitlines()
+    lines = [f"  model: {{{model}}}" if line.startswith("  model:") else line for line in text]
+    lines = [f"  task: {task}" if line.startswith("  task:") else line for line in lines]
+    (row,) = load_measurements(file_of(folder, "\n".join(lines) + "\n")).rows
+    return row
+
+
+@pytest.mark.parametrize("option", ["moe_dispatcher: deepep", "features: DeepEP; EP overlap"])
+def test_dispatchers_are_read(tmp_path: Path, option: str) -> None:
+    found = of(tmp_path, f"{option}, ")
+    assert found.configuration.framework.implementation.experts.dispatch is Dispatch.ONCE_A_RANK
+    assert found.ignored == ()
+
+
+def test_options_are_read_under_the_names_of_their_sources(tmp_path: Path) -> None:
+    assert of(tmp_path, "cp_comm_type: a2a, ").configuration.cp_comm == "a2a"
+    assert of(tmp_path, "cp_comm_type: megatron_cp_algo, ").configuration.cp_comm == "p2p"
+    assert of(tmp_path, "grad_accumulation_dtype: fp32, ").configuration.framework.bytes.gradient == 4
+    assert of(tmp_path, "fp8_params: true, ").configuration.framework.quantised_weights
+    assert of(tmp_path, "embedding_counts_as_layer: true, ").configuration.ends_as_layers == (1, 1)
+    assert len(of(tmp_path, "cuda_graph: true, ").configuration.framework.graphed) > 0
+
+
+def test_what_is_not_read_is_said_and_what_is_off_is_not(tmp_path: Path) -> None:
+    found = of(tmp_path, "colour: blue, activation_cpu_offload: false, features: paged stash; full CG, ")
+    assert found.ignored == ("colour: blue", "features: paged stash")
+    assert "graphed" not in "".join(found.ignored)
+
+
+def test_a_word_that_is_not_understood_is_refused_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run_text("a", "{step_s: 1.0}").replace("options: {", "options: {cp_comm_type: carrier pigeon, ")
+    assert main(["validate", str(file_of(tmp_path, text, run_text("b", "{step_s: 1.0}")))]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "options.cp_comm_type: is not understood (got carrier pigeon, need p2p, megatron_cp_algo, a2a" in said
+    assert "1 of 2 rows scored" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "instances"),
+    [
+        ("zero_stage: 1, zero1_group: 4, ", 2),
+        ("zero_stage: 1, zero1_group: -1, ", 1),
+        ("zero_stage: 3, fsdp_degree: 2, ", 4),
+        ("zero_stage: 3, fsdp: hsdp, ", 1),  # of a node's eight GPUs
+    ],
+)
+def test_groups_of_ranks_that_share_a_state(tmp_path: Path, options: str, instances: int) -> None:
+    found = of(tmp_path, options, tp=1, dp=8, micro=1).configuration
+    assert found.framework.optimizer_instances == instances
+
+
+def test_a_model_that_is_named_like_a_public_one_has_its_shape(tmp_path: Path) -> None:
+    found = case("korthikanti2022", named(tmp_path, "name: LLaMA-3.1 8B, num_hidden_layers: 4")).model
+    whole = load_model("llama3.1-8b")
+    assert found.num_hidden_layers == 4
+    assert (found.hidden_size, found.intermediate_size, found.vocab_size) == (
+        whole.hidden_size,
+        whole.intermediate_size,
+        whole.vocab_size,
+    )
+    experts = "name: DeepSeek-V3, attention: mla, num_hidden_layers: 8, num_experts: 64, q_lora_rank: 512"
+    cut, public = case("korthikanti2022", named(tmp_path, experts)).model, load_model("deepseek-v3")
+    assert cut.experts
+    assert public.experts
+    assert cut.latent
+    assert public.latent
+    assert (cut.experts.num_experts, cut.latent.q_lora_rank) == (64, 512)
+    assert cut.experts.num_experts_per_tok == public.experts.num_experts_per_tok
+    assert cut.experts.first_k_dense_replace == public.experts.first_k_dense_replace
+    assert cut.latent.kv_lora_rank == public.latent.kv_lora_rank
+
+
+def test_a_row_states_its_adapter_by_megatrons_names(tmp_path: Path) -> None:
+    stated = "name: Llama2-70B, lora: {rank: 16, alpha: 32, targets: [linear_qkv, linear_proj]}"
+    adapter = case("korthikanti2022", named(tmp_path, stated, "lora")).model.adapter
+    assert adapter
+    assert (adapter.r, adapter.lora_alpha, adapter.target_modules) == (16, 32, ("qkv_proj", "o_proj"))
+
+
+def test_a_row_that_leaves_out_a_size_does_not_stop_the_others(tmp_path: Path) -> None:
+    without = run_text("a", "{step_s: 1.0}").replace("intermediate_size: 24576, ", "")
+    (found,) = score([file_of(tmp_path, without, run_text("b", "{step_s: 1.0}"))])
+    assert [item.row.id for item in found.rows] == ["b"]
+    ((row, reason),) = found.skipped
+    assert row == "a"
+    assert "intermediate_size: is 0 but some layers have a dense MLP" in reason
+
+
+def test_what_the_device_holds_is_compared_with_all_that_it_is_said_to(tmp_path: Path) -> None:
+    for name in ("device_used_gib", "device_used_gb"):
+        (source,) = score([file_of(tmp_path, run_text("a", f"{{{name}: 30.0}}"))])
+        (item,) = source.rows
+        assert item.memory == (item.prediction.predicted.device_bytes, 30 * GIB)
+
+
+def test_files_of_one_name_are_one_source(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        file_of(folder, run_text(f"row{number}", "{step_s: 1.0}"))
+    ((name, content),) = read([str(folder) for folder in folders])
+    assert name == "korthikanti2022"
+    assert [row.id for row in content.rows] == ["row0", "row1"]
+
+
+def test_a_persons_own_assumptions_stand_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run_text("a", "{step_s: 1.0}").replace("recompute: selective, ", "")
+    runs, mine = file_of(tmp_path, text, name="mine"), tmp_path / "assume.yaml"
+    mine.write_text(
+        "schema: symconfig.assumptions/1\n"
+        "sources:\n  - {source: mine, reason: our own launcher, options: {recompute: full}}\n",
+        encoding="utf-8",
+    )
+    assert main(["validate", str(runs), "--explain", "a"]) == 0
+    before = capsys.readouterr().out
+    assert main(["validate", str(runs), "--explain", "a", "--assume", str(mine)]) == 0
+    after = capsys.readouterr().out
+    assert "recompute: full" not in before
+    assert "recompute: full" in after
+    assert "our own launcher" in after
+    assert main(["validate", str(runs), "--explain", "a"]) == 0
+    assert capsys.readouterr().out == before
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_assumptions_that_cannot_be_read_are_refused(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "assume.yaml"
+    wrong.write_text("schema: symconfig.assumptions/1\nsources: [{source: a}]\n", encoding="utf-8")
+    assert main([command, str(file_of(tmp_path, run_text("a", "{step_s: 1.0}"))), "--assume", str(wrong)]) == 2
+    assert f"{wrong}:2:" in capsys.readouterr().err
