@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.machine import LOW_PRECISION, QUANTISED_BYTES, Number
+from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 
@@ -23,13 +23,15 @@ Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Per parameter. weight_cache: extra copies for low-precision matmuls; the vocabulary has none."""
+    """Per parameter. weight_cache, frozen_cache: copies for low-precision matmuls, more than the weight itself; the
+    vocabulary has none."""
 
     weight: float
     gradient: float
     optimizer: float
     weight_cache: float = 0.0
     frozen: float = 2.0
+    frozen_cache: float = 0.0
     quantised: float = FOUR_BIT_BYTES
 
 
@@ -143,13 +145,16 @@ class Framework:
         return result
 
 
-def element_bytes(framework: Framework, precision: str) -> Bytes:
-    """Bytes per parameter for a precision.
+def element_bytes(framework: Framework, machine: Machine) -> Bytes:
+    """Bytes per parameter where most matmuls have the machine's precision.
 
-    Transformer Engine keeps a weight's low-precision copy by rows, for the forward, and by columns, for the backward,
-    from the first microbatch of a step to its last.
+    Transformer Engine keeps a weight's low-precision copies from the first microbatch of a step to its last. Of a
+    frozen weight that exists in low precision only it keeps one, and turns it for each backward: 70B parameters on one
+    H200 leave room for no more.
     """
-    if precision not in LOW_PRECISION or not framework.engine:
+    if machine.quantised_bytes >= 2.0 or not framework.engine:
         return framework.bytes
-    copies = 2.0 * QUANTISED_BYTES[precision]
-    return replace(framework.bytes, weight_cache=copies - 2.0 if framework.quantised_weights else copies)
+    one, all_copies = machine.quantised_bytes, machine.quantised_copies * machine.quantised_bytes
+    if framework.quantised_weights:
+        return replace(framework.bytes, weight_cache=all_copies - 2.0, frozen_cache=one - framework.bytes.frozen)
+    return replace(framework.bytes, weight_cache=all_copies, frozen_cache=all_copies)

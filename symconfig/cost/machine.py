@@ -54,6 +54,7 @@ class Machine:
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
     quantised_bytes: float  # of an element in the precision of most matmuls
+    quantised_copies: float  # of a weight in low precision: by rows for the forward, by columns for the backward
     # Operands of a low-precision product whose scales a kernel rearranges first: both, where blocks have their own.
     swizzles: float
     levels: dict[str, Number]  # arguments of the collectives' formulas
@@ -112,6 +113,9 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
         transpose_bytes=2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
         quantised_bytes=QUANTISED_BYTES.get(precision, 2.0),
+        # One scale for all lets Blackwell's units read either way (Transformer Engine, is_non_tn_fp8_gemm_supported);
+        # scales of blocks are along the sum, and so differ.
+        quantised_copies=1.0 if precision == "fp8" and cluster.gpu.architecture == "blackwell" else 2.0,
         swizzles=2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
         levels=_levels(
             cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])

@@ -165,8 +165,11 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     held = (
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
-    cached = (sums.dense + sums.frozen - sums.vocabulary) / over + (sums.expert + sums.frozen_expert) / over_experts
-    whole = each(sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + sizes.weight_cache * cached)
+    tables = np.where(sums.frozen > 0, sums.vocabulary, 0.0)  # beside adapters all else is frozen
+    trained = (sums.dense - (sums.vocabulary - tables)) / over + sums.expert / over_experts
+    frozen = (sums.frozen - tables) / over + sums.frozen_expert / over_experts
+    copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
+    whole = each(sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
     beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]

@@ -49,6 +49,8 @@ def options(how: Implementation) -> dict[str, Any]:
         "norms_in_linears": linear.norm_inside,
         "fused_norm": how.norm is NormKernel.FUSED,
         "fused_activation": how.fused_activation,
+        "fp8_activation_store": how.fp8_activation_store,
+        "fp8_attention": attention.in_fp8,
         "fused_rope": how.rotation.kernel is not RotationKernel.EAGER,
         "fused_yarn": how.rotation.kernel is RotationKernel.FUSED_STRETCHED,
         "loss": _name(LOSSES, loss.kernel),
@@ -85,6 +87,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             kernel=KERNELS[given["attention"]],
             copies_result=given["copied_attention"],
             copies_shared_heads=given["repeated_heads"],
+            in_fp8=given["fp8_attention"],
         ),
         linear=Linear(
             joined=given["fused_linears"],
@@ -95,6 +98,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
         norm=_norm(given),
         rotation=Rotation(kernel=_rotation(given), keeps_angles=given["own_rotations"]),
         fused_activation=given["fused_activation"],
+        fp8_activation_store=given["fp8_activation_store"],
         loss=Loss(
             kernel=LOSSES[given["loss"]],
             kept_outputs=given["kept_outputs"] if given["held_logits"] else 0,

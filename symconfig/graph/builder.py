@@ -13,6 +13,7 @@ from symconfig.graph.operator import (
     LAYER,
     OPERATORS,
     Block,
+    Element,
     Leg,
     Operator,
     OpKind,
@@ -182,12 +183,15 @@ class Builder:
         statistics: Tensor,
         keys: str,
         weights: Sequence[Weight] = (),
+        in_fp8: bool = False,
     ) -> Tensor:
         """Fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
-        Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one.
+        Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
+        casts what it reads, and keeps those copies and its result's.
         """
         heads, shared = q.dims()[-2], k.dims()[-2]
+        kept = (q.tensor, k.tensor, v.tensor, output)
         loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
         self._add(
             Operator(
@@ -198,7 +202,7 @@ class Builder:
                 outputs=(Use(output),),
                 contracted=(d.KEYS,),
                 weights=tuple(weights),
-                saves=(q.tensor, k.tensor, v.tensor, output, statistics),
+                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics),
                 keys=keys,
                 whole=tuple(dict.fromkeys((d.KEYS, q.dims()[-1], v.dims()[-1]))),
                 together=((heads, shared),) if heads != shared else (),
@@ -228,6 +232,11 @@ class Builder:
             stops_early=self.stops_early,
             place=place,
         )
+
+
+def in_eight_bits(tensor: Tensor) -> Tensor:
+    """Return a copy that a kernel keeps for its backward in the place of what it reads."""
+    return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
 
 
 def _inside(contracted: Sequence[str], sums: int, linear: bool) -> tuple[tuple[str, int], ...]:

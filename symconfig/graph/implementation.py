@@ -62,12 +62,15 @@ class Attention:
     """kernel: from queries, keys and values to heads.
 
     copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
-    values, those are copied for each of them before the products.
+    values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
+    fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
+    pytorch/attention/dot_product_attention/backends.py).
     """
 
     kernel: Kernel = Kernel.FLASH
     copies_result: bool = False
     copies_shared_heads: bool = False
+    in_fp8: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +145,9 @@ class Experts:
 class Implementation:
     """How each kind of operator is computed.
 
-    fused_activation: the gate, its activation and their product are one kernel. stops_early: recomputing ends with the
-    last tensor that a backward needs.
+    fused_activation: the gate, its activation and their product are one kernel. fp8_activation_store: which keeps its
+    inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py). stops_early:
+    recomputing ends with the last tensor that a backward needs.
     """
 
     attention: Attention = field(default_factory=Attention)
@@ -151,6 +155,7 @@ class Implementation:
     norm: NormKernel = NormKernel.FUSED
     rotation: Rotation = field(default_factory=Rotation)
     fused_activation: bool = True
+    fp8_activation_store: bool = False
     loss: Loss = field(default_factory=Loss)
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     experts: Experts = field(default_factory=Experts)

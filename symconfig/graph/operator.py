@@ -15,6 +15,7 @@ class Element(StrEnum):
     ACTIVATION = "bytes_activation"
     MATMUL_INPUT = "bytes_matmul_input"  # kept for matmuls only that may run in low precision
     FP32 = "bytes_fp32"
+    FP8 = "bytes_fp8"
     MASK = "bytes_mask"
     INDEX = "bytes_index"
 
@@ -23,6 +24,7 @@ ELEMENT_BYTES = {
     Element.ACTIVATION: 2.0,
     Element.MATMUL_INPUT: 2.0,  # but where a framework keeps it in the matmul's precision
     Element.FP32: 4.0,
+    Element.FP8: 1.0,
     Element.MASK: 1.0,
     Element.INDEX: 8.0,
 }

@@ -47,6 +47,8 @@ class Habits(Strict):
     fused_linears: bool | None = None
     fused_norm: bool | None = None
     fused_activation: bool | None = None
+    fp8_activation_store: bool | None = None
+    fp8_attention: bool | None = None
     fused_rope: bool | None = None
     loss: Literal["fused", "flash", "parallel", "torch"] | None = None
     copied_attention: bool | None = None

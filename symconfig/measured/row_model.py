@@ -16,6 +16,7 @@ from symconfig.measured.assumptions import Assumption, assumptions
 
 _EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
 # Megatron's names of fused layers -> ours.
 _TARGETS = {
     "linear_qkv": "qkv_proj",
@@ -91,13 +92,13 @@ def _letters(name: str) -> str:
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """Raises InputError where neither the row nor its source states the adapter, or the row one that is not known."""
-    if (stated := row.model.lora) is None:
-        if assumption.lora is None:
-            raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
-        return assumption.lora.model_dump(mode="json")
-    targets = [_TARGETS.get(name, name) for name in stated.get("targets", ())]
-    return {"r": stated.get("rank"), "lora_alpha": stated.get("alpha", stated.get("rank")), "target_modules": targets}
+    """The row's over its source's. Raises InputError where neither states it."""
+    found = assumption.lora.model_dump(mode="json") if assumption.lora else {}
+    stated = row.model.lora or {}
+    found |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
+    if not found:
+        raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
+    return found | {"target_modules": [_TARGETS.get(name, name) for name in found["target_modules"]]}
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:

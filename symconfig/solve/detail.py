@@ -139,7 +139,7 @@ def detailed(found: Found, small: Table) -> Detail:
         offload=(found.offload,),
         machine=found.machine,
         framework=request.framework,
-        bytes=element_bytes(request.framework, request.precision),
+        bytes=element_bytes(request.framework, found.machine),
         tied=request.model.tie_word_embeddings,
     )
     where = priced(request, point, pp)

@@ -224,7 +224,7 @@ def settings(
                 offload=moved,
                 machine=piece.machine,
                 framework=request.framework,
-                bytes=element_bytes(request.framework, request.precision),
+                bytes=element_bytes(request.framework, piece.machine),
                 tied=request.model.tie_word_embeddings,
             )
             found.append((setting, runs))

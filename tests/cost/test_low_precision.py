@@ -17,11 +17,13 @@ from tests.sample_configurations import configuration
 LAYERS, TOKENS, HIDDEN, WIDTH, HEADS = 32, 4096, 4096, 14336, 6144  # of Llama 3.1 8B
 
 
-def memory(precision: str, framework: Framework = MEGATRON, model: str = "llama3.1-8b") -> dict[str, float]:
+def memory(
+    precision: str, framework: Framework = MEGATRON, model: str = "llama3.1-8b", cluster: str = "h100"
+) -> dict[str, float]:
     plan = configuration(
         dp=8, micro=1, global_batch=64, seq_length=TOKENS, precision=precision, zero=1, framework=framework
     )
-    return predict(load_model(model), load_cluster("h100"), plan).predicted.memory
+    return predict(load_model(model), load_cluster(cluster), plan).predicted.memory
 
 
 def test_inputs_that_only_matmuls_need_are_kept_in_their_precision() -> None:
@@ -40,9 +42,39 @@ def test_low_precision_copies_of_all_weights_but_the_vocabulary() -> None:
     assert copies == pytest.approx(2 * linear, rel=1e-3)
 
 
+@pytest.mark.parametrize(("precision", "copies"), [("fp8", 1.0), ("mxfp8", 2 * (1 + 1 / 32))])
+def test_units_that_read_either_way_need_one_copy_where_one_scale_is_of_all(precision: str, copies: float) -> None:
+    linear = LAYERS * (HIDDEN * HEADS + HIDDEN * HIDDEN + 3 * HIDDEN * WIDTH)
+    more = memory(precision, cluster="b200")["weights"] - memory("bf16", cluster="b200")["weights"]
+    assert more == pytest.approx(copies * linear, rel=1e-3)
+
+
+@pytest.mark.parametrize("cluster", ["h100", "b200"])
+def test_frozen_weights_in_low_precision_only_have_one_copy(cluster: str) -> None:
+    """Tables stay in 16 bits; Llama-2-70B on one H200 would not fit with more (MLPerf 4.1 and 5.0)."""
+    gathered = replace(MEGATRON, quantised_weights=True)
+    model = load_model("llama2-70b-lora")
+    linear = 80 * (8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672)
+    less = [memory(precision, gathered, model.name, cluster)["weights"] for precision in ("bf16", "fp8")]
+    assert less[0] - less[1] == pytest.approx(linear, rel=1e-3)
+
+
 def test_weights_in_low_precision_only_need_no_copies() -> None:
     gathered = replace(MEGATRON, quantised_weights=True)
     assert memory("fp8", gathered)["weights"] == pytest.approx(memory("bf16")["weights"])
+
+
+def test_attention_in_8_bits_keeps_8_bits_of_what_it_reads_and_writes() -> None:
+    """The projection keeps the result in 16 bits, as before; queries, keys and values are kept in 8 only."""
+    how = replace(MEGATRON, implementation=changed(MEGATRON.implementation, fp8_attention=True))
+    less = memory("bf16")["activations"] - memory("bf16", how)["activations"]
+    assert less == pytest.approx(LAYERS * TOKENS * (HEADS - HIDDEN))
+
+
+def test_an_activation_that_stores_8_bits_keeps_half_of_its_inputs() -> None:
+    how = replace(MEGATRON, implementation=changed(MEGATRON.implementation, fp8_activation_store=True))
+    less = memory("bf16")["activations"] - memory("bf16", how)["activations"]
+    assert less == pytest.approx(LAYERS * TOKENS * 2 * WIDTH)
 
 
 def test_a_precision_keeps_the_framework_own_gradients() -> None:

@@ -11,6 +11,7 @@ from symconfig.cost import compiled
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array
+from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
@@ -65,7 +66,7 @@ def test_the_closed_forms(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 def test_megatrons_own_sizes(ranks: int) -> None:
     """Megatron-LM's docs on its distributed optimizer: bf16 weights and fp32 gradients need 18, or 6 + 12/d bytes."""
-    sizes = element_bytes(MEGATRON, "bf16")
+    sizes = element_bytes(MEGATRON, machine(sample_cluster(), "bf16"))
     chosen = (sizes.weight, sizes.gradient, sizes.optimizer)
     assert states(1.0, ranks, 0, chosen) == 18
     assert states(1.0, ranks, 1, chosen) == pytest.approx(6 + 12 / ranks)

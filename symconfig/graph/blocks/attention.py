@@ -147,6 +147,7 @@ def core(ctx: Context, q: Tensor, k: Tensor, v: Tensor, window: bool) -> Tensor:
                 statistics=statistics,
                 keys=KEYS_OF[window],
                 weights=sinks,
+                in_fp8=ctx.how.attention.in_fp8,
             )
         return _unfused(ctx, q, k, v, sinks)
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context
+from symconfig.graph.builder import in_eight_bits
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.operator import Element, Tensor, Use
 
@@ -84,7 +85,8 @@ def mlp(
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
-            saves = [*inputs, *_slot_weights(ctx, width)]
+            kept = map(in_eight_bits, inputs) if ctx.how.fp8_activation_store else inputs
+            saves = [*kept, *_slot_weights(ctx, width)]
             turns = (d.EXPERTS,) if ctx.how.experts.kernels is ExpertKernels.IN_TURN and d.EXPERTS in rows else ()
             ctx.build.elementwise(f"{prefix}activation", inputs, active, saves=saves, traffic=traffic, per=turns)
             if weighted:
