@@ -15,7 +15,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench house accuracy pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
+.PHONY: help demo test lint mutants bench house accuracy priors pipelines partition rules checkpoints verify-all verify-real verify-formats verify-training verify-engines megatron-source templates launchers readme sessions clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -31,6 +31,7 @@ help:
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make house       measure the shape of the code: lines by room, circles, what stands in two places'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into README.md and the intervals'
+	@echo 'make priors      distil measured kernels (KERNELS=FOLDER) into what is believed of GPUs before any run of them'
 	@echo 'make pipelines   plan every zoo model with uniform and with solved stages, into docs/pipelines.md'
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
@@ -137,8 +138,12 @@ house: $(VENV)/.base
 	$(BIN)/python benchmarks/house.py
 
 TRUTH ?= ../shared/truth
+KERNELS ?= ../shared/kernels
 accuracy: $(VENV)/.base
 	$(BIN)/python docs/accuracy.py $(TRUTH)
+
+priors: $(VENV)/.base
+	$(BIN)/python docs/priors.py $(KERNELS)
 
 pipelines: $(VENV)/.base
 	$(BIN)/python docs/pipelines.py

@@ -1,8 +1,8 @@
 """Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER...`.
 
-Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs),
+Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs), docs/constants.md,
 symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the README's tables.
-The fit starts from what is true of any GPU, so it does not depend on what it wrote before.
+The fit starts from what kernels say of each GPU, so it does not depend on what it wrote before.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
 from symconfig.measured.accuracy import about, record
 from symconfig.measured.calibrate import Calibration
+from symconfig.measured.gpu_type import gpu_type
 from symconfig.measured.read import read
 from symconfig.measured.row_cluster import forget_zoo
-from symconfig.measured.runs import calibrations, gpu_type, runs
+from symconfig.measured.runs import calibrations, runs
 from symconfig.measured.score import source
 from symconfig.report.accuracy import markdown
+from symconfig.report.calibration import left_priors
+from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
 
 COMMAND = "make accuracy"
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
+CONSTANTS = ROOT / "docs" / "constants.md"
 README = ROOT / "README.md"
 TABLES = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n).*?(<!-- end of accuracy -->)", re.DOTALL)
 
@@ -74,6 +78,8 @@ def main(folders: list[Path]) -> None:
         sys.exit(f"{', '.join(map(str, folders))}: no measured runs; make accuracy TRUTH='FOLDER ...'")
     timed = runs(paths)
     found = calibrations(timed, COMMAND, from_scratch=True)
+    for sentence in (sentence for each in found for sentence in left_priors(each)):
+        print(sentence)
     write_kernels(found)
     forget_zoo()
     files = read([str(path) for path in paths])
@@ -85,6 +91,7 @@ def main(folders: list[Path]) -> None:
     ]
     data = record(scores, fitted, described)
     RECORD.write_text(as_text(data), encoding="utf-8")
+    CONSTANTS.write_text(page(data), encoding="utf-8")
     README.write_text(in_readme(README.read_text(encoding="utf-8"), markdown(data)), encoding="utf-8")
 
 

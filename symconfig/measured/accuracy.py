@@ -13,9 +13,11 @@ from symconfig.descriptor.measurements import Measurements
 from symconfig.graph.count import parameters
 from symconfig.measured.calibrate import Calibration
 from symconfig.measured.judge import Judged
+from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
 from symconfig.solve.interval import kind
+from symconfig.units import significant
 
 DIGITS = 4
 
@@ -41,7 +43,29 @@ def record(
             }
             for found, runs in fitted
         ],
+        "constants": [_constants(found) for found, _ in fitted],
         "ratios": _ratios(scores, _unseen(fitted)),
+    }
+
+
+def _constants(found: Calibration) -> dict[str, Any]:
+    """What was believed of each constant of a GPU type, what the runs made of it, and which runs took it far."""
+    basis = {name: prior.basis for name, prior in priors(found.cluster).items()}
+    left = {item.constant: item for item in found.left}
+    return {
+        "cluster": found.cluster.name,
+        "constants": {
+            p.name: {
+                "prior": significant(p.value, 3),
+                "prior_uncertainty": significant(p.uncertainty, 2),
+                "basis": basis[p.name],
+                "value": significant(value, 3),
+                "uncertainty": significant(spread, 2),
+                "deviations": round(left[p.name].deviations, 1) if p.name in left else None,
+                "rows": {name: round(share, 2) for name, share in left[p.name].rows} if p.name in left else {},
+            }
+            for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
+        },
     }
 
 

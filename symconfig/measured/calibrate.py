@@ -11,21 +11,10 @@ from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.measured.fit import Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged, timed_stage
+from symconfig.measured.priors import Prior, priors
 from symconfig.solve.predict import Timer
 from symconfig.units import significant
 
-# What is believed of any GPU before a run of it was seen: value, relative standard deviation; and what is possible.
-ANY_GPU: dict[str, tuple[float, float]] = {
-    "gemm_efficiency": (0.75, 0.2),
-    "gemm_efficiency_low": (0.65, 0.25),
-    "gemm_k_half": (400.0, 0.7),
-    "hbm_efficiency": (0.78, 0.15),
-    "launch_s": (6e-6, 0.6),
-    "attention_efficiency": (0.5, 0.3),
-    "attention_backward_ratio": (0.8, 0.2),
-    "link_efficiency": (0.75, 0.25),
-    "network_efficiency": (0.8, 0.2),
-}
 BOUNDS: dict[str, tuple[float, float]] = {
     "gemm_efficiency": (0.2, 1.0),
     "gemm_efficiency_low": (0.2, 1.0),
@@ -37,6 +26,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "link_efficiency": (0.1, 1.0),
     "network_efficiency": (0.1, 1.0),
 }
+FAR = 2.0  # deviations of a prior beyond which a constant has left it
+PULLING = 5  # rows that are named
 LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not better than this
 
 
@@ -53,13 +44,29 @@ class SourceErrors:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A constant that the runs took beyond what was believed of it. deviations: of its prior, below it negative.
+
+    rows: those that pull it most, with the share of its way that each makes.
+    """
+
+    constant: str
+    prior: float
+    uncertainty: float
+    value: float
+    deviations: float
+    rows: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
-    """One GPU type. kernels: fitted."""
+    """One GPU type. kernels: fitted. left: the constants far from what was believed, the farthest first."""
 
     cluster: ClusterDescriptor
     kernels: Kernels
     parameters: tuple[Parameter, ...]
     sources: tuple[SourceErrors, ...]
+    left: tuple[Left, ...]
     rows: int
     fit: Fit
 
@@ -93,7 +100,7 @@ def calibrate(
     """
     rows = [item for _, item in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
-    parameters = _parameters(cluster.kernels, from_scratch)
+    parameters = _parameters(cluster, from_scratch)
     groups = [source for source, _ in judged]
     evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
     found = fit(evaluate, measured, parameters, groups, [item.row.model.name for item in rows])
@@ -104,22 +111,39 @@ def calibrate(
         with_fitted(cluster.kernels, parameters, found, f"fitted: {command}"),
         parameters,
         _errors(judged, measured, before, found),
+        left_priors(parameters, found, [item.row.id for item in rows]),
         len(rows),
         found,
     )
+
+
+def left_priors(parameters: Sequence[Parameter], found: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
+    """Return the constants more than FAR deviations from their priors, with the rows that pull them most."""
+    result = []
+    for p, value, pull in zip(parameters, found.values, found.pull, strict=True):
+        way = float(np.log(value / p.value))
+        if abs(way) <= FAR * p.uncertainty:
+            continue
+        shares = pull / way
+        most = np.argsort(-shares, kind="stable")[:PULLING]
+        rows = tuple((ids[index], float(shares[index])) for index in most if shares[index] > 0)
+        result.append(Left(p.name, p.value, p.uncertainty, float(value), way / p.uncertainty, rows))
+    return tuple(sorted(result, key=lambda item: -abs(item.deviations)))
 
 
 def _mean(parts: Sequence[tuple[int, float]]) -> float:
     return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 
-def _parameters(kernels: Kernels, from_scratch: bool) -> tuple[Parameter, ...]:
+def _parameters(cluster: ClusterDescriptor, from_scratch: bool) -> tuple[Parameter, ...]:
+    believed = priors(cluster) if from_scratch else {}
     result = []
     for name in Kernels.model_fields:
-        quantity: Quantity | None = getattr(kernels, name)
+        quantity: Quantity | None = getattr(cluster.kernels, name)
         if quantity is None:
             continue
-        value, uncertainty = ANY_GPU[name] if from_scratch else (quantity.value, quantity.uncertainty)
+        prior = believed.get(name, Prior(quantity.value, quantity.uncertainty))
+        value, uncertainty = prior.value, prior.uncertainty
         if uncertainty > 0:
             result.append(Parameter(name, value, uncertainty, *BOUNDS[name]))
     return tuple(result)

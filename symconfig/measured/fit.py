@@ -41,12 +41,15 @@ class Parameter:
 class Fit:
     """values, uncertainty: [parameters], of all rows; uncertainty is relative.
 
+    pull: [parameters, rows], what each row adds to the logarithm of value over prior, to first order; those of all rows
+    add up to it, unless a bound holds the value.
     left_out_log_s: [rows], each row predicted by the fit that did not see its group of `leave_out` (nan where that
     would leave nothing).
     """
 
     values: Array
     uncertainty: Array
+    pull: Array
     log_s: Array
     left_out_log_s: Array
 
@@ -79,13 +82,16 @@ def fit(
     bounds = np.log([[p.low, p.high] for p in parameters]).T
     weights = seen * effective_weights(groups) / FORM_ERROR**2
     problem = _Problem(evaluate, measured_log_s, prior, width, bounds, weights)
-    theta, log_s, hessian = problem.solve()
+    theta, log_s, slopes, weights = problem.solve()
     left_out = np.full(rows, np.nan)
     for fold, model in enumerate(models, 1):
         mine = np.array([name == model for name in leave_out])
         left_out[mine] = log_s[fold, mine]
-    spread = np.sqrt(np.diag(np.linalg.inv(hessian[0])))
-    return Fit(np.exp(theta[0]), spread, log_s[0], left_out)
+    covariance = np.linalg.inv(np.einsum("r,rp,rq->pq", weights, slopes, slopes) + np.diag(width**-2.0))
+    # What a row was off before the fit, had the model been linear.
+    off = measured_log_s - log_s[0] + slopes @ (theta[0] - prior)
+    pull = covariance @ (weights * off * slopes.T)
+    return Fit(np.exp(theta[0]), np.sqrt(np.diag(covariance)), pull, log_s[0], left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +105,10 @@ class _Problem:
     bounds: Array
     weights: Array
 
-    def solve(self) -> tuple[Array, Array, Array]:
-        """theta [fits, parameters], log seconds [fits, rows], hessian of the cost [fits, parameters, parameters]."""
+    def solve(self) -> tuple[Array, Array, Array, Array]:
+        """theta [fits, parameters] and log seconds [fits, rows]; of the first fit slopes [rows, parameters] and robust
+        weights [rows].
+        """
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
         damping = np.full(fits, 1e-2)
@@ -121,7 +129,7 @@ class _Problem:
             damping = np.clip(np.where(better, damping / 4, damping * 8), 1e-6, 1e6)
             if settled.all():
                 break
-        return theta, log_s, self.normal(theta, log_s, slopes, edge)[0]
+        return theta, log_s, slopes, self.robust(log_s, edge)[1][0]
 
     def slopes(self, theta: Array) -> tuple[Array, Array]:
         """log seconds [fits, rows], and their derivatives [rows, parameters] at the first fit's constants.

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Precisions
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, load_measurements
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
+from symconfig.measured.gpu_type import gpu_type
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.log_model import log_model
 from symconfig.measured.log_row import as_row, source_of
@@ -83,16 +84,6 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, told: 
         nothing = Problem(f"no run{where} states how long a step took", file=", ".join(map(str, paths)))
         raise InputError([nothing, *map(Problem, (remark.rstrip(".") for remark in remarks))])
     return Runs(tuple((known, tuple(rows)) for known, rows in groups), tuple(remarks))
-
-
-def gpu_type(cluster: ClusterDescriptor) -> tuple[object, ...]:
-    """What GPUs have in common that share one set of constants: the chip; memory, network and power may differ.
-
-    A chip shows in how much faster it is in low precision; power scales all of its peaks.
-    """
-    gpu = cluster.gpu
-    peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")
-    return (gpu.architecture, gpu.compute_units, *(p and round(p.value / gpu.peak_flops.fp16.value, 2) for p in peaks))
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:

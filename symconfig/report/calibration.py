@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
@@ -23,6 +24,7 @@ _WORDS = {
     "network_efficiency": "large collectives across nodes: share of the bandwidth",
 }
 assert _WORDS.keys() == Kernels.model_fields.keys()
+WIDTH = 120  # columns of a text
 HARDLY = 0.9  # of the error before: a fit that leaves more has found no constant that explains it
 
 
@@ -32,6 +34,9 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
     for found in calibrations:
         title = f"Constants of {found.cluster.name}, from {found.rows} run{'s' if found.rows > 1 else ''}"
         result += [constants(title, found.parameters, found.fit), _errors(found), _summary(found)]
+        result += (
+            ["\n".join(fill(text, WIDTH, break_on_hyphens=False) for text in left_priors(found))] if found.left else []
+        )
     return [*result, *(["\n".join(remarks)] if remarks else [])]
 
 
@@ -66,6 +71,29 @@ def _left_out(errors: SourceErrors) -> str:
     return "-" if errors.left_out is None else percent(errors.left_out)
 
 
+def left_priors(found: Calibration) -> list[str]:
+    """Say of each constant that the runs took beyond what was believed of it how far, and which runs."""
+    return [
+        far_from_prior(
+            f"{item.constant} of {found.cluster.name}, {item.value:.3g},",
+            item.deviations,
+            (item.prior, item.uncertainty),
+            dict(item.rows),
+        )
+        for item in found.left
+    ]
+
+
+def far_from_prior(what: str, deviations: float, prior: tuple[float, float], rows: Mapping[str, float]) -> str:
+    """Say it of one constant. rows: the share of its way that each makes."""
+    side = "below" if deviations < 0 else "above"
+    pulling = ", ".join(f"{name} ({percent(share)})" for name, share in rows.items())
+    return (
+        f"{what} is {abs(deviations):.1f} deviations {side} its prior of {prior[0]:.3g} +- {percent(prior[1])}. "
+        f"The runs that pull it most: {pulling}."
+    )
+
+
 def _summary(found: Calibration) -> str:
     if found.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
@@ -95,6 +123,17 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
                     p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
                     for p, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True)
                 },
+                "left_priors": [
+                    {
+                        "constant": item.constant,
+                        "prior": item.prior,
+                        "uncertainty": item.uncertainty,
+                        "value": float(f"{item.value:.6g}"),
+                        "deviations": round(item.deviations, 2),
+                        "rows": [{"id": name, "share": round(share, 3)} for name, share in item.rows],
+                    }
+                    for item in found.left
+                ],
                 "mape": {"before": found.before, "after": found.after, "left_out": found.left_out},
                 "sources": [
                     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.calibrate import ANY_GPU, BOUNDS
+from symconfig.measured.calibrate import BOUNDS, FAR
 from symconfig.measured.cases import case
+from symconfig.measured.priors import priors
 from symconfig.measured.runs import calibrations, runs
 from symconfig.solve.predict import predict
 from tests.cli.support import Run, run
@@ -81,8 +83,10 @@ def measured(tmp_path: Path) -> Path:
 def test_constants_come_back_and_models_that_were_left_out_are_predicted(measured: Path) -> None:
     found = calibrations(runs([measured], load_cluster("a100-80gb")), "made up", from_scratch=True)[0]
     assert found.kernels.gemm_efficiency.value == pytest.approx(TRUE["gemm_efficiency"], rel=0.05)
-    # Links are a small part of these steps, so their rate goes only part of the way from what is believed of any GPU.
-    assert TRUE["link_efficiency"] < found.kernels.link_efficiency.value < 0.9 * ANY_GPU["link_efficiency"][0]
+    # Links are a small part of these steps, so their rate goes only part of the way from what is believed of the GPU.
+    prior = priors(load_cluster("a100-80gb"))["link_efficiency"]
+    near = prior.value * (1 - 0.4 * prior.uncertainty)
+    assert TRUE["link_efficiency"] < found.kernels.link_efficiency.value < near
     assert found.rows == 36
     assert found.before > 0.1
     assert found.after < 0.015
@@ -187,3 +191,30 @@ def test_runs_on_other_gpus_are_counted_not_used(run: Run, measured: Path, tmp_p
     outcome = run("calibrate", measured, other, "--cluster", "a100-80gb")
     assert outcome.code == 0
     assert "1 run on other GPUs is left out" in outcome.out
+
+
+def test_a_constant_that_leaves_its_prior_names_the_rows_that_take_it_there(run: Run, measured: Path) -> None:
+    found = calibrations(runs([measured], load_cluster("a100-80gb")), "", from_scratch=False)[0]
+    values = {p.name: (p, value) for p, value in zip(found.parameters, found.fit.values, strict=True)}
+    away = {name: log(value / p.value) / p.uncertainty for name, (p, value) in values.items()}
+    assert {item.constant: item.deviations for item in found.left} == {
+        name: pytest.approx(deviations) for name, deviations in away.items() if abs(deviations) > FAR
+    }
+    first = found.left[0]
+    assert abs(first.deviations) == max(map(abs, away.values()))
+    assert [share for _, share in first.rows] == sorted((share for _, share in first.rows), reverse=True)
+    assert 0 < sum(share for _, share in first.rows) < 1
+    text = " ".join(run("calibrate", measured, "--cluster", "a100-80gb").out.split())
+    side = "below" if first.deviations < 0 else "above"
+    way = f"{first.value:.3g}, is {abs(first.deviations):.1f} deviations {side} its prior of {first.prior:.3g} +- "
+    assert f"{first.constant} of a100-80gb, {way}{100 * first.uncertainty:.1f} %. The runs that pull it most: " in text
+    assert f"{first.rows[0][0]} (" in text
+    said = run("calibrate", measured, "--cluster", "a100-80gb", "--json").json()["clusters"][0]["left_priors"]
+    assert [item["constant"] for item in said] == [item.constant for item in found.left]
+    assert said[0]["rows"][0]["id"] == first.rows[0][0]
+
+
+def test_runs_that_bear_out_the_priors_leave_none(measured: Path, tmp_path: Path) -> None:
+    found = calibrations(runs([measured], load_cluster("a100-80gb")), "", from_scratch=True)[0]
+    again = calibrations(runs([measured], found.profile), "", from_scratch=False)[0]
+    assert again.left == ()

@@ -78,3 +78,27 @@ def test_a_large_group_counts_as_few_rows() -> None:
     weights = effective_weights(["sweep"] * 100 + ["alone"])
     assert weights[:100].sum() == pytest.approx(100 / (1 + ALIKE * 99))
     assert weights[100] == 1.0
+
+
+def test_the_pulls_of_all_rows_make_the_whole_way_from_the_prior() -> None:
+    found = fitted(measured(3.0, 7.0))
+    assert np.exp(found.pull.sum(axis=1)) * [10.0, 1.0] == pytest.approx(found.values, rel=0.02)
+
+
+def test_the_row_that_only_one_constant_explains_pulls_it_most() -> None:
+    found = fitted(measured(3.0, 7.0))
+    rate, floor = np.abs(found.pull)
+    assert SIZES[rate.argmax()] > 100
+    assert SIZES[floor.argmax()] < 10
+
+
+def test_a_row_that_is_left_out_moves_a_constant_by_about_its_pull() -> None:
+    rows = measured(10.0, 1.0)
+    rows[-1] += 0.08
+    parameters = [Parameter("rate", 10.0, 0.2, 1e-2, 1e3), Parameter("floor", 1.0, 0.2, 1e-3, 1e3)]
+    names = ["one", "two"] * (len(SIZES) // 2)
+    whole = fit(log_seconds, rows, parameters, names, names)
+    without = fit(lambda theta: log_seconds(theta)[:-1], rows[:-1], parameters, names[:-1], names[:-1])
+    moved = np.log(whole.values / without.values)
+    assert whole.pull[0, -1] == pytest.approx(moved[0], rel=0.35)
+    assert whole.pull[0, -1] < 0  # slower than the rest: a lower rate

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from symconfig.cost import compiled
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Constants, constants, machine
+from symconfig.cost.machine import Constants, Machine, Number, constants, machine
 from symconfig.cost.work import work_seconds
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.errors import InputError, Problem
@@ -18,9 +19,20 @@ from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, 
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element
 from symconfig.graph.scheme import Scheme
-from symconfig.measured.calibrate import ANY_GPU, BOUNDS, with_fitted
+from symconfig.measured.calibrate import BOUNDS, with_fitted
 from symconfig.measured.fit import Fit, Parameter, fit
-from symconfig.measured.gpu.kernel_times import Attention, HostCopy, Kernel, KernelTimes, Launch, Product, Row, Stream
+from symconfig.measured.gpu.kernel_times import (
+    Attention,
+    CastProduct,
+    HostCopy,
+    Kernel,
+    KernelTimes,
+    Launch,
+    Product,
+    Row,
+    Stream,
+)
+from symconfig.measured.priors import ANY_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +120,20 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
             stops_early=False,
             boundary=ONE,
         )
-        seconds = work_seconds(block, Lattice(numbers, n), machine(cluster, precision, values), MEGATRON)
-        for index in mine:
-            result[index] = seconds[str(index), work[mine.index(index)].phase]
+        rates = machine(cluster, precision, values)
+        seconds = work_seconds(block, Lattice(numbers, n), rates, MEGATRON)
+        for index, item in zip(mine, work, strict=True):
+            result[index] = seconds[str(index), item.phase] - _cast_s(kernels[index], rates)
     return result
+
+
+def _cast_s(kernel: Kernel, rates: Machine) -> Number:
+    """Seconds of the cast that the cost model counts with a product, where the operand came cast."""
+    if not isinstance(kernel, CastProduct) or not kernel.low:
+        return 0.0
+    moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
+    seconds: Number = compiled.traffic_s(moved, rates.hbm_bytes_per_s, rates.launch_s)
+    return seconds
 
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
@@ -141,7 +163,7 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
             m=size(kernel.m),
             n=size(kernel.n),
             k=size(kernel.k),
-            low_precision=kernel.dtype == "fp8",
+            low_precision=kernel.low,
             turns=ONE,
         )
     if isinstance(kernel, Attention):
@@ -158,7 +180,7 @@ def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
     """The constants that these kernels depend on, from the cluster's values, as uncertain as those of any GPU."""
     needed: dict[str, None] = {}
     for row in rows:
-        needed |= dict.fromkeys(_needs(row.what))
+        needed |= dict.fromkeys(needs(row.what))
     stated = constants(kernels)
     start = {name: float(np.asarray(stated.get(name, stated["gemm_efficiency"]))) for name in needed}
     return tuple(
@@ -168,9 +190,10 @@ def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
     )
 
 
-def _needs(kernel: Kernel) -> tuple[str, ...]:
+def needs(kernel: Kernel) -> tuple[str, ...]:
+    """Name the constants that explain a kernel's time."""
     if isinstance(kernel, Product):
-        return ("gemm_efficiency_low" if kernel.dtype == "fp8" else "gemm_efficiency", "gemm_k_half")
+        return ("gemm_efficiency_low" if kernel.low else "gemm_efficiency", "gemm_k_half")
     if isinstance(kernel, Attention):
         return ("attention_efficiency", *(("attention_backward_ratio",) if kernel.backward else ()))
     return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)

@@ -13,14 +13,14 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 
 Positive = Annotated[float, Field(gt=0)]
-Dtype = Literal["bf16", "fp16", "fp8"]
+Dtype = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Layout = Literal["forward", "input-gradient", "weight-gradient"]
 Streaming = Literal["rmsnorm", "layernorm", "glu", "gelu", "copy"]
 _WIDTH = 10_000  # one line for each row
 
 
 class Product(Strict):
-    """batch x [m, k] x [k, n]. layout: which operands lie transposed. In fp8 with the cast of the first operand."""
+    """batch x [m, k] x [k, n]. layout: which operands lie transposed. In fp8 and fp4 with the first operand's cast."""
 
     kernel: Literal["product"] = "product"
     dtype: Dtype
@@ -31,12 +31,20 @@ class Product(Strict):
     k: PositiveInt
 
     @property
+    def low(self) -> bool:
+        return self.dtype not in ("bf16", "fp16")
+
+    @property
     def family(self) -> str:
         return f"{'grouped ' if self.batch > 1 else ''}product, {self.dtype}"
 
     @property
     def flops(self) -> float:
         return 2.0 * self.batch * self.m * self.n * self.k
+
+
+class CastProduct(Product):
+    """A product in fp8 or fp4 whose operands were cast before: published rates mostly are of such."""
 
 
 class Attention(Strict):

@@ -1,0 +1,147 @@
+"""What is believed of a GPU's constants before a run of it was seen: measured kernels, and what other GPUs do.
+
+The logarithm of a constant is normal: of any GPU around a broad guess, of a generation around that, of a GPU type
+around its generation. Kernels of a type observe its constant, so a type without them borrows from its generation, and
+a generation without them from all others, each with the uncertainty of the step between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import hypot
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.measured.gpu_type import GpuType, gpu_type
+from symconfig.resources import data_dir
+
+# What is believed of any GPU: value, and how far GPUs differ from it as a relative standard deviation.
+ANY_GPU: dict[str, tuple[float, float]] = {
+    "gemm_efficiency": (0.75, 0.2),
+    "gemm_efficiency_low": (0.65, 0.25),
+    "gemm_k_half": (400.0, 0.7),
+    "hbm_efficiency": (0.78, 0.15),
+    "launch_s": (6e-6, 0.6),
+    "attention_efficiency": (0.5, 0.3),
+    "attention_backward_ratio": (0.8, 0.2),
+    "link_efficiency": (0.75, 0.25),
+    "network_efficiency": (0.8, 0.2),
+}
+STEPS = 3  # that share that variance: how far off the guess is, what sets a generation apart, and a GPU type in it
+_ANY: GpuType = ()  # the root of the tree
+_FILE = "kernel_priors.yaml"  # of the zoo
+
+
+class Distilled(Strict):
+    """A constant of one GPU type as its kernels have it. uncertainty: relative, of that."""
+
+    value: Annotated[float, Field(gt=0)]
+    uncertainty: Annotated[float, Field(gt=0, le=2)]
+    rows: PositiveInt
+    sources: tuple[str, ...] = Field(min_length=1)
+
+
+class DistilledType(Strict):
+    """cluster: a zoo name, for all clusters with GPUs of its type."""
+
+    cluster: str
+    constants: dict[str, Distilled]
+
+
+class KernelPriors(Strict):
+    """The constants that published measurements of kernels give.
+
+    sources: what their short names stand for. spread: how far a training's kernels may be from the measured ones.
+    """
+
+    schema_: Literal["symconfig.kernel_priors/1"] = Field(alias="schema")
+    sources: dict[str, str]
+    spread: dict[str, Annotated[float, Field(gt=0)]]
+    gpus: tuple[DistilledType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """uncertainty: relative standard deviation. basis: what it rests on, in words."""
+
+    value: float
+    uncertainty: float
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A constant of one GPU type, as its kernels have it."""
+
+    type: GpuType
+    generation: str
+    constant: Distilled
+
+
+@cache
+def kernel_priors() -> KernelPriors:
+    """Read the zoo's distilled measurements of kernels."""
+    return validate(load_yaml_strict(data_dir("model_zoo") / _FILE), KernelPriors)
+
+
+def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
+    """Return what is believed of each constant of the cluster's GPU."""
+    seen, spread = _observed(), kernel_priors().spread
+    mine, generation = gpu_type(cluster), cluster.gpu.architecture
+    result = {}
+    for name in ANY_GPU:
+        kernels = believed(name, mine, generation, seen.get(name, ()))
+        uncertainty = hypot(kernels.uncertainty, spread.get(name, 0.0))
+        result[name] = Prior(kernels.value, uncertainty, _basis(mine, generation, seen.get(name, ())))
+    return result
+
+
+@cache
+def _observed() -> Mapping[str, tuple[Observed, ...]]:
+    """All that the zoo's kernels say, by constant."""
+    found: dict[str, tuple[Observed, ...]] = {}
+    for item in kernel_priors().gpus:
+        cluster = load_cluster(item.cluster)
+        for name, constant in item.constants.items():
+            one = Observed(gpu_type(cluster), cluster.gpu.architecture, constant)
+            found[name] = (*found.get(name, ()), one)
+    return found
+
+
+def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
+    own = next((item.constant for item in seen if item.type == mine), None)
+    if own is not None:
+        return f"{own.rows} kernel{'s' if own.rows > 1 else ''} ({', '.join(own.sources)})"
+    if any(item.generation == generation for item in seen):
+        return f"kernels of other {generation} GPUs"
+    return "kernels of other generations" if seen else "no kernels"
+
+
+def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
+    """Return what is believed of one GPU type's kernels: the posterior of a tree of normal distributions."""
+    value, width = ANY_GPU[name]
+    tie = STEPS * width**-2.0
+    above: dict[GpuType, GpuType] = {}  # from a node to the one that it lies around
+    for key, its_generation in ((mine, generation), *((item.type, item.generation) for item in seen)):
+        above |= {(its_generation,): _ANY, key: (its_generation,)}
+    index = {node: place for place, node in enumerate((_ANY, *above))}
+    precision, shift = np.zeros((len(index), len(index))), np.zeros(len(index))
+    precision[0, 0], shift[0] = tie, tie * np.log(value)
+    for node, parent in above.items():
+        pair = [index[node], index[parent]]
+        precision[np.ix_(pair, pair)] += tie * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    for item in seen:
+        weight, at = item.constant.uncertainty**-2.0, index[item.type]
+        precision[at, at] += weight
+        shift[at] += weight * np.log(item.constant.value)
+    covariance, at = np.linalg.inv(precision), index[mine]
+    return Prior(float(np.exp(covariance[at] @ shift)), float(np.sqrt(covariance[at, at])))

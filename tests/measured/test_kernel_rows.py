@@ -1,0 +1,101 @@
+"""Published rows of kernels as kernels of the cost model: what is read, as what, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
+from symconfig.measured.kernel_rows import Measured, Message, read
+from symconfig.units import GIB
+
+PRODUCT = {"kind": "gemm", "dtype": "bf16", "m": 4096, "n": 8192, "k": 4096, "tflops": 600.0}
+ATTENTION = {"kind": "attention", "dtype": "bf16", "pass": "fwd", "impl": "cudnn", "causal": True, "batch": 1}
+ATTENTION |= {"heads": 32, "kv_heads": 8, "seq": 8192, "head_dim": 128, "tflops": 500.0}
+GATHER = {"kind": "collective", "op": "all_gather", "ranks": 8, "bytes": GIB, "network": "nvlink4"}
+GATHER |= {"busbw_gb_per_s": 360.0}
+
+
+def rows(folder: Path, *stated: dict[str, Any]) -> list[Measured]:
+    numbered = [{"id": f"r{index}", "gpu": "h100-sxm5-80gb", "source": "s", **row} for index, row in enumerate(stated)]
+    data = {"sources": [{"id": "s", "title": "A table", "repo": "someone/something"}], "rows": numbered}
+    (folder / "rows.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    return read(folder)[1]
+
+
+def test_a_rate_is_the_seconds_of_the_work_that_the_cost_model_knows(tmp_path: Path) -> None:
+    product, attention, gather = rows(tmp_path, PRODUCT, ATTENTION, GATHER)
+    assert product.seconds == pytest.approx(2 * 4096 * 8192 * 4096 / 600e12)
+    assert product.work == (CastProduct(dtype="bf16", layout="forward", m=4096, n=8192, k=4096),)
+    assert isinstance(attention.work[0], Attention)
+    assert attention.seconds == pytest.approx(4 * 32 * 8192 * 4096 * 128 / 500e12)  # causal FLOPs, halved
+    assert gather.work == (Message("all_gather", 8, GIB),)
+    assert gather.seconds == pytest.approx(7 / 8 * GIB / 360e9)
+
+
+def test_a_forward_and_a_backward_measured_together_are_two_kernels(tmp_path: Path) -> None:
+    (both,) = rows(tmp_path, ATTENTION | {"pass": "fwd_bwd"})
+    assert [item.backward for item in both.work if isinstance(item, Attention)] == [False, True]
+    assert both.seconds == pytest.approx(14 * 32 * 8192 * 4096 * 128 / 500e12)
+    assert both.needs == {"attention_efficiency", "attention_backward_ratio"}
+
+
+def test_a_layer_is_its_four_products_and_quantising_them_is_counted_where_it_was(tmp_path: Path) -> None:
+    layer = {"kind": "gemm_layer_sum", "dtype": "fp8_current_scaling", "m": 16384, "hidden": 4096, "ffn_hidden": 16384}
+    layer |= {"stage": "wgrad", "tflops": 900.0}
+    cast, bare = rows(tmp_path, layer | {"software": "TE autocast"}, layer | {"software": "TE pre_quantized"})
+    assert [type(item) for item in cast.work] == [Product] * 4
+    assert [type(item) for item in bare.work] == [CastProduct] * 4
+    assert all(
+        isinstance(item, Product) and item.k == 16384 for item in cast.work
+    )  # a weight's gradient sums over tokens
+    assert cast.seconds == pytest.approx(2 * 16384 * 4096 * (3 + 1 + 4 + 4) * 4096 / 900e12)
+
+
+def test_the_fastest_of_several_kernels_for_one_task_is_kept(tmp_path: Path) -> None:
+    slow, fast = ATTENTION | {"impl": "flash_attention_2", "tflops": 370.0}, ATTENTION
+    assert [row.id for row in rows(tmp_path, slow, fast)] == ["r1"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        PRODUCT | {"m": 256},
+        PRODUCT | {"accumulate": True},
+        PRODUCT | {"dtype": "fp4"},
+        PRODUCT | {"dtype": "nvfp4"},  # of which an H100 has no units
+        PRODUCT | {"gpu": "gaudi3"},
+        ATTENTION | {"causal": False},
+        ATTENTION | {"window": 1024},
+        ATTENTION | {"seq": 512},
+        GATHER | {"bytes": 2**20},
+        GATHER | {"op": "all_reduce"},  # NVLink's switches add up
+        GATHER | {"ranks": 16, "nodes": 2, "op": "all_reduce", "network": "nvlink4+ib_8x400gbps"},  # a tree of two
+        GATHER | {"ranks": 32, "nodes": 4, "network": "nvlink4+rdma"},  # at a rate that nobody states
+        GATHER | {"ranks": 2, "nodes": 2, "network": "ib_1x400gbps"},
+        {"kind": "norm", "op": "rms_norm", "pass": "fwd", "impl": "cudnn", "rows": 512, "cols": 4096, "us": 5.0},
+    ],
+)
+def test_what_no_training_runs_or_no_formula_explains_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert rows(tmp_path, row) == []
+
+
+def test_a_network_of_another_rate_is_the_clusters_with_that_rate(tmp_path: Path) -> None:
+    (row,) = rows(tmp_path, GATHER | {"ranks": 32, "nodes": 4, "network": "nvlink4+efa_4x100gbps"})
+    assert row.needs == {"network_efficiency"}
+    assert [level.bandwidth_bytes_per_s.value for level in row.cluster.levels[1:]] == [4 * 100e9 / 8 / 8] * 2
+
+
+def test_streams_are_bytes_over_their_rate(tmp_path: Path) -> None:
+    copy, norm = rows(
+        tmp_path,
+        {"kind": "hbm_bandwidth", "op": "stream_copy", "gb_per_s": 2900.0},
+        {"kind": "norm", "op": "rms_norm", "pass": "bwd", "impl": "cudnn", "rows": 8192, "cols": 8192, "us": 150.0},
+    )
+    assert isinstance(copy.work[0], Stream)
+    assert 2 * copy.work[0].moved / copy.seconds == pytest.approx(2.9e12)
+    assert norm.work == (Stream(what="rmsnorm", backward=True, rows=8192, columns=8192),)
+    assert norm.needs == {"hbm_efficiency"}
