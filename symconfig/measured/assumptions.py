@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from symconfig.descriptor.job import Backend, Packing
-from symconfig.descriptor.measurements import MeasuredBatch, Row
+from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -82,19 +82,26 @@ class Habits(Strict):
     hide_experts: float | None = None
     dispatcher: Literal["alltoall", "deepep", "hybridep"] | None = None
     fused_experts: bool | None = None
+    sequential_experts: bool | None = None
+    eager_routing: bool | None = None
     graphed: Literal["none", "router", "outside experts", "all"] | None = None
 
 
 class Recipe(Strict):
-    """What a source's public recipe sets beside its printed table. Empty: for every version, model, GPU, precision."""
+    """What a source's public recipe sets beside its printed table.
+
+    Empty: for every version, model, GPU, precision. degrees: names and those of their values that it holds for.
+    """
 
     file: str = Field(description="where it stands, in the source's repository at the version's tag")
     versions: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
+    degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
     habits: Habits = Habits()
+    model: dict[str, Any] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
         """Whether the row is a run of this recipe."""
@@ -103,6 +110,7 @@ class Recipe(Strict):
             (self.models, row.model.name),
             (self.gpus, row.cluster.gpu),
             (self.precisions, row.options.precision),
+            *((values, row.parallel.get(name, 1)) for name, values in self.degrees.items()),
         )
         return all(not known or value in known for known, value in asked)
 
@@ -138,12 +146,13 @@ class Assumption(Strict):
 
     def at(self, row: Row) -> Assumption:
         """With the recipes that cover the row, a later one over an earlier one."""
-        options, habits = dict(self.options), self.habits.model_dump(exclude_none=True)
+        options, habits, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
         for recipe in self.recipes:
             if recipe.covers(row):
                 options |= recipe.options
                 habits |= recipe.habits.model_dump(exclude_none=True)
-        return self.model_copy(update={"options": options, "habits": Habits(**habits)})
+                model |= recipe.model
+        return self.model_copy(update={"options": options, "habits": Habits(**habits), "model": model})
 
 
 class Assumptions(Strict):

@@ -17,6 +17,7 @@ from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
 from symconfig.measured.row_model import model_of
 from symconfig.plans.degrees import Degrees
+from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.configuration import Configuration
 
 # Words of a model's name -> what such a run holds beside what its arguments state.
@@ -68,7 +69,9 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     p = row.parallel
     tp, pp, cp, ep = (p.get(degree, 1) for degree in ("tp", "pp", "cp", "ep"))
     dp = _data_parallel(row, asked, tp * cp, pp, micro)
-    chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else assumption.vpp)
+    layout = str(asked.option("layout", "", "layout" in assumption.options))
+    cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
+    chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
     asked.guess("vpp", chunks, "vpp" not in p and pp > 1 and not row.options.megatron_args)
     asked.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
     packing = None if asked.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
@@ -80,14 +83,14 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         seq_length=seq_length,
         precision=asked.option("precision", "bf16"),
         sequence_parallel=bool(asked.option("sequence_parallel", False, tp > 1) and tp > 1),
-        cp_comm=asked.stated.get("cp_comm", "p2p"),
+        cp_comm=asked.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
         modules=_recompute(asked),
         block_layers=_repeated_layers(asked, model, pp),
         zero=asked.zero(dp * cp > 1),
         framework=_in_groups(asked, framework_of(asked, model, (tp, pp, dp * cp)), dp * cp),
         ends_as_layers=_pair(asked.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)),
         packing=packing,
-        layout=str(asked.stated.get("layout", "")),
+        layout=layout,
         activation_offload=bool(asked.stated.get("activation_offload")),
         first_layers=asked.stated.get("first_layers"),
         last_layers=asked.stated.get("last_layers"),
@@ -113,7 +116,8 @@ def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
-    return int(asked.stated.get("etp", 1 if "ep" in p else p.get("tp", 1)))
+    degree = asked.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in asked.assumption.options)
+    return int(degree)
 
 
 def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> int:

@@ -46,17 +46,16 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     zoo, public = _public(row.model.name)
     fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
+    if "mtp_num_layers" in stated:
+        own["num_nextn_predict_layers"] = stated["mtp_num_layers"]
+    fields["num_nextn_predict_layers"] = 0  # a public model's head is often left out of a run
     for name, value in assumption.model.items():
         gate = name == "shared_expert_gate"
         asked.guess(name, value, "num_experts" in stated if gate else name not in own and fields.get(name) != value)
         if not gate:
             fields[name] = value
     fields |= own
-    fields |= {
-        "name": row.model.name,
-        "source": "the measured row",
-        "num_nextn_predict_layers": stated.get("mtp_num_layers", 0),
-    }
+    fields |= {"name": row.model.name, "source": "the measured row"}
     _check_shape(fields, row.model.name)
     if fields["attention"] == "mla":
         fields["latent"] = (fields.get("latent") or {}) | {name: stated[name] for name in _LATENT if name in stated}

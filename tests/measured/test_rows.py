@@ -10,6 +10,7 @@ from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.graph.implementation import Dispatch
+from symconfig.measured.assumptions import assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.read import read
 from symconfig.measured.score import score
@@ -148,6 +149,41 @@ def test_a_persons_own_assumptions_stand_first(tmp_path: Path, capsys: pytest.Ca
     assert "our own launcher" in after
     assert main(["validate", str(runs), "--explain", "a"]) == 0
     assert capsys.readouterr().out == before
+
+
+def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
+    mine = tmp_path / "assume.yaml"
+    mine.write_text(
+        "schema: symconfig.assumptions/1\n"
+        "sources:\n"
+        "  - source: mine\n"
+        "    reason: our own recipes\n"
+        "    recipes:\n"
+        "      - file: cut.yaml\n"
+        "        degrees: {pp: [2]}\n"
+        "        options: {layout: Et*3|(t*3|)*3L, cp_comm: a2a, etp: 2}\n"
+        "        model: {num_nextn_predict_layers: 1}\n",
+        encoding="utf-8",
+    )
+    run = "name: GPT-22B, num_hidden_layers: 12, hidden_size: 64, num_attention_heads: 4, vocab_size: 512, "
+    row = named(tmp_path, run + "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 64")
+    with assuming(mine):
+        covered = case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 2, "cp": 2, "ep": 2, "dp": 4}}))
+        other = case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 1, "cp": 2, "ep": 2, "dp": 4}}))
+    degrees, plain = covered.configuration.degrees, other.configuration.degrees
+    assert (degrees.vpp, degrees.etp, covered.configuration.cp_comm) == (2, 2, "a2a")
+    assert (plain.vpp, plain.etp, other.configuration.cp_comm) == (1, 1, "p2p")
+    assert covered.model.num_nextn_predict_layers == 1
+    assert other.model.num_nextn_predict_layers == 0
+    assert {"layout", "etp", "cp_comm", "num_nextn_predict_layers"} <= set(covered.assumed)
+
+
+def test_a_source_states_the_dropout_of_adapters_whose_rank_the_row_states(tmp_path: Path) -> None:
+    lora = "lora: {rank: 4, alpha: 8, targets: [linear_qkv]}"
+    row = named(tmp_path, f"name: Llama2-70B, vocab_size: 32000, {lora}", task="lora")
+    adapter = case("mlperf_v50_llama2_70b_lora", row).model.adapter
+    assert adapter is not None
+    assert (adapter.r, adapter.lora_dropout, adapter.target_modules) == (4, 0.1, ("qkv_proj",))
 
 
 @pytest.mark.parametrize("command", ["validate", "calibrate"])

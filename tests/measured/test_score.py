@@ -102,7 +102,9 @@ def test_every_assumption_has_a_reason_and_is_for_a_source_not_a_row() -> None:
 
 def test_what_is_documented_is_what_is_taken() -> None:
     for item in assumptions().sources:
-        names = {*item.options, *item.habits.model_dump(exclude_none=True), *item.model, "flash", "lora", "packing"}
+        names = {"flash", "lora", "packing"}
+        for part in (item, *item.recipes):
+            names |= {*part.options, *part.habits.model_dump(exclude_none=True), *part.model}
         assert set(item.documented) <= names, item.source
 
 
