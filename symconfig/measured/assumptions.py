@@ -67,6 +67,7 @@ class Habits(Strict):
     stepped_bytes: float | None = None
     reduced_bytes: float | None = None
     all_reduced_gradients: bool | None = None
+    gathers_apart: bool | None = None
     gathered_logits: bool | None = None
     fused_bias: bool | None = None
     stops_early: bool | None = None
@@ -84,6 +85,7 @@ class Habits(Strict):
     fused_experts: bool | None = None
     sequential_experts: bool | None = None
     eager_routing: bool | None = None
+    weighted_experts: bool | None = None
     graphed: Literal["none", "router", "outside experts", "all"] | None = None
 
 

@@ -58,6 +58,7 @@ _FRAMEWORK = (
     "handover_s",
     "stepped_bytes",
     "all_reduced_gradients",
+    "gathers_apart",
     "torch_workspace",
     "engine",
     "graphed",
@@ -115,7 +116,7 @@ def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, 
         return tp > 1
     if habit == "handover_s":
         return pp > 1
-    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients"):
+    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", "gathers_apart"):
         return replicas > 1
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
