@@ -133,7 +133,7 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
         how["fused_norm"] = asked.stated["fused_rmsnorm"]
     if asked.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
-    if asked.stated.get("fp8_attention"):
+    if how.get("fp8_attention"):
         rate *= _FP8_RATE.get(architecture, 1.0)
     own = {"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits}
     if "graphed" in own:
