@@ -14,10 +14,12 @@ import pytest
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.score import score
 from symconfig.report.accuracy import markdown
+from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT.parent / "shared" / "truth"
+CONSTANTS = ROOT / "docs" / "constants.md"
 STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
 MODELS = 10
@@ -44,6 +46,12 @@ def test_the_readme_shows_what_is_recorded(record: Any) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = text.split("<!-- accuracy: written by `make accuracy` -->\n")[1].split("<!-- end of accuracy -->")[0]
     assert shown.strip() == markdown(record).strip(), STALE
+
+
+def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:
+    assert CONSTANTS.exists() == ("constants" in record), STALE
+    if CONSTANTS.exists():
+        assert CONSTANTS.read_text(encoding="utf-8") == page(record), STALE
 
 
 def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:
