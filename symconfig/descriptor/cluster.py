@@ -93,7 +93,7 @@ class KernelsFile(Kernels):
 class Gpu(Strict):
     product: str
     vendor: Literal["nvidia", "amd", "huawei"]
-    architecture: str = Field(description="volta, ampere, ada, hopper, blackwell, cdna3, davinci")
+    architecture: str = Field(description="volta, ampere, ada, hopper, blackwell, cdna3, cdna4, davinci")
     compute_units: PositiveInt = Field(description="SMs, CUs or AI cores, for wave quantisation")
     memory_bytes: Quantity = Field(description="what the driver reports as total")
     memory_bandwidth_bytes_per_s: Quantity

@@ -27,6 +27,7 @@ CAPABILITY = {
     "hopper": (9, 0),
     "blackwell": (10, 0),
     "cdna3": (9, 4),
+    "cdna4": (9, 5),
     "davinci": (8, 0),
 }
 

@@ -29,7 +29,11 @@ REQUIRED = (
     "b200",
     "gb200-nvl72",
     "gb300-nvl72",
+    "b300",
     "mi300x",
+    "mi325x",
+    "mi350x",
+    "mi355x",
     "ascend-910b",
     "ascend-910c",
     "l40s",
@@ -48,7 +52,11 @@ DATASHEET: dict[str, tuple[int, float, float, float, float | None, float | None,
     "b200": (148, 180, 7700, 2250, 2250, 4500, 9000),
     "gb200-nvl72": (152, 186, 8000, 2500, 2500, 5000, 10000),
     "gb300-nvl72": (152, 279, 8000, 2500, 2500, 5000, 15000),
+    "b300": (148, 270, 8000, 2250, 2250, 4500, 13500),
     "mi300x": (304, 192, 5300, 1307.4, 1307.4, 2614.9, None),
+    "mi325x": (304, 256, 6000, 1307.4, 1307.4, 2614.9, None),
+    "mi350x": (256, 288, 8000, 2306.9, 2306.9, 4613.7, None),
+    "mi355x": (256, 288, 8000, 2516.6, 2516.6, 5033.2, None),
     "ascend-910b": (24, 64, 1600, 353.9, 353.9, None, None),
     "ascend-910c": (24, 64, 1600, 376, 376, None, None),
     "l40s": (142, 48, 864, 362, 362, 733, None),
@@ -66,7 +74,11 @@ LINKS = {
     "b200": (900, 50, 8, 8),
     "gb200-nvl72": (900, 50, 72, 4),
     "gb300-nvl72": (900, 100, 72, 4),
+    "b300": (900, 100, 8, 8),
     "mi300x": (7 * 64, 50, 8, 8),
+    "mi325x": (7 * 64, 50, 8, 8),
+    "mi350x": (7 * 76.8, 50, 8, 8),
+    "mi355x": (7 * 76.8, 50, 8, 8),
     "ascend-910b": (7 * 28, 25, 8, 8),
     "ascend-910c": (392 / 2, 50 / 2, 768, 16),
 }
@@ -81,9 +93,10 @@ PUBLISHED_SPELLINGS = {
     "b200-sxm-180gb": "b200",
     "gb200-nvl72": "gb200-nvl72",
     "gb300-nvl72": "gb300-nvl72",
+    "b300-sxm": "b300",
 }
-# Other products: an 8-GPU Blackwell Ultra node, and an H100 with 96 GB that is limited to 500 W.
-NOT_OURS = ("b300-sxm", "h100-sxm5-96gb")
+# Another product: an H100 with 96 GB that is limited to 500 W.
+NOT_OURS = ("h100-sxm5-96gb",)
 
 
 def quantities(node: BaseModel, path: str = "") -> Iterator[tuple[str, Quantity]]:
@@ -178,7 +191,7 @@ def test_machines_without_a_fast_link_have_none(clusters: dict[str, ClusterDescr
 
 def test_only_point_to_point_fabrics_are_meshes(clusters: dict[str, ClusterDescriptor]) -> None:
     meshes = {name for name, cluster in clusters.items() if cluster.levels[0].mesh}
-    assert meshes & set(REQUIRED) == {"v100-16gb", "mi300x", "ascend-910b"}
+    assert meshes & set(REQUIRED) == {"v100-16gb", "mi300x", "mi325x", "mi350x", "mi355x", "ascend-910b"}
     assert not any(level.mesh for cluster in clusters.values() for level in cluster.levels[1:])
 
 

@@ -12,8 +12,8 @@ from symconfig.existing.rules.rule import Rules
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
 from symconfig.frameworks.shared import CONTEXT_KERNEL
 
-# Transformer Engine, fp8.py: FP8 from compute capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 has FP8.
-FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3")
+# Transformer Engine, fp8.py: FP8 from capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 and 4 have FP8.
+FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
 BLOCK_GPUS = ("blackwell",)
 HALF_ONLY = ("volta",)  # no bf16 before Ampere
 
