@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
+from symconfig.descriptor.network import with_network
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -31,6 +33,16 @@ class AdapterModel(Strict):
     huggingface_id: str | None = None
     adapter: Adapter
     notes: tuple[str, ...] = ()
+
+
+class OtherNetwork(Strict):
+    """A cluster file that names another cluster as its `base` and the network between its nodes."""
+
+    schema_: Literal["symconfig.cluster/1"] = Field(alias="schema")
+    base: str = Field(min_length=1, description="zoo name, or a path relative to this file")
+    name: str = Field(min_length=1, max_length=200)
+    source: str = Field(min_length=1)
+    network: str = Field(min_length=1, description="ports and their speed, or the speed of a GPU: `4x100 Gb/s`")
 
 
 def zoo_models() -> list[str]:
@@ -71,11 +83,37 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
     """A zoo name or a descriptor file; paths are relative to `base`. Raises InputError."""
-    path = find(name_or_path, "clusters", base)
+    return _load_cluster(find(name_or_path, "clusters", base), changes=True)
+
+
+def _load_cluster(path: Path, *, changes: bool) -> ClusterDescriptor:
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
+    if isinstance(document.data, dict) and "base" in document.data:
+        if not changes:
+            raise InputError(document.problem("the base of a network must be a whole cluster", ("base",)))
+        return _with_network(document, path)
     if isinstance(document.data, dict) and isinstance(document.data.get("kernels"), str):
         document = _with_kernels(document, path)
     return validate(document, ClusterDescriptor)
+
+
+def _with_network(document: Document, path: Path) -> ClusterDescriptor:
+    """The base cluster with this file's network between its nodes."""
+    stated = validate(document, OtherNetwork)
+    try:
+        base = _load_cluster(find(stated.base, "clusters", path.parent), changes=False)
+    except InputError as error:
+        first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated.base))
+        raise InputError([first, *error.problems]) from None
+    try:
+        cluster = with_network(base, stated.network, f"{stated.source}: {stated.network}")
+    except InputError as error:
+        wrong = error.problems[0]
+        raise InputError(
+            document.problem(wrong.what, ("network",), got=wrong.got, need=wrong.need, hint=wrong.hint)
+        ) from None
+    source = f"{stated.source}; all but the network: {base.source}"
+    return cluster.model_copy(update={"name": stated.name, "aliases": (), "source": source})
 
 
 def _with_kernels(document: Document, path: Path) -> Document:

@@ -12,7 +12,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.measured.assumptions import Assumption
-from symconfig.measured.row_cluster import cluster_of
+from symconfig.measured.row_cluster import cluster_of, network_stated, unread_network
 from symconfig.plans.choices import ZeroStage
 from symconfig.units import MIB
 
@@ -71,14 +71,18 @@ class Asked:
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
         nodes = row.cluster.gpus is None or row.cluster.gpus > (row.cluster.gpus_per_node or 8)
-        self.guess("network_ports", assumption.network_ports, nodes)
+        self.guess("network", assumption.network, nodes and network_stated(row) is None)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Options that the row states and nothing has asked for, as `name: value`; those that are off say nothing."""
         left = self._own - self.stated.asked - _SAID_ELSEWHERE
         values = ((name, self.stated[name]) for name in sorted(left))
-        return (*(f"{name}: {value}" for name, value in values if value is not False), *self._unread)
+        return (
+            *(f"{name}: {value}" for name, value in values if value is not False),
+            *self._unread,
+            *unread_network(self.row),
+        )
 
     def guess(self, name: str, value: object, matters: bool) -> None:
         """Keep an assumed value, where it can change the prediction."""

@@ -36,7 +36,6 @@ class ClusterDefault(Strict):
     memory_gib: float | None = None
     memory_bandwidth_bytes_per_s: float | None = None
     power_w: float | None = None
-    nvlink_domain: int | None = None
     reason: str
 
 
@@ -141,7 +140,7 @@ class Assumption(Strict):
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
-    network_ports: int | None = Field(default=None, description="of a node, where not every GPU has one of its own")
+    network: str | None = Field(default=None, description="between nodes, as a row states its `inter_node`")
     gpu: str | None = None
     flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
     recipes: tuple[Recipe, ...] = ()

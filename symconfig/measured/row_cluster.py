@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Level
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
+from symconfig.descriptor.network import at_rate, gpu_bytes_per_s, with_network
 from symconfig.errors import InputError, Problem
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.units import GIB
@@ -37,11 +38,10 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
     base = _zoo_clusters().get(change.base if change else name)
     if base is None:
         raise InputError(Problem("is no GPU of the zoo", field="cluster.gpu", got=name))
-    if assumption.network_ports is not None:
-        base = _with_ports(base, assumption.network_ports)
+    base = _connected(base, row, assumption)
     if change is None:
         return base
-    gpu, levels, kernels = base.gpu, base.levels, base.kernels
+    gpu, kernels = base.gpu, base.kernels
     if change.memory_gib:
         gpu = gpu.model_copy(
             update={"memory_bytes": gpu.memory_bytes.model_copy(update={"value": change.memory_gib * GIB})}
@@ -59,17 +59,36 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
         rate = kernels.attention_efficiency
         rate = rate.model_copy(update={"value": rate.value / clock})
         kernels = kernels.model_copy(update={"attention_efficiency": rate})
-    if change.nvlink_domain:
-        levels = (levels[0].model_copy(update={"size": change.nvlink_domain}), *levels[1:])
-    return base.model_copy(update={"gpu": gpu, "levels": levels, "kernels": kernels})
+    return base.model_copy(update={"gpu": gpu, "kernels": kernels})
 
 
-def _with_ports(base: ClusterDescriptor, ports: int) -> ClusterDescriptor:
-    """The cluster with so many network ports a node: each GPU has its share of them."""
+def network_stated(row: Row) -> str | None:
+    """The network between nodes that the row states in words that are understood."""
+    return _understood(row.cluster.inter_node, None)
 
-    def shared(level: Level) -> Level:
-        rate = level.bandwidth_bytes_per_s
-        share = rate.model_copy(update={"value": rate.value * ports / base.gpus_per_node})
-        return level.model_copy(update={"bandwidth_bytes_per_s": share})
 
-    return base.model_copy(update={"levels": (base.levels[0], *map(shared, base.levels[1:]))})
+def unread_network(row: Row) -> tuple[str, ...]:
+    """What the row states of its links and nothing is read from, as `name: value`: their kind, words not understood."""
+    stated = {"inter_node": (row.cluster.inter_node, None), "intra_node": (row.cluster.intra_node, "gpu")}
+    return tuple(f"{name}: {text}" for name, (text, alone) in stated.items() if text and not _understood(text, alone))
+
+
+def _understood(text: str | None, alone: str | None) -> str | None:
+    """The text, if it states a speed in words that are understood."""
+    try:
+        return text if text and gpu_bytes_per_s(text, 1, alone) else None
+    except InputError:
+        return None
+
+
+def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
+    """The cluster with the links that the row states; between nodes the source's, where the row states none."""
+    stated, first = row.cluster, base.levels[0]
+    if stated.nvlink_domain is not None and 1 < stated.nvlink_domain < (first.size or 0):
+        first = first.model_copy(update={"size": stated.nvlink_domain})
+    if link := _understood(stated.intra_node, "gpu"):
+        first = at_rate(first, gpu_bytes_per_s(link, stated.gpus_per_node or base.gpus_per_node, "gpu"), link)
+    if first is not base.levels[0]:
+        base = base.model_copy(update={"levels": (first, *base.levels[1:])})
+    network = network_stated(row) or assumption.network
+    return with_network(base, network, network, stated.gpus_per_node) if network else base

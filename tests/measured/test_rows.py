@@ -194,3 +194,37 @@ def test_assumptions_that_cannot_be_read_are_refused(
     wrong.write_text("schema: symconfig.assumptions/1\nsources: [{source: a}]\n", encoding="utf-8")
     assert main([command, str(file_of(tmp_path, run_text("a", "{step_s: 1.0}"))), "--assume", str(wrong)]) == 2
     assert f"{wrong}:2:" in capsys.readouterr().err
+
+
+def between(folder: Path, links: str) -> Case:
+    text = run_text("a", "{step_s: 8.8}").replace("gpus: 8,", f"gpus: 16, {links},").replace("dp: 1}", "dp: 2}")
+    (row,) = load_measurements(file_of(folder, text, name="aleph_alpha")).rows
+    return case("aleph_alpha", row)
+
+
+def test_the_network_that_a_row_states_stands_before_the_one_that_is_assumed(tmp_path: Path) -> None:
+    assumed = between(tmp_path, "system: ours")
+    stated = between(tmp_path, "inter_node: 4x100 Gb/s RoCE per node")
+    rates = [[level.bandwidth_bytes_per_s.value for level in found.cluster.levels] for found in (assumed, stated)]
+    assert rates == [[300e9, 12.5e9, 12.5e9], [300e9, 6.25e9, 6.25e9]]
+    assert ("network", "4x200 Gb/s") in assumed.taken
+    assert "network" not in stated.assumed
+    assert stated.ignored == ()
+
+
+def test_links_inside_a_node_are_read(tmp_path: Path) -> None:
+    found = between(tmp_path, "intra_node: NVLink 150 GB/s per direction, nvlink_domain: 4")
+    assert (found.cluster.levels[0].size, found.cluster.levels[0].bandwidth_bytes_per_s.value) == (4, 150e9)
+    assert found.ignored == ()
+
+
+def test_a_network_without_a_speed_is_said_to_be_ignored(tmp_path: Path) -> None:
+    found = between(tmp_path, "inter_node: RoCE RDMA, intra_node: NVLink4")
+    assert found.ignored == ("inter_node: RoCE RDMA", "intra_node: NVLink4")
+    assert ("network", "4x200 Gb/s") in found.taken
+
+
+def test_every_gpu_of_the_measured_rows_is_one_of_the_zoo(tmp_path: Path) -> None:
+    for gpu in ("h200-sxm5-141gb", "b300-sxm", "mi325x", "mi350x", "mi355x", "h100-sxm5-96gb"):
+        (row,) = load_measurements(file_of(tmp_path, run_text("a", "{step_s: 1.0}", gpu=gpu))).rows
+        assert case("korthikanti2022", row).cluster.gpus_per_node == 8

@@ -64,10 +64,10 @@ def test_gpus_share_a_nodes_network_ports(tmp_path: Path) -> None:
     shared, own = case("aleph_alpha", row), case("korthikanti2022", row)
     rates = [[level.bandwidth_bytes_per_s.value for level in found.cluster.levels] for found in (shared, own)]
     assert rates[0] == [rates[1][0], *(rate / 2 for rate in rates[1][1:])]
-    assert dict(shared.taken)["network_ports"] == "4"
+    assert dict(shared.taken)["network"] == "4x200 Gb/s"
     assert "handover_s" not in shared.assumed  # one stage
     one_node = _row(tmp_path, run_text("a", "{step_s: 8.8}"))
-    assert "network_ports" not in case("aleph_alpha", one_node).assumed
+    assert "network" not in case("aleph_alpha", one_node).assumed
 
 
 def test_model_fields_adapters_and_packing_count_as_assumed(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""A network as people state it: what it gives one GPU, what is not understood, a cluster file that states one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.descriptor.load import load_cluster
+from symconfig.descriptor.network import gpu_bytes_per_s, with_network
+from symconfig.errors import InputError
+
+GIGA = 1e9
+FILE = """\
+schema: symconfig.cluster/1
+base: h100
+name: ours
+source: our data centre
+network: 4x100 Gb/s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "gb_per_s"),
+    [
+        ("4x100 Gb/s", 6.25),
+        ("4x100Gbps", 6.25),
+        ("4x100 Gb/s RoCE per node", 6.25),
+        ("4x Omni-Path 100 Gb/s per node (Jean Zay)", 6.25),
+        ("8x HDR 200 Gb/s IB per node (Selene)", 25),
+        ("1600 Gb/s per node RoCE", 25),
+        ("1.6 Tb/s per node", 25),
+        ("400 Gb/s IB per GPU (Eos)", 50),
+        ("400 Gb/s RDMA per GPU", 50),
+        ("2x200 Gb/s per GPU", 50),
+        ("50 GB/s per GPU", 50),
+    ],
+)
+def test_a_network_is_read_as_the_share_of_one_gpu_of_eight(text: str, gb_per_s: float) -> None:
+    assert gpu_bytes_per_s(text, 8) == pytest.approx(gb_per_s * GIGA)
+
+
+def test_the_ports_of_a_node_are_shared_by_its_gpus_and_those_of_a_gpu_are_not() -> None:
+    assert gpu_bytes_per_s("4x100 Gb/s", 4) == 2 * gpu_bytes_per_s("4x100 Gb/s", 8)
+    assert gpu_bytes_per_s("400 Gb/s per GPU", 4) == gpu_bytes_per_s("400 Gb/s per GPU", 8)
+
+
+def test_a_speed_alone_is_whose_the_caller_says() -> None:
+    assert gpu_bytes_per_s("NVLink/NVSwitch 300 GB/s per direction", 8, "gpu") == 300 * GIGA
+    with pytest.raises(InputError, match="of a GPU or of a node"):
+        gpu_bytes_per_s("400 Gb/s", 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("RoCE RDMA", "states no speed"),
+        ("", "states no speed"),
+        ("8x400G", "'400G' is not understood"),
+        ("two carrier pigeons, 8x400 Gb/s", "'two carrier pigeons"),
+        ("8x400 Gb/s oversubscribed 2:1", "'oversubscribed 2:1' is not understood"),
+        ("0 Gb/s per GPU", "is no speed"),
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        gpu_bytes_per_s(text, 8)
+
+
+@pytest.mark.parametrize("name", ["h100", "gb200-nvl72", "l40s", "ascend-910b"])
+def test_only_levels_between_nodes_take_the_network(name: str) -> None:
+    base = load_cluster(name)
+    mine = with_network(base, "8 Gb/s per GPU", "a test")
+    for old, new in zip(base.levels, mine.levels, strict=True):
+        rate = GIGA if new.name in ("rail", "spine") else old.bandwidth_bytes_per_s.value
+        assert new.bandwidth_bytes_per_s.value == rate
+        assert (new.size, new.latency_s) == (old.size, old.latency_s)
+
+
+def test_a_cluster_file_names_a_base_and_its_network(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    mine, base = load_cluster(str(path)), load_cluster("h100")
+    assert (mine.name, mine.aliases) == ("ours", ())
+    assert mine.levels[0] == base.levels[0]
+    assert [level.bandwidth_bytes_per_s.value for level in mine.levels[1:]] == [6.25 * GIGA] * 2
+    assert mine.levels[1].bandwidth_bytes_per_s.source == "our data centre: 4x100 Gb/s"
+    assert (mine.gpu, mine.host, mine.kernels) == (base.gpu, base.host, base.kernels)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("4x100 Gb/s", "fast", "ours.yaml:5:10: network: 'fast' is not understood"),
+        ("base: h100", "base: h1000", "ours.yaml:2:7: base: the base cluster cannot be loaded"),
+        ("base: h100", "base: ours.yaml", "the base of a network must be a whole cluster"),
+        ("network: 4x100 Gb/s", "ports: 4", "ports"),
+    ],
+)
+def test_a_wrong_cluster_file_is_refused_with_its_line(tmp_path: Path, old: str, new: str, why: str) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(FILE.replace(old, new), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        load_cluster(str(path))
+    assert why in str(error.value)
