@@ -272,7 +272,14 @@ def test_skypilot_names_what_it_knows() -> None:
         path.stem: named(load_cluster(path.stem).gpu.product)
         for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
     }
-    assert {name for name, known in zoo.items() if known is None} == {"ascend-910b", "ascend-910c", "h800"}
+    assert {name for name, known in zoo.items() if known is None} == {
+        "ascend-910b",
+        "ascend-910c",
+        "h800",
+        "mi325x",
+        "mi350x",
+        "mi355x",
+    }
     assert (zoo["a100-40gb"], zoo["a100-80gb-pcie"], zoo["gb200-nvl72"]) == ("A100", "A100-80GB", "GB200")
     plan = sample_plan("llama2-13b", load_cluster("ascend-910b"))
     with pytest.raises(InfeasibleError, match="skypilot:accelerator=NAME"):
