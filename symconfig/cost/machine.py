@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,10 @@ LOW_PRECISION: tuple[Precision, ...] = ("fp8", "mxfp8", "nvfp4")
 # An element with its part of a scale: one byte for each 32 elements (OCP Microscaling Formats 1.0, section 5.1), one
 # for each 16 (NVFP4).
 QUANTISED_BYTES = {"fp8": 1.0, "mxfp8": 1.0 + 1.0 / 32, "nvfp4": 0.5 + 1.0 / 16}
+# Standard deviation of the speed of GPUs of one product in their places, of clocks under power limits, of heat and of
+# what else their hosts do. Found from how one plan's step grows with the number of GPUs: MLPerf's GPT-3 and adapters,
+# dgxc_benchmarking's 8B, 70B and Grok-1, llm_foundry_mpt and torchtitan, each from 8 or 64 to 128 or 2,048 GPUs.
+SPREAD = 0.025
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
 
@@ -78,9 +83,18 @@ def constants(kernels: Kernels) -> dict[str, Number]:
     return {name: quantity.value for name, quantity in stated.items() if quantity is not None}
 
 
-def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | None = None) -> Machine:
-    """kernels: other values than the cluster's. Raises InputError when the GPU has no such precision."""
-    peaks = cluster.gpu.peak_flops
+def slowest(gpus: float) -> float:
+    """By how much the slowest of so many GPUs takes longer than a middling one: the expected maximum of as many normal
+    deviates (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). All others wait for it."""
+    return SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+
+
+def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | None = None, gpus: int = 1) -> Machine:
+    """One GPU of a run on so many, as fast as the slowest of them. kernels: other values than the cluster's.
+
+    Raises InputError when the GPU has no such precision.
+    """
+    peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     kernels = constants(cluster.kernels) | dict(kernels or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
@@ -94,16 +108,16 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
             )
         )
     high = peaks.bf16 or peaks.fp16
-    attention = high.value * kernels["attention_efficiency"]
+    attention = high.value * kernels["attention_efficiency"] / pace
     torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
-        peak_flops=peak.value,
-        high_peak_flops=high.value,
+        peak_flops=peak.value / pace,
+        high_peak_flops=high.value / pace,
         efficiency=kernels["gemm_efficiency"],
         low_efficiency=kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
         k_half=kernels["gemm_k_half"],
         compute_units=float(cluster.gpu.compute_units),
-        hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"],
+        hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * kernels["hbm_efficiency"] / pace,
         launch_s=kernels["launch_s"],
         attention_flops=attention,
         attention_backward_flops=attention * kernels["attention_backward_ratio"],

@@ -85,7 +85,9 @@ class Timer:
         if self._sizes is None or self._sizes.points != n:
             plain = sizes(self._found, n)
             self._sizes = KeptLattice(plain.numbers, plain.points)
-        found = replace(self._found, machine=machine(self._cluster, self._found.request.precision, constants))
+        asked = self._found.request
+        gpu = machine(self._cluster, asked.precision, constants, asked.gpus)
+        found = replace(self._found, machine=gpu)
         if self._stage is not None:
             return np.broadcast_to(alone(found, self._stage, self._sizes).step_s, n)
         return np.broadcast_to(detail(found, self._sizes).cost.step_s[0, 0] * self._simulated, n)
@@ -118,7 +120,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     )
     return Found(
         request=request,
-        machine=machine(cluster, c.precision),
+        machine=machine(cluster, c.precision, gpus=c.degrees.world_size),
         scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered, shares_heads(model, c.degrees.tp)),
         split=_split(model, c),
         choice=Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),

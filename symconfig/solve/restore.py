@@ -62,7 +62,7 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
         choice = Choice(frozenset(o.recompute.modules), offloaded(plan.model) if o.activation_offload else frozenset())
     return Found(
         request=asked,
-        machine=machine(plan.cluster, o.precision),
+        machine=machine(plan.cluster, o.precision, gpus=p.world_size),
         scheme=scheme,
         split=split,
         choice=choice,

@@ -97,7 +97,8 @@ def weigh_all(
     for precision in precisions(cluster, job, pins):
         asked = requests(model, cluster, job, precision, pins, framework)
         # The relative cost knows partitions, which both have.
-        weigh(asked[:1] if relative else asked, machine(cluster, precision), weighed, progress)
+        gpu = machine(cluster, precision, gpus=asked[0].gpus)
+        weigh(asked[:1] if relative else asked, gpu, weighed, progress)
     return weighed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.cost.machine import machine
+from symconfig.cost.machine import SPREAD, machine, slowest
 from symconfig.descriptor.load import load_cluster
 
 MIB = 2.0**20
@@ -38,3 +38,13 @@ def test_what_a_generation_of_gpus_has(name: str, channels: float, torch_mib: fl
     found = machine(load_cluster(name), "bf16")
     assert found.softmax_channels == channels
     assert (found.torch_workspace_bytes, found.engine_workspace_bytes) == (torch_mib * MIB, engine_mib * MIB)
+
+
+@pytest.mark.parametrize(("gpus", "deviates"), [(1, 0.0), (2, 0.564), (8, 1.424), (64, 2.363), (1024, 3.242)])
+def test_all_gpus_wait_for_the_slowest_of_them(gpus: int, deviates: float) -> None:
+    """Expected maxima of so many standard normal deviates (2: 1/sqrt(pi); Harter, Biometrika 48, 1961)."""
+    assert slowest(gpus) == pytest.approx(SPREAD * deviates, rel=0.05)
+    one, many = machine(load_cluster("h100"), "fp8"), machine(load_cluster("h100"), "fp8", gpus=gpus)
+    for rate in ("peak_flops", "high_peak_flops", "hbm_bytes_per_s", "attention_flops", "attention_backward_flops"):
+        assert getattr(one, rate) / getattr(many, rate) == pytest.approx(1 + slowest(gpus))
+    assert one.levels == many.levels

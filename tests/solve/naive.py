@@ -114,7 +114,7 @@ def weigh(model: ModelDescriptor, cluster: ClusterDescriptor, asked: Job, monkey
     _remember_prices(monkeypatch)
     asked = resolved(model, cluster, asked)
     ways = requests(model, cluster, asked, str(asked.precision), parse(asked.pins))
-    gpu = machine(cluster, ways[0].precision)
+    gpu = machine(cluster, ways[0].precision, gpus=ways[0].gpus)
     limit = cluster.gpu.memory_bytes.value * (1 - asked.limits.memory_margin)
     by_hand = 0
     best: dict[Key, tuple[float, Found]] = {}

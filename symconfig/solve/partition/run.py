@@ -147,7 +147,8 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
         speeds = rates.seconds(axes, rates.levels(ask.mesh, ask.cluster))
     else:
         speeds = rates.elements(axes)
-    return Costs(case.net, speeds, machine(ask.cluster, ask.precision), case.training, ask.objective, ask.flat)
+    gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
+    return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat)
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
