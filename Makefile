@@ -137,7 +137,7 @@ verify-engines: $(ENGINES)/.ready
 house: $(VENV)/.base
 	$(BIN)/python benchmarks/house.py
 
-TRUTH ?= ../shared/truth
+TRUTH ?= ../shared/truth ../shared/truth_more
 KERNELS ?= ../shared/kernels
 accuracy: $(VENV)/.base
 	$(BIN)/python docs/accuracy.py $(TRUTH)
