@@ -66,7 +66,7 @@ def cost(
     return detail(
         Found(
             request=wanted,
-            machine=machine(cluster, wanted.precision, gpus=wanted.gpus),
+            machine=machine(cluster, wanted.precision),
             scheme=Scheme(megatron and tp > 1, "p2p" if megatron or cp == 1 else "a2a"),
             split=split,
             choice=Choice(modules, offload),

@@ -17,7 +17,7 @@ PLAIN = replace(
     bytes=replace(MEGATRON.bytes, gradient=1.0),  # read and written once: nothing beside the product's own result
     hide=replace(MEGATRON.hide, data=0.0, tp_backward=0.0),
 )
-MACHINE = machine(load_cluster("a100-80gb"), "bf16")
+MACHINE = machine(load_cluster("a100-80gb"), "bf16", gpus=8)
 HBM = float(MACHINE.hbm_bytes_per_s)
 LAYERS = 40 * (4 * 5120**2 + 3 * 5120 * 13824)  # weights of Llama-2-13B's matrix products
 HEAD = 5120 * 32000

@@ -107,7 +107,7 @@ def cluster() -> ClusterDescriptor:
 
 
 def gpu() -> Machine:
-    """The cluster's GPU in bf16."""
+    """The cluster's GPU in bf16, a middling one: the oracle's GPUs are all alike."""
     return machine(cluster(), "bf16")
 
 
@@ -230,4 +230,4 @@ def _found(model: Model, run: Run) -> Found:
     job = found.request.job
     limits = job.limits.model_copy(update={"expert_imbalance": run.imbalance})
     request = replace(found.request, job=job.model_copy(update={"limits": limits}))
-    return replace(found, request=request)
+    return replace(found, request=request, machine=gpu())
