@@ -11,7 +11,7 @@ import numpy as np
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements
 from symconfig.graph.count import parameters
-from symconfig.measured.calibrate import Calibration
+from symconfig.measured.calibrate import Calibration, SourceErrors
 from symconfig.measured.judge import Judged
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
@@ -43,9 +43,28 @@ def record(
             }
             for found, runs in fitted
         ],
+        "unseen": _unseen_sources(fitted),
         "constants": [_constants(found) for found, _ in fitted],
         "ratios": _ratios(scores, _unseen(fitted)),
     }
+
+
+def _unseen_sources(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> list[dict[str, Any]]:
+    """Each source's mean error over all GPU types, fitted and by fits that did not see it."""
+    parts: dict[str, list[SourceErrors]] = {}
+    for found, _ in fitted:
+        for each in found.sources:
+            parts.setdefault(each.source, []).append(each)
+    rows = {name: sum(each.n for each in mine) for name, mine in parts.items()}
+    return [
+        {
+            "name": name,
+            "n": rows[name],
+            "fitted": _tidy(sum(each.n * each.after for each in mine) / rows[name]),
+            "unseen": _tidy(sum(each.n * each.unseen for each in mine) / rows[name]),
+        }
+        for name, mine in sorted(parts.items())
+    ]
 
 
 def _constants(found: Calibration) -> dict[str, Any]:
@@ -94,30 +113,30 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _unseen(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> dict[tuple[str, str], float]:
-    """Seconds by (source, row) from the fit that did not see the row's model."""
+    """Seconds by (source, row) from the fit that did not see the row's source."""
     result = {}
     for found, runs in fitted:
-        for (source, item), log_s in zip(runs, found.fit.left_out_log_s, strict=True):
-            if np.isfinite(log_s):
-                result[source, item.row.id] = float(np.exp(log_s))
+        for (source, item), log_s in zip(runs, found.fit.left_out_log_s[1], strict=True):
+            result[source, item.row.id] = float(np.exp(log_s))
     return result
 
 
 def _ratios(scores: Sequence[Source], unseen: Mapping[tuple[str, str], float]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str, str, str], list[float]] = {}
+    found: dict[tuple[str, str, str, str, str], list[float]] = {}
     for source in scores:
         for item in source.rows:
             if item.time:
                 seconds = unseen.get((source.name, item.row.id), item.time[0])
-                found.setdefault(("time", *_like(item)), []).append(item.time[1] / seconds)
+                found.setdefault(("time", *_like(item), source.name), []).append(item.time[1] / seconds)
             if item.memory and _is_peak(item):
-                found.setdefault(("memory", *_like(item)), []).append(item.memory[1] / item.memory[0])
+                found.setdefault(("memory", *_like(item), source.name), []).append(item.memory[1] / item.memory[0])
     return [
         {
             "quantity": key[0],
             "framework": key[1],
             "gpu": key[2],
             "kind": key[3],
+            "source": key[4],
             "measured": sorted(_tidy(value) for value in values),
         }
         for key, values in sorted(found.items())

@@ -33,7 +33,11 @@ LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not b
 
 @dataclass(frozen=True, slots=True)
 class SourceErrors:
-    """Mean absolute relative errors of one source's n rows; left_out: None where no other model was run on this GPU."""
+    """Mean absolute relative errors of one source's n rows.
+
+    left_out: by fits that did not see the row's model, None where no other model was run on this GPU; unseen: by the
+    fit that did not see the source.
+    """
 
     source: str
     models: int
@@ -41,6 +45,7 @@ class SourceErrors:
     before: float
     after: float
     left_out: float | None
+    unseen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ def calibrate(
     parameters = _parameters(cluster, from_scratch)
     groups = [source for source, _ in judged]
     evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
-    found = fit(evaluate, measured, parameters, groups, [item.row.model.name for item in rows])
+    found = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
     stated = constants(cluster.kernels)
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
@@ -198,12 +203,20 @@ def _errors(
         return float(np.mean(np.abs(np.exp(log_s[chosen] - measured[chosen]) - 1)))
 
     result = []
+    every = {item.row.model.name for _, item in judged}
     for source in dict.fromkeys(source for source, _ in judged):
         mine = [index for index, (name, _) in enumerate(judged) if name == source]
         models = {judged[index][1].row.model.name for index in mine}
-        alone = bool(np.isnan(found.left_out_log_s[mine]).any())
-        left_out = None if alone else mape(found.left_out_log_s, mine)
+        without_model, without_source = found.left_out_log_s
         result.append(
-            SourceErrors(source, len(models), len(mine), mape(before, mine), mape(found.log_s, mine), left_out)
+            SourceErrors(
+                source=source,
+                models=len(models),
+                n=len(mine),
+                before=mape(before, mine),
+                after=mape(found.log_s, mine),
+                left_out=mape(without_model, mine) if len(every) > 1 else None,
+                unseen=mape(without_source, mine),
+            )
         )
     return tuple(result)

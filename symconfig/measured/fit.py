@@ -43,8 +43,8 @@ class Fit:
 
     pull: [parameters, rows], what each row adds to the logarithm of value over prior, to first order; those of all rows
     add up to it, unless a bound holds the value.
-    left_out_log_s: [rows], each row predicted by the fit that did not see its group of `leave_out` (nan where that
-    would leave nothing).
+    left_out_log_s: [ways, rows], each row predicted by the fit that did not see its group of each way of `leave_out`;
+    where that leaves no row, by the prior.
     """
 
     values: Array
@@ -68,25 +68,23 @@ def fit(
     measured_log_s: Array,
     parameters: Sequence[Parameter],
     groups: Sequence[str],
-    leave_out: Sequence[str],
+    leave_out: Sequence[Sequence[str]],
 ) -> Fit:
-    """evaluate: log constants [parameters, n] -> log seconds [rows, n]. groups, leave_out: one name a row."""
+    """evaluate: log constants [parameters, n] -> log seconds [rows, n]. groups: one name a row; leave_out: one name a
+    row in each of several ways to leave some out.
+    """
     rows = len(measured_log_s)
-    models = sorted(set(leave_out))
-    models = models if len(models) > 1 else []
-    seen = np.ones((1 + len(models), rows))
-    for fold, model in enumerate(models, 1):
-        seen[fold] = [name != model for name in leave_out]
+    folds = [(way, np.asarray(names) == name) for way, names in enumerate(leave_out) for name in sorted(set(names))]
+    seen = np.array([np.ones(rows), *(~mine for _, mine in folds)])
     prior = np.log([p.value for p in parameters])
     width = np.array([max(p.uncertainty, 1e-9) for p in parameters])
     bounds = np.log([[p.low, p.high] for p in parameters]).T
     weights = seen * effective_weights(groups) / FORM_ERROR**2
     problem = _Problem(evaluate, measured_log_s, prior, width, bounds, weights)
     theta, log_s, slopes, weights = problem.solve()
-    left_out = np.full(rows, np.nan)
-    for fold, model in enumerate(models, 1):
-        mine = np.array([name == model for name in leave_out])
-        left_out[mine] = log_s[fold, mine]
+    left_out = np.empty((len(leave_out), rows))
+    for fold, (way, mine) in enumerate(folds, 1):
+        left_out[way, mine] = log_s[fold, mine]
     covariance = np.linalg.inv(np.einsum("r,rp,rq->pq", weights, slopes, slopes) + np.diag(width**-2.0))
     # What a row was off before the fit, had the model been linear.
     off = measured_log_s - log_s[0] + slopes @ (theta[0] - prior)
@@ -142,8 +140,9 @@ class _Problem:
 
     def edge(self, log_s: Array) -> Array:
         """[fits, 1]: residuals beyond this are odd ones, by how far the fit's other rows are off."""
-        seen = np.where(self.weights > 0, np.abs(log_s - self.measured), np.nan)
-        typical = np.nanmedian(seen, axis=1, keepdims=True)
+        off = np.abs(log_s - self.measured)
+        seen = np.ma.masked_where(self.weights == 0, off)
+        typical = np.ma.median(seen, axis=1, keepdims=True).filled(0.0)  # type: ignore[no-untyped-call]
         result: Array = ODD * np.maximum(FORM_ERROR, DEVIATION * typical)
         return result
 

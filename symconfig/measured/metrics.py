@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from symconfig.measured.judge import Judged
@@ -67,6 +67,19 @@ class Sweep:
     baseline: float
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One plan on more and more GPUs, each with as many microbatches: what its step took on the most, over what it took
+    on the fewest, less one. rows: ids of both.
+    """
+
+    model: str
+    gpus: tuple[int, int]
+    rows: tuple[str, str]
+    measured: float
+    predicted: float
+
+
 def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
     """figures: id, predicted and measured."""
     if not figures:
@@ -121,6 +134,43 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
         mape=mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
         baseline=mean(abs(middle / measured - 1) for measured in seconds.values()),
     )
+
+
+def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
+    """Of every plan that was timed on some number of GPUs and on twice as many or more; medians of equal runs."""
+    families: dict[Hashable, list[Judged]] = {}
+    for item in judged:
+        if item.time and item.row.cluster.gpus and not item.row.measured.oom:
+            families.setdefault(_family(item), []).append(item)
+    found = []
+    for runs in families.values():
+        sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
+        if sizes[-1] < 2 * sizes[0]:
+            continue
+        ends = [
+            [item for item in runs if item.case.configuration.degrees.world_size == n] for n in (sizes[0], sizes[-1])
+        ]
+        (few, was), (many, became) = (
+            tuple(median(item.time[which] for item in end if item.time) for which in (0, 1)) for end in ends
+        )
+        found.append(
+            Growth(
+                model=runs[0].row.model.name,
+                gpus=(sizes[0], sizes[-1]),
+                rows=(ends[0][0].row.id, ends[1][0].row.id),
+                measured=became / was - 1,
+                predicted=many / few - 1,
+            )
+        )
+    return tuple(found)
+
+
+def _family(item: Judged) -> Hashable:
+    """What runs of one plan at several sizes share: all but the data-parallel degree."""
+    c = item.case.configuration
+    software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
+    alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
+    return item.case.model, item.case.cluster.name, alike, software and software.version
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:

@@ -10,7 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
-from symconfig.measured.metrics import Error, Oom, Sweep, error, oom, sweep
+from symconfig.measured.metrics import Error, Growth, Oom, Sweep, error, growths, oom, sweep
 from symconfig.measured.row_cluster import known
 
 TARGETS = "the file says `validate: false`: targets, not runs"
@@ -42,6 +42,7 @@ class Source:
     memory: Error | None
     oom: Oom | None
     sweeps: tuple[Sweep, ...]
+    growths: tuple[Growth, ...]
     stated: Scored
     assumed: Scored
 
@@ -67,6 +68,7 @@ def source(name: str, file: Measurements) -> Source:
             memory=None,
             oom=None,
             sweeps=(),
+            growths=(),
             stated=nothing,
             assumed=nothing,
         )
@@ -83,6 +85,7 @@ def source(name: str, file: Measurements) -> Source:
         memory=whole.memory,
         oom=whole.oom,
         sweeps=tuple(found for found in sweeps if found is not None),
+        growths=growths(judged),
         stated=scored([item for item in judged if not item.assumed]),
         assumed=scored([item for item in judged if item.assumed]),
     )

@@ -17,12 +17,13 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
+NEAR = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """Tables of what the sources are, step time, memory, out-of-memory, ranking, and models left out. Ends with a
-    newline.
+    """Tables of what the sources are, step time, memory, out-of-memory, ranking, models and sources left out, and
+    growth. Ends with a newline.
     """
     sources = record["sources"]
     parts = (
@@ -44,6 +45,8 @@ def markdown(record: Mapping[str, Any]) -> str:
             ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio"),
             _left_out(record["left_out"]),
         ),
+        _table(("source", "rows", "mean error, fitted", "left out of the fit"), _unseen(record["unseen"])),
+        _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
 
@@ -187,6 +190,21 @@ def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
             "only one model" if left is None else percent(left),
             ratio,
         )
+
+
+def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
+    for found in fits:
+        yield found["name"], str(found["n"]), percent(found["fitted"]), percent(found["unseen"])
+
+
+def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
+    """How far the growth from a plan's smallest to its largest run is off, in points."""
+    for source in sources:
+        off = [100 * (found["predicted"] - found["measured"]) for found in source["growths"]]
+        if off:
+            near = sum(abs(value) <= NEAR for value in off)
+            mean = sum(map(abs, off)) / len(off)
+            yield source["name"], str(len(off)), str(near), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
 
 
 def _signed(share: float) -> str:

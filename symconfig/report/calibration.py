@@ -57,10 +57,11 @@ def _meaning(name: str, low: float, high: float, value: float) -> str:
 
 def _errors(found: Calibration) -> Grid:
     rows = tuple(
-        (e.source, str(e.n), str(e.models), percent(e.before), percent(e.after), _left_out(e)) for e in found.sources
+        (e.source, str(e.n), str(e.models), percent(e.before), percent(e.after), _left_out(e), percent(e.unseen))
+        for e in found.sources
     )
     return Grid(
-        ("source", "runs", "models", "before", "after", "model left out"),
+        ("source", "runs", "models", "before", "after", "model left out", "source left out"),
         rows,
         left=(0,),
         title="Mean absolute error of the step time",
@@ -143,6 +144,7 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
                         "before": e.before,
                         "after": e.after,
                         "left_out": e.left_out,
+                        "unseen": e.unseen,
                     }
                     for e in found.sources
                 ],

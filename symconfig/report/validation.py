@@ -13,7 +13,7 @@ from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
     from symconfig.measured.judge import Judged
-    from symconfig.measured.metrics import Error, Oom, Sweep
+    from symconfig.measured.metrics import Error, Growth, Oom, Sweep
     from symconfig.measured.score import Scored, Source
 
 _NOTHING = "-"
@@ -22,7 +22,7 @@ WIDTH = 120
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """The scores for a person."""
-    grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores))
+    grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores), _growths(scores))
     return [*(grid for grid in grids if grid.rows), _counts(scores), *_ignored(scores), *_skipped(scores)]
 
 
@@ -109,6 +109,23 @@ def _sweeps(scores: Sequence[Source]) -> Grid:
     return Grid(headers, rows, left=(0, 7), title="Ranking of plans; the median's: its time as the only prediction")
 
 
+def _growths(scores: Sequence[Source]) -> Grid:
+    rows = tuple(
+        (
+            source.name,
+            found.model,
+            f"{count(found.gpus[0])} to {count(found.gpus[1])}",
+            _signed(found.measured),
+            _signed(found.predicted),
+            f"{100 * (found.predicted - found.measured):+.1f}",
+        )
+        for source in scores
+        for found in source.growths
+    )
+    headers = ("source", "model", "GPUs", "measured", "predicted", "points off")
+    return Grid(headers, rows, left=(0, 1), title="Growth of a step, one plan on the fewest GPUs and on the most")
+
+
 def _regret(sweep: Sweep) -> str:
     if sweep.regret is not None:
         return percent(sweep.regret)
@@ -181,6 +198,7 @@ def _source(source: Source) -> dict[str, Any]:
         **_part(source),
         "skipped": len(source.skipped),
         "sweeps": [_sweep(sweep) for sweep in source.sweeps],
+        "growths": [_growth(found) for found in source.growths],
         "stated": _part(source.stated),
         "assumed": _part(source.assumed),
     }
@@ -239,6 +257,16 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
         "best": sweep.best,
         "mape": tidy(sweep.mape),
         "median_mape": tidy(sweep.baseline),
+    }
+
+
+def _growth(found: Growth) -> dict[str, Any]:
+    return {
+        "model": found.model,
+        "gpus": list(found.gpus),
+        "rows": list(found.rows),
+        "measured": tidy(found.measured),
+        "predicted": tidy(found.predicted),
     }
 
 

@@ -22,7 +22,7 @@ def tables(path: Path) -> str:
         {**figures, "about": about(content, each)}
         for figures, (_, content), each in zip(to_dict(scores)["sources"], files, scores, strict=True)
     ]
-    return markdown({"sources": sources, "left_out": []})
+    return markdown({"sources": sources, "left_out": [], "unseen": []})
 
 
 def test_a_source_is_named_by_what_was_run_on_what(tmp_path: Path) -> None:
@@ -72,10 +72,11 @@ ABOUT = {
     ],
 )
 def test_what_is_not_stated_is_left_out(changes: dict[str, object], said: str) -> None:
-    empty = {"rows": 1, "time": None, "layer": None, "memory": None, "oom": None, "sweeps": []}
+    empty = {"rows": 1, "time": None, "layer": None, "memory": None, "oom": None, "sweeps": [], "growths": []}
     part = {"rows": 0, "time": None, "layer": None, "memory": None, "oom": None}
     record = {
         "sources": [{"name": "s", **empty, "stated": part, "assumed": part, "about": ABOUT | changes}],
         "left_out": [],
+        "unseen": [],
     }
     assert said in markdown(record)

@@ -207,5 +207,5 @@ def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fo
         share = np.exp(log_s[mine] - measured[mine]) - 1
         return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
 
-    left_out = off(found.left_out_log_s)[0] if all(rows[index].model for index in mine) else None
+    left_out = off(found.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
     return FamilyErrors(family, len(mine), *off(before), *off(found.log_s), left_out)
