@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Measurements
 from symconfig.graph.count import parameters
 from symconfig.measured.calibrate import Calibration, SourceErrors
-from symconfig.measured.judge import Judged
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
-from symconfig.solve.interval import kind
+from symconfig.measured.unseen import DIGITS, ratios, spread
 from symconfig.units import significant
-
-DIGITS = 4
 
 
 def record(
@@ -27,11 +22,12 @@ def record(
     fitted: Sequence[tuple[Calibration, Sequence[Timed]]],
     sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """schema symconfig.accuracy/1. fitted: each GPU type's fit with its runs; sources: the scores as plain data, each
+    """schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the scores as plain data, each
     with what `about` says of it.
     """
+    unseen = ratios(scores, fitted)
     return {
-        "schema": "symconfig.accuracy/1",
+        "schema": "symconfig.accuracy/2",
         "sources": list(sources),
         "left_out": [
             {
@@ -45,7 +41,11 @@ def record(
         ],
         "unseen": _unseen_sources(fitted),
         "constants": [_constants(found) for found, _ in fitted],
-        "ratios": _ratios(scores, _unseen(fitted)),
+        "spread": {
+            quantity: asdict(spread([each for each in unseen if each.quantity == quantity]))
+            for quantity in ("time", "memory")
+        },
+        "ratios": [asdict(each) for each in unseen],
     }
 
 
@@ -110,49 +110,6 @@ def about(file: Measurements, source: Source) -> dict[str, Any]:
 def _distinct(names: Iterable[str]) -> list[str]:
     """Each once, the most frequent first."""
     return [name for name, _ in Counter(names).most_common()]
-
-
-def _unseen(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> dict[tuple[str, str], float]:
-    """Seconds by (source, row) from the fit that did not see the row's source."""
-    result = {}
-    for found, runs in fitted:
-        for (source, item), log_s in zip(runs, found.fit.left_out_log_s[1], strict=True):
-            result[source, item.row.id] = float(np.exp(log_s))
-    return result
-
-
-def _ratios(scores: Sequence[Source], unseen: Mapping[tuple[str, str], float]) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str, str, str, str], list[float]] = {}
-    for source in scores:
-        for item in source.rows:
-            if item.time:
-                seconds = unseen.get((source.name, item.row.id), item.time[0])
-                found.setdefault(("time", *_like(item), source.name), []).append(item.time[1] / seconds)
-            if item.memory and _is_peak(item):
-                found.setdefault(("memory", *_like(item), source.name), []).append(item.memory[1] / item.memory[0])
-    return [
-        {
-            "quantity": key[0],
-            "framework": key[1],
-            "gpu": key[2],
-            "kind": key[3],
-            "source": key[4],
-            "measured": sorted(_tidy(value) for value in values),
-        }
-        for key, values in sorted(found.items())
-    ]
-
-
-def _is_peak(item: Judged) -> bool:
-    """Whether the figure is of a whole run, not of activations alone."""
-    measured = item.row.measured
-    return any((measured.peak_allocated_gib, measured.peak_reserved_gib, measured.memory_gb))
-
-
-def _like(item: Judged) -> tuple[str, str, str]:
-    """What makes runs comparable: framework, GPU architecture, kind of model."""
-    cluster: ClusterDescriptor = item.case.cluster
-    return item.case.configuration.framework.name, cluster.gpu.architecture, kind(item.case.model)
 
 
 def _tidy(value: float) -> float:

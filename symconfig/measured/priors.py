@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import hypot
+from math import exp, hypot, log, sqrt
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -23,6 +22,7 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.measured.gpu_type import GpuType, gpu_type
 from symconfig.resources import data_dir
+from symconfig.solve.kin import Relative, posterior
 
 # What is believed of any GPU: value, and how far GPUs differ from it as a relative standard deviation.
 ANY_GPU: dict[str, tuple[float, float]] = {
@@ -37,7 +37,7 @@ ANY_GPU: dict[str, tuple[float, float]] = {
     "network_efficiency": (0.8, 0.2),
 }
 STEPS = 3  # that share that variance: how far off the guess is, what sets a generation apart, and a GPU type in it
-_ANY: GpuType = ()  # the root of the tree
+_ANY = ()  # the level that all GPUs share
 _FILE = "kernel_priors.yaml"  # of the zoo
 
 
@@ -129,19 +129,9 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
     """Return what is believed of one GPU type's kernels: the posterior of a tree of normal distributions."""
     value, width = ANY_GPU[name]
-    tie = STEPS * width**-2.0
-    above: dict[GpuType, GpuType] = {}  # from a node to the one that it lies around
-    for key, its_generation in ((mine, generation), *((item.type, item.generation) for item in seen)):
-        above |= {(its_generation,): _ANY, key: (its_generation,)}
-    index = {node: place for place, node in enumerate((_ANY, *above))}
-    precision, shift = np.zeros((len(index), len(index))), np.zeros(len(index))
-    precision[0, 0], shift[0] = tie, tie * np.log(value)
-    for node, parent in above.items():
-        pair = [index[node], index[parent]]
-        precision[np.ix_(pair, pair)] += tie * np.array([[1.0, -1.0], [-1.0, 1.0]])
-    for item in seen:
-        weight, at = item.constant.uncertainty**-2.0, index[item.type]
-        precision[at, at] += weight
-        shift[at] += weight * np.log(item.constant.value)
-    covariance, at = np.linalg.inv(precision), index[mine]
-    return Prior(float(np.exp(covariance[at] @ shift)), float(np.sqrt(covariance[at, at])))
+    known = [
+        Relative((_ANY, item.generation, item.type), log(item.constant.value / value), item.constant.uncertainty**2)
+        for item in seen
+    ]
+    mean, variance = posterior((_ANY, generation, mine), known, [width**2 / STEPS] * STEPS)
+    return Prior(value * exp(mean), sqrt(variance))

@@ -136,9 +136,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     numbers = constants(request)
     flops = flops_per_token(blocks, sequence(request.model), numbers)
-    time_range, memory_range = (
-        interval(quantity, request.framework.name, cluster, request.model) for quantity in ("time", "memory")
-    )
+    time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
     peaks = (peak * memory_range.low, peak * memory_range.high)
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(

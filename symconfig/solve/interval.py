@@ -1,21 +1,25 @@
-"""How far a prediction may be off: what measured runs of the same kind did.
+"""How far a prediction may be off: what measured runs did that nothing was fitted to.
 
-data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted; where a
-model could be left out of the fit of its GPU's constants, predicted by the fit that did not see it.
+data/accuracy.json is written by `make accuracy` from published runs. Its ratios are measured over predicted, each
+predicted by constants that were fitted without the run's source, and it says how runs and sources spread.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from statistics import median
+from typing import Any, Literal
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.format import count
 from symconfig.graph.count import parameters
+from symconfig.solve.kin import Relative, posterior
 
 Quantity = Literal["time", "memory"]
 KINDS = {
@@ -25,25 +29,42 @@ KINDS = {
     "small": "models below a billion parameters",
 }
 SMALL = 1e9  # parameters, below which what frameworks hold beside the model decides
-TAIL = 0.05  # of the runs on either side
-LEAST = round(1 / TAIL) - 1  # fewer runs have no such tail
-TWO_SIDED_90 = 1.645
+# How sources' errors are alike: parts of their variance that all runs of a kind of model share, that those of a kind on
+# a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
+SHARES = (0.1, 0.2, 0.7)
+OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over that of their mean
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """measured: sorted, measured over predicted, of runs of one framework, GPU architecture and kind of model."""
+    """measured: sorted, measured over predicted, of one source's runs of one kind of model on one GPU architecture."""
 
     quantity: Quantity
-    framework: str
     gpu: str
     kind: str
+    source: str
     measured: tuple[float, ...]
+
+    @property
+    def middle(self) -> float:
+        """The logarithm of the median."""
+        return math.log(median(self.measured))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Standard deviations of log measured over predicted: of a source's runs, and of sources. reach: how many of the
+    deviations of what is expected of an unseen source hold nine in ten of its runs.
+    """
+
+    run: float
+    source: float
+    reach: float
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Factors of a prediction between which nine of ten comparable runs lie, and which runs these were."""
+    """Factors of a prediction between which nine in ten runs of a source lie that was not seen, and what says so."""
 
     low: float
     high: float
@@ -61,31 +82,50 @@ def kind(model: ModelDescriptor) -> str:
 
 
 @cache
-def recorded() -> tuple[Ratios, ...]:
+def _data() -> Any:
+    return json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
+
+
+@cache
+def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
     """What comes with symconfig."""
-    data = json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
-    return tuple(Ratios(**{**found, "measured": tuple(found["measured"])}) for found in data["ratios"])
+    found = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
+    return tuple(each for each in found if each.quantity == quantity), Spread(**_data()["spread"][quantity])
 
 
-def interval(quantity: Quantity, framework: str, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """From the most alike runs of which there are enough: same framework, GPU and kind; then less alike ones.
+def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:
+    """Mean and standard deviation of the log ratio of one run of a source that was not seen.
 
-    Where no run on this GPU's architecture counts, the uncertainty of its own constants widens the interval.
+    run, source: as in Spread.
     """
-    gpu, mine = cluster.gpu.architecture, kind(model)
-    known = [r for r in recorded() if r.quantity == quantity]
-    steps = (
-        ([r for r in known if (r.framework, r.gpu, r.kind) == (framework, gpu, mine)], f"{KINDS[mine]} on {gpu} GPUs"),
-        ([r for r in known if (r.gpu, r.kind) == (gpu, mine)], f"{KINDS[mine]} on {gpu} GPUs, with any framework"),
-        ([r for r in known if r.kind == mine], f"{KINDS[mine]} on any GPU"),
-        (known, "any model on any GPU"),
-    )
-    runs, basis = next((found for found in steps if sum(len(r.measured) for r in found[0]) >= LEAST), steps[-1])
-    values = sorted(value for r in runs for value in r.measured)
-    cut = max(1, math.floor(TAIL * (len(values) + 1)))
-    low, high = values[cut - 1], values[-cut]
-    if quantity == "time" and not any(r.gpu == gpu for r in runs):
-        wider = TWO_SIDED_90 * cluster.kernels.gemm_efficiency.uncertainty
-        low, high = math.exp(math.log(low) - wider), math.exp(math.log(high) + wider)
+    known = [
+        Relative((each.kind, each.gpu, each.source), each.middle, OF_MEDIAN * run**2 / len(each.measured))
+        for each in seen
+    ]
+    mean, variance = posterior((kind_of_model, gpu, ""), known, [share * source**2 for share in SHARES])
+    return mean, math.sqrt(variance + run**2)
+
+
+@cache
+def _factors(quantity: Quantity, gpu: str, kind_of_model: str) -> Interval:
+    seen, spread = recorded(quantity)
+    mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
+    low, high = (math.exp(mean + side * spread.reach * deviation) for side in (-1.0, 1.0))
     # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
-    return Interval(min(low, 1.0), max(high, 1.0), f"{len(values)} runs of {basis}")
+    return Interval(min(low, 1.0), max(high, 1.0), _basis(seen, gpu, kind_of_model))
+
+
+def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
+    alike = [each for each in seen if each.kind == kind_of_model]
+    same = [each for each in alike if each.gpu == gpu]
+    models = KINDS[kind_of_model]
+    where = f"{models} on {gpu} GPUs" if same else f"{models} on other GPUs" if alike else "other models"
+    runs = same or alike or seen
+    n, sources = sum(len(each.measured) for each in runs), len({each.source for each in runs})
+    by = "1 source shows" if sources == 1 else f"{sources} sources show"
+    return f"runs by others, as {count(n)} of {where} by {by}"
+
+
+def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
+    """From runs of this kind of model on this GPU architecture, and the less of these there are, from others."""
+    return _factors(quantity, cluster.gpu.architecture, kind(model))

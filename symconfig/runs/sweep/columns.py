@@ -146,7 +146,7 @@ PREDICTED = (
         "step_low_s",
         "number",
         "s",
-        "nine of ten comparable runs lie between this",
+        "nine in ten runs by others lie between this",
         lambda p: _interval(p, "step_s", 0),
         optional=True,
     ),

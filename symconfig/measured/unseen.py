@@ -1,0 +1,77 @@
+"""How far runs lie from predictions of which nothing was fitted to their source, for the intervals of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from symconfig.measured.calibrate import Calibration
+from symconfig.measured.fit import Array
+from symconfig.measured.judge import Judged
+from symconfig.measured.runs import Timed
+from symconfig.measured.score import Source
+from symconfig.solve.interval import Quantity, Ratios, Spread, expected, kind
+
+DIGITS = 4
+ONE_DEVIATION = 0.683  # of a normal distribution's values lie nearer than one standard deviation
+COVERED = 0.9  # of the runs, by an interval around what is expected of their source
+
+
+def ratios(scores: Sequence[Source], fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> list[Ratios]:
+    """Measured over predicted: seconds by the fit that did not see the source; bytes, to which nothing is fitted."""
+    unseen = _seconds(fitted)
+    found: dict[tuple[Quantity, str, str, str], list[float]] = {}
+    for source in scores:
+        for item in source.rows:
+            like = (item.case.cluster.gpu.architecture, kind(item.case.model), source.name)
+            if item.time:
+                seconds = unseen.get((source.name, item.row.id), item.time[0])
+                found.setdefault(("time", *like), []).append(item.time[1] / seconds)
+            if item.memory and _is_peak(item):
+                found.setdefault(("memory", *like), []).append(item.memory[1] / item.memory[0])
+    return [
+        Ratios(*key, measured=tuple(sorted(round(value, DIGITS) for value in values)))
+        for key, values in sorted(found.items())
+    ]
+
+
+def _seconds(fitted: Sequence[tuple[Calibration, Sequence[Timed]]]) -> Mapping[tuple[str, str], float]:
+    """By source and row, from the fit that did not see the source."""
+    return {
+        (source, item.row.id): float(np.exp(log_s))
+        for found, runs in fitted
+        for (source, item), log_s in zip(runs, found.fit.left_out_log_s[1], strict=True)
+    }
+
+
+def _is_peak(item: Judged) -> bool:
+    """Whether the figure is of a whole run, not of activations alone."""
+    measured = item.row.measured
+    return any((measured.peak_allocated_gib, measured.peak_reserved_gib, measured.memory_gb))
+
+
+def spread(seen: Sequence[Ratios]) -> Spread:
+    """How runs and sources of one quantity spread, and how far that reaches for nine in ten runs of each source by what
+    the other sources say.
+    """
+    groups = [np.log(each.measured) for each in seen]
+    several = [runs for runs in groups if len(runs) > 2]
+    off = np.concatenate([np.abs(runs - np.median(runs)) * np.sqrt(len(runs) / (len(runs) - 1)) for runs in several])
+    # A sweep of hundreds is one way to run; it counts as the root of its rows.
+    weights = np.concatenate([np.full(len(runs), len(runs) ** -0.5) for runs in several])
+    run = _quantile(off, weights, ONE_DEVIATION)
+    middles = np.abs([np.median(runs) for runs in groups])
+    source = _quantile(middles, np.ones(len(middles)), ONE_DEVIATION)
+    away = []
+    for each, runs in zip(seen, groups, strict=True):
+        others = [other for other in seen if other.source != each.source]
+        mean, deviation = expected(others, run, source, each.gpu, each.kind)
+        away.append(np.abs(runs - mean) / deviation)
+    reach = float(np.quantile(np.concatenate(away), COVERED, method="higher"))
+    return Spread(run=run, source=source, reach=reach)
+
+
+def _quantile(values: Array, weights: Array, share: float) -> float:
+    order = np.argsort(values)
+    return float(np.interp(share, np.cumsum(weights[order]) / weights.sum(), values[order]))
