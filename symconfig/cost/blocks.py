@@ -30,7 +30,7 @@ from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
-PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient")
+PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("again"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
 
@@ -93,13 +93,14 @@ class BlockCost:
         always: Array = kept.all(axis=0).astype(np.float64)
         return always @ np.array(self.held_bytes)
 
-    def passes(self, policies: Sequence[Policy], host_bytes_per_s: float, hide_host: float) -> Array:
+    def passes(self, policies: Sequence[Policy], host_bytes_per_s: float, framework: Framework) -> Array:
         """[PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
         Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
-        forward and return beside the backward; what does not fit shows. Bytes kept for each microbatch in flight, and
-        bytes alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the
-        GPU to run them, the GPU waits for it.
+        forward and return beside the backward; what does not fit shows, and each takes the host as long as an operator.
+        Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes alive only while the block
+        runs backward. Where the host takes longer to launch a block's kernels than the GPU to run them, the GPU waits
+        for it.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -116,24 +117,27 @@ class BlockCost:
             )
         held = np.array(self.held_bytes)
         moved = _rows([policy.offloaded for policy in policies])
-        away = moved @ held / host_bytes_per_s
+        away = moved @ held
+        copied, copies_s = away / host_bytes_per_s, moved.sum(axis=1)[:, None] * framework.host_kernel_s
         kept = (_rows([policy.kept for policy in policies]) - moved) @ held
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + _revived(policies, held) + moved @ held + kept * self.paired
+        transient = self.workspace_bytes + _revived(policies, held) + away + kept * self.paired
         total_forward = works.sum(axis=0)
-        wait = self._forward_wait()
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
+        lead = np.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
+        wait = self._forward_wait() + np.maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
         busy = backward + again + backward_comm + again_comm
-        wait_backward = np.maximum(host_backward + host_again - busy, 0.0)
+        wait_backward = np.maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
                 backward + again + wait_backward,
-                forward_comm + compiled.exposed_s(away, total_forward, hide_host),
-                backward_comm + again_comm + compiled.exposed_s(away, backward, hide_host),
+                forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
+                backward_comm + again_comm + compiled.exposed_s(copied, backward, framework.hide.host),
                 again + again_comm,
+                away,
                 kept,
                 transient,
             )

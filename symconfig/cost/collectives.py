@@ -18,6 +18,10 @@ from symconfig.graph.operator import ELEMENT_BYTES, Leg
 # Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
 # 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
 _TAKEN = 0.2
+# Times that a tensor is read and written around an all-to-all that moves its partition from one dimension to another:
+# parts are brought together before it, and after it laid side by side and put into the sequence's order (Transformer
+# Engine, context_parallel.py: flash_attn_a2a_communicate, reorder_seq_chunks_for_a2a_before_attn).
+_REARRANGED = 3
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
@@ -29,6 +33,8 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
         copies = lattice.value(c.copies)
         once = float("ep" in c.axes and framework.implementation.experts.dispatch is not Dispatch.SLOTS)
         seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, **machine.levels)
+        if not is_dispatch(c):
+            seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s
     else:
         seconds = compiled.ring_s(amount, 2.0 if c.kind is Kind.ALL_REDUCE else 1.0, ranks, stride, **machine.levels)
     return np.where(ranks > 1, seconds * c.times, 0.0)
@@ -39,7 +45,8 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
     # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
     direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
     hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
-    if c.beside is None or hide == 0.0:
+    # The kernel beside an all-to-all needs all of what travels, while a ring brings keys one part after the other.
+    if c.beside is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     edge = 1 / pieces if pieces > 1 else 0.0

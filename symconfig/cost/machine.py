@@ -29,6 +29,9 @@ QUANTISED_BYTES = {"fp8": 1.0, "mxfp8": 1.0 + 1.0 / 32, "nvfp4": 0.5 + 1.0 / 16}
 # what else their hosts do. Found from how one plan's step grows with the number of GPUs: MLPerf's GPT-3 and adapters,
 # dgxc_benchmarking's 8B, 70B and Grok-1, llm_foundry_mpt and torchtitan, each from 8 or 64 to 128 or 2,048 GPUs.
 SPREAD = 0.025
+# Of a link to the host, while all GPUs of a node copy: PCIe 5.0 gives 52 of 63 GB/s (H100, H200), 4.0 26 of 31.5
+# (A100), NVLink-C2C 169 to 184 of 225 (GB300).
+HOST_LINK_SHARE = 0.8
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
 
@@ -134,7 +137,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         levels=_levels(
             cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])
         ),
-        host_bytes_per_s=cluster.host.link_bytes_per_s.value,
+        host_bytes_per_s=cluster.host.link_bytes_per_s.value * HOST_LINK_SHARE,
         memory_bytes=cluster.gpu.memory_bytes.value,
         context_bytes=cluster.gpu.context_bytes.value,
         host_memory_bytes_per_gpu=cluster.host.memory_bytes.value / cluster.gpus_per_node,

@@ -21,7 +21,17 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.choices import ZeroStage
 
 _WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
-_PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "kept", "transient", "ends")  # of `Stages`
+_PASSES = (
+    "forward",
+    "backward",
+    "forward_comm",
+    "backward_comm",
+    "again",
+    "away",
+    "kept",
+    "transient",
+    "ends",
+)  # of `Stages`
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -78,6 +88,7 @@ class Stages:
     forward_comm: Array
     backward_comm: Array
     again: Array
+    away: Array  # kept in host memory
     kept: Array
     transient: Array
     ends: Array  # kept by head and loss, once whatever is in flight
@@ -150,7 +161,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[0]
     largest = np.array([most.parameters(has) for has in kinds_of])
     look_up, matrix, vector, of_experts = _widest(weights, counts)
-    forward, backward, forward_comm, backward_comm, again = sums
+    forward, backward, forward_comm, backward_comm, again, away = sums
     dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
         forward=forward,
@@ -158,6 +169,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         forward_comm=forward_comm,
         backward_comm=backward_comm,
         again=again,
+        away=away,
         kept=kept,
         transient=transient,
         ends=ends,

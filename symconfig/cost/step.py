@@ -13,7 +13,7 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.exchange import exchanged_s
-from symconfig.cost.flight import at_peak
+from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
@@ -22,6 +22,9 @@ from symconfig.plans.columns import Columns
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
 HOST_ADAM_BYTES_PER_S = 25e9
+# Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
+# cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
+HOST_GRADIENT_BYTES = 4.0
 Column = Array | float
 
 
@@ -230,10 +233,14 @@ def _held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Pinned host memory of one rank, [o, n]."""
+    """Pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage that has most;
+    of an optimizer in host memory its state and its gradients beside.
+    """
     over, over_experts = _shards(points, setting, setting.zero >= 1)
     mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
     weights = _held_weights(sums, points, setting)
-    return np.array(
-        [mine * offload.optimizer * setting.bytes.optimizer + weights * offload.weights for offload in setting.offload]
-    )
+    state = setting.bytes.optimizer + HOST_GRADIENT_BYTES
+    states = np.array([mine * offload.optimizer * state + weights * offload.weights for offload in setting.offload])
+    activations = (sums.away * in_flight(points, setting)[:, None]).max(axis=0)
+    result: Array = activations[:, None] + states
+    return result

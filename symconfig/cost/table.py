@@ -121,9 +121,7 @@ def table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: Policies, machine: Machine, framework: Framework
 ) -> Table:
     """Every policy as a 0/1 vector over the rows of every block."""
-    passes = [
-        block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework.hide.host) for block in blocks
-    ]
+    passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
     return _table(blocks, choices, np.stack(passes, axis=2))
 
 

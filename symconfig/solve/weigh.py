@@ -163,7 +163,7 @@ class _Result:
     def of(batch: _Batch, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
         room = batch.piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         pinned = host_bytes(batch.sums, batch.points, batch.setting) <= room
-        fits = (peak_bytes <= batch.piece.budget) & np.isfinite(step_s) & pinned[None]
+        fits = (peak_bytes <= batch.piece.budget) & np.isfinite(step_s) & pinned
         return _Result(batch, step_s, peak_bytes, layers, fits)
 
     def fastest(self) -> tuple[Array, NDArray[np.intp]]:

@@ -102,7 +102,7 @@ def test_alone_a_pass_takes_as_long_as_without_the_overlap(host_s: float) -> Non
     plain = layer(replace(MEGATRON, host_kernel_s=host_s), 4096)
     beside = layer(overlapping(replace(MEGATRON, host_kernel_s=host_s), "hopper"), 4096)
     none = [apply(plain.derived, frozenset())]
-    alone, paired = (found.passes(none, 1.0, 0.0)[:4, 0, 0] for found in (plain, beside))
+    alone, paired = (found.passes(none, 1.0, MEGATRON)[:4, 0, 0] for found in (plain, beside))
     for index in (0, 1):  # forward, backward; then the same of what they send
         assert alone[index] + alone[index + 2] == pytest.approx(
             paired[index] + paired[index + 2] + beside.hidden_s[index, 0]

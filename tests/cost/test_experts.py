@@ -63,7 +63,7 @@ def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = 
 
 def passes(cost: BlockCost) -> tuple[float, float]:
     """Forward and backward, communication apart."""
-    result = cost.passes([apply(cost.derived, frozenset())], 1e10, 0.5)
+    result = cost.passes([apply(cost.derived, frozenset())], 1e10, MEGATRON)
     return float(result[0, 0, 0]), float(result[1, 0, 0])
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from symconfig.cost.blocks import KEPT, TRANSIENT
+from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
+from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.step import host_bytes
 from symconfig.frameworks.kernels import changed
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derive import derive
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
 from symconfig.graph.recompute import apply
+from symconfig.plans.columns import Columns
+from symconfig.solve.detail import Detail
 from tests.cost.support import cost
 from tests.graph.support import PLAIN, held_bytes, numbers
 from tests.sample_models import sample_model
@@ -54,3 +62,38 @@ def test_grouped_products_keep_a_workspace_for_each_stream(name: str, streams: i
     each = plain.setting.machine.engine_workspace_bytes
     assert each > 0
     assert plain.peaks[0] - without.peaks[0] == pytest.approx(streams * each)
+
+
+def test_what_is_offloaded_fills_host_memory_for_every_microbatch_in_flight() -> None:
+    model, moved = tiny(), frozenset({"flash_attention"})
+    first, last = (cost(model, pp=pp, microbatches=8, offload=moved) for pp in (1, 4))
+    held = [float(host_bytes(*_host(parts)).item()) for parts in (first, last)]
+    layer = first.table.kinds.index("dense")
+    each = float(first.table.passes[PASSES.index("away"), 0, layer, 0])
+    assert each > 0
+    # Of one stage one microbatch; of four the first holds four, of a quarter of the layers.
+    assert held == pytest.approx([model.num_hidden_layers * each] * 2)
+    assert float(host_bytes(*_host(cost(model, microbatches=8))).item()) == 0.0
+
+
+def _host(parts: Detail) -> tuple[Stages, Columns, Setting]:
+    return parts.sums, parts.points, parts.setting
+
+
+def test_each_offloaded_tensor_takes_the_host_as_long_as_an_operator() -> None:
+    """Where it has no lead over the GPU, that shows."""
+    moved, layer = frozenset({"flash_attention"}), "dense"
+    slow, far = replace(MEGATRON, host_kernel_s=0.01), 1e30  # bytes/s, so that no copy shows
+
+    def seconds(offload: frozenset[str]) -> float:
+        parts = cost(tiny())
+        block = next(block for block in parts.table.blocks if block.derived.name == layer)
+        host = {key: np.full_like(t, 0.01) for key, t in block.host_s.items()}
+        policy = apply(block.derived, frozenset(), offload)
+        result = replace(block, host_s=host).passes([policy], far, slow)
+        return float(result[PASSES.index("forward"), 0, 0])
+
+    held = cost(tiny()).table.blocks[cost(tiny()).table.kinds.index(layer)].derived
+    tensors = sum(apply(held, frozenset(), moved).offloaded)
+    assert tensors > 1
+    assert seconds(moved) - seconds(frozenset()) == pytest.approx(tensors * 0.01)

@@ -107,6 +107,7 @@ WEIGHT, GRADIENT, OPTIMIZER = 2.0, 4.0, 12.0
 ACTIVATION, FP32, INDEX = 2.0, 4.0, 8.0
 VOCABULARY_MULTIPLE = 128  # times tp (--make-vocab-size-divisible-by)
 HOST_LINK, HOST_ADAM = 25e9, 25e9  # bytes/s to host memory, and of a rank's share of its processors
+HOST_LINK_REACHED = 0.8  # of it, while all GPUs of a node copy
 ADAM = 34.0  # master and moments read and written (24), gradient read twice (8), weight written (2)
 HOST = 50e-6  # of one operator
 STEP = 0.02  # of a step

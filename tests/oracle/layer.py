@@ -11,6 +11,7 @@ from tests.oracle.experts import mixture
 from tests.oracle.given import (
     ACTIVATION,
     FP32,
+    HBM,
     HIDE_RING,
     HIDE_TENSOR,
     Model,
@@ -117,7 +118,7 @@ def _attention(block: Block, model: Model, run: Run) -> None:
     _core(block, model, run, q, k, makers["v"])
     block.multiply("o_proj", n, h, queries, {LAYER}, whole + q)
     if run.ulysses:
-        _switch(block, run, q, "o_proj", FORWARD, "o_proj", GRADIENT_OF_WEIGHT)
+        _switch(block, run, q, "o_proj")
     row_parallel(block, run, h, "o_proj")
     block.dense += h * projected + queries * h
     block.gradient_buffers += h * projected + queries * h
@@ -172,7 +173,7 @@ def _core(block: Block, model: Model, run: Run, q: float, k: float, values: str)
     block.keep("softmax_statistics", rows * FP32, "flash_attention", "flash_attention")
     if run.ulysses:
         for amount in (q, k, k):
-            _switch(block, run, amount, "flash_attention", FORWARD, "flash_attention", INPUT)
+            _switch(block, run, amount, "flash_attention")
     else:
         for _ in ("keys", "values"):
             _round(block, run, whole_k)
@@ -188,13 +189,12 @@ def _round(block: Block, run: Run, whole: float) -> None:
         block.messages.append(Message(kind, "cp", whole, seconds, shown, phase, "flash_attention", whole / ACTIVATION))
 
 
-def _switch(block: Block, run: Run, amount: float, owner: str, ahead: str, behind: str, back: str) -> None:
-    """Sequence parts become parts of the heads, or back."""
-    share = 0.0 if run.beside else HIDE_RING
-    seconds = all_to_all(amount, run.cp, run.tp)
-    for phase, beside in ((FORWARD, (owner, ahead)), (INPUT, (behind, back))):
-        shown = hidden(seconds, block.seconds(*beside), share)
-        block.messages.append(Message("all-to-all", "cp", amount, seconds, shown, phase, owner, amount / ACTIVATION))
+def _switch(block: Block, run: Run, amount: float, owner: str) -> None:
+    """Sequence parts become parts of the heads, or back: three copies around what travels, and all of it shows, since
+    attention needs every part."""
+    seconds = all_to_all(amount, run.cp, run.tp) + 3 * 2 * amount / HBM
+    for phase in (FORWARD, INPUT):
+        block.messages.append(Message("all-to-all", "cp", amount, seconds, seconds, phase, owner, amount / ACTIVATION))
 
 
 def _mlp(block: Block, model: Model, run: Run) -> None:

@@ -11,6 +11,7 @@ from tests.oracle.given import (
     HIDE_SEND,
     HOST_ADAM,
     HOST_LINK,
+    HOST_LINK_REACHED,
     LAUNCH,
     STEP,
     TAKEN,
@@ -133,5 +134,5 @@ def _optimizer(each: list[Stage], run: Run) -> float:
     over, over_expert = shards(run) if run.zero else (1.0, 1.0)
     mine = max(s.dense / over + s.expert / over_expert for s in each)
     # What is in host memory: its gradients go there, the processors step, its weights come back.
-    away = (GRADIENT + WEIGHT) / HOST_LINK + ADAM / HOST_ADAM
+    away = (GRADIENT + WEIGHT) / (HOST_LINK * HOST_LINK_REACHED) + ADAM / HOST_ADAM
     return mine * ((1 - run.offload) * ADAM / HBM + run.offload * away) + LAUNCH
