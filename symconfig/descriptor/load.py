@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -82,8 +83,18 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
-    """A zoo name or a descriptor file; paths are relative to `base`. Raises InputError."""
-    return _load_cluster(find(name_or_path, "clusters", base), changes=True)
+    """A zoo name or a descriptor file, after an @ the network between its nodes: `h100@4x100 Gb/s`.
+
+    Paths are relative to `base`. Raises InputError.
+    """
+    name, at, network = name_or_path.rpartition("@")
+    if not at or _lies(name_or_path, base):
+        return _load_cluster(find(name_or_path, "clusters", base), changes=True)
+    cluster = _load_cluster(find(name, "clusters", base), changes=True)
+    changed = with_network(cluster, network, f"stated with the cluster's name: {network}")
+    plain = re.sub(r"[^a-z0-9.]+", "-", network.lower()).strip("-")
+    source = f"{cluster.source}; the network between nodes as stated with its name"
+    return changed.model_copy(update={"name": f"{cluster.name}-{plain}", "aliases": (), "source": source})
 
 
 def _load_cluster(path: Path, *, changes: bool) -> ClusterDescriptor:
@@ -157,18 +168,24 @@ def _zoo(kind: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
+def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
+    """What there is of this name."""
+    path = (base or Path()) / name
+    try:
+        return None if not name or not path.exists() else "folder" if path.is_dir() else "file"
+    except (OSError, ValueError):  # a name with a NUL, or longer than a path may be
+        return None
+
+
 def find(name: str, kind: str, base: Path | None) -> Path:
     """The file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name."""
     zoo = _zoo(kind)
     if name in zoo:
         return data_dir("model_zoo") / kind / f"{name}.yaml"
-    path = (base or Path()) / name
-    try:
-        if name and path.is_dir() and kind == "models":
-            return path
-        found = name != "" and path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # a name with a NUL, or longer than a path may be
-        found = False
+    path, lies = (base or Path()) / name, _lies(name, base)
+    if lies == "folder" and kind == "models":
+        return path
+    found = lies == "file"
     suffixes = (*_YAML, ".json")
     if found and path.suffix not in suffixes:
         raise InputError(

@@ -1,4 +1,4 @@
-"""A network as people state it, `4x100 Gb/s` or `400 Gb/s per GPU`, read into the levels of a cluster."""
+"""A network as people state it, `4x100 Gb/s` or `400 Gb/s per GPU, 2:1`, read into the levels of a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from symconfig.errors import InputError, Problem
 _BYTES = {"Gb": 1e9 / 8, "Gbit": 1e9 / 8, "GB": 1e9, "Tb": 1e12 / 8, "Tbit": 1e12 / 8, "TB": 1e12}  # a bit is no byte
 _SPEED = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[GT](?:b|bit|B))(?:/s|ps)(?!\w)")
 _PORTS = re.compile(r"\A(?P<ports>\d+) ?[x×] ?")
+_OVER = re.compile(r"(?:oversubscribed )?\b(?P<over>\d+(?:\.\d+)?):1(?: oversubscribed)?(?![\w.])")
 _SHARE = re.compile(r"\b(?:per|a) (?P<owner>gpu|node)\b", re.IGNORECASE)
 # Words that say what kind of link it is and change no speed.
 _KINDS = re.compile(
@@ -27,6 +28,7 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
     speed without ports and owner is meant for. Raises InputError for a text of which a word is not understood.
     """
     rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
+    _, rest = _taken(_OVER, rest)
     ports, rest = _taken(_PORTS, rest)
     speed, rest = _taken(_SPEED, rest)
     share, rest = _taken(_SHARE, rest)
@@ -46,9 +48,16 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
 def with_network(
     cluster: ClusterDescriptor, text: str, source: str, gpus_per_node: int | None = None
 ) -> ClusterDescriptor:
-    """Return the cluster with the stated network between its nodes: all levels of switches have this speed."""
+    """Return the cluster with the stated network between its nodes: all levels of switches have this speed, and a
+    stated oversubscription is that of the outermost.
+    """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
-    levels = (at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
+    levels = [at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels]
+    if over := _OVER.search(text):
+        ratio = Quantity(value=float(over["over"]), source=source)
+        if ratio.value < 1:
+            raise InputError(_problem("is no oversubscription", text))
+        levels[-1] = levels[-1].model_copy(update={"oversubscription": ratio})
     return cluster.model_copy(update={"levels": tuple(levels)})
 
 

@@ -143,7 +143,7 @@ def predicted(found: Found, parts: Detail, cluster: ClusterDescriptor) -> Predic
         step_s=tidy(step),
         tokens_per_s_per_gpu=tidy(tokens),
         model_tflops_per_gpu=tidy(tokens * flops / 1e12),
-        mfu=tidy(tokens * flops / found.machine.peak_flops),
+        mfu=tidy(tokens * flops / getattr(cluster.gpu.peak_flops, request.precision).value),
         peak_bytes=tidy(peak),
         reserved_bytes=tidy(reserved),
         device_bytes=tidy(device_bytes(peak, found.machine, request.framework)),

@@ -160,9 +160,10 @@ class _Result:
     fits: NDArray[np.bool_]
 
     @staticmethod
-    def of(batch: _Batch, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
+    def of(batch: _Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
+        """sums: of the policies that the rows stand for."""
         room = batch.piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-        pinned = host_bytes(batch.sums, batch.points, batch.setting) <= room
+        pinned = host_bytes(sums, batch.points, batch.setting) <= room
         fits = (peak_bytes <= batch.piece.budget) & np.isfinite(step_s) & pinned
         return _Result(batch, step_s, peak_bytes, layers, fits)
 
@@ -199,7 +200,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     cost = evaluate(batch.sums, batch.points, batch.setting)
     shape = (len(batch.table.policies), len(batch.setting.offload), batch.points.dp.size)
     none = np.zeros(shape, dtype=np.intp)
-    results = [_Result.of(batch, np.broadcast_to(cost.step_s, shape), np.broadcast_to(cost.peak_bytes, shape), none)]
+    step, peak = (np.broadcast_to(each, shape) for each in (cost.step_s, cost.peak_bytes))
+    results = [_Result.of(batch, batch.sums, step, peak, none)]
     rows = {choice: row for row, choice in enumerate(batch.table.policies)}
     keep, again = rows.get(Choice()), rows.get(WHOLE)
     piece = batch.piece
@@ -212,7 +214,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         extremes = Extremes(keep, again, batch.table, batch.chosen, batch.sums, cost.policy(keep))
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
-        results.append(_Result.of(batch, step, np.broadcast_to(block.cost.peak_bytes, step.shape), block.layers))
+        peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
+        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, block.layers))
     for result in results:
         weighed.candidates += result.step_s.size
         weighed.feasible += int(result.fits.sum())

@@ -58,7 +58,7 @@ def test_a_speed_alone_is_whose_the_caller_says() -> None:
         ("", "states no speed"),
         ("8x400G", "'400G' is not understood"),
         ("two carrier pigeons, 8x400 Gb/s", "'two carrier pigeons"),
-        ("8x400 Gb/s oversubscribed 2:1", "'oversubscribed 2:1' is not understood"),
+        ("8x400 Gb/s oversubscribed 3:2", "'oversubscribed 3:2' is not understood"),
         ("0 Gb/s per GPU", "is no speed"),
     ],
 )
@@ -75,6 +75,33 @@ def test_only_levels_between_nodes_take_the_network(name: str) -> None:
         rate = GIGA if new.name in ("rail", "spine") else old.bandwidth_bytes_per_s.value
         assert new.bandwidth_bytes_per_s.value == rate
         assert (new.size, new.latency_s) == (old.size, old.latency_s)
+
+
+@pytest.mark.parametrize("text", ["8x400 Gb/s, 2:1", "8x400 Gb/s oversubscribed 2:1"])
+def test_an_oversubscription_is_that_of_the_outermost_level(text: str) -> None:
+    rail, spine = with_network(load_cluster("h100"), text, "a test").levels[1:]
+    assert rail.oversubscription == load_cluster("h100").levels[1].oversubscription
+    assert spine.oversubscription is not None
+    assert spine.oversubscription.value == 2
+    assert spine.bandwidth_bytes_per_s.value == 50 * GIGA
+
+
+def test_less_goes_through_than_below() -> None:
+    with pytest.raises(InputError, match="is no oversubscription"):
+        with_network(load_cluster("h100"), "8x400 Gb/s, 0.5:1", "a test")
+
+
+def test_a_network_stands_behind_the_name_of_a_cluster(tmp_path: Path) -> None:
+    mine, base = load_cluster("h100@4x100 Gb/s, 2:1"), load_cluster("h100")
+    assert (mine.name, mine.aliases) == ("h100-4x100-gb-s-2-1", ())
+    assert [level.bandwidth_bytes_per_s.value for level in mine.levels[1:]] == [6.25 * GIGA] * 2
+    assert (mine.gpu, mine.host, mine.kernels) == (base.gpu, base.host, base.kernels)
+    (tmp_path / "at@home.yaml").write_text(FILE, encoding="utf-8")
+    assert load_cluster("at@home.yaml", tmp_path).name == "ours"
+    assert load_cluster("at@home.yaml@8x400 Gb/s", tmp_path).name == "ours-8x400-gb-s"
+    for wrong, why in (("h1000@4x100 Gb/s", "unknown cluster"), ("h100@fast", "'fast' is not understood")):
+        with pytest.raises(InputError, match=why):
+            load_cluster(wrong)
 
 
 def test_a_cluster_file_names_a_base_and_its_network(tmp_path: Path) -> None:

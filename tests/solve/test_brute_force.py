@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -65,6 +66,14 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
     "deepspeed with experts": (MIXTURE, 0.8, job(4, 8, backend="deepspeed")),
     "deepspeed with an adapter": (ADAPTER, 0.8, job(4, 8, backend="deepspeed")),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def alike() -> Iterator[None]:
+    """GPUs that are all as fast: the oracle's are, and how they spread is one factor on all rates of a job."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
+        yield
 
 
 @cache

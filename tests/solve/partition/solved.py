@@ -5,11 +5,11 @@ from __future__ import annotations
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
-from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.reasons import Solved
+from tests.sample_models import sample_cluster
 
 MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
 
@@ -21,7 +21,7 @@ def solved(
     training: Training | None = None,
     memory_limit: float = float("inf"),
 ) -> Solved:
-    cluster = load_cluster("h100")
+    cluster = sample_cluster()
     axes = mesh.axes()
     speeds = rates.seconds(axes, rates.levels(mesh, cluster)) if objective is Objective.TIME else rates.elements(axes)
     costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)

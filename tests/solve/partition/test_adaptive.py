@@ -10,7 +10,6 @@ import pytest
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
-from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import Net, net
@@ -21,10 +20,11 @@ from symconfig.solve.partition.eliminate import least, plan
 from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.rows import allowed, spaces
+from tests.sample_models import sample_cluster
 from tests.solve.partition.programs import Maker, build, convolutions, transformer
 from tests.solve.partition.samples import small
 
-CLUSTER = load_cluster("h100")
+CLUSTER = sample_cluster()
 MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
 AXES = MESH.axes()
 
