@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -107,9 +107,12 @@ class Asked:
             value = max(1, whole // (p.get("dp", 1) * self.assumption.batch.grad_accum))
         if value is None:
             raise InputError(Problem("is not stated, and nothing is assumed for this source", field=f"batch.{name}"))
-        tuned = self.assumption.tuned_micro if name == "micro" else ()
-        self.guess(name, f"the best of {', '.join(map(str, (value, *tuned)))}" if tuned else value, True)
+        self.tuned(name, int(value), self.assumption.tuned.micro if name == "micro" else (), True)
         return int(value)
+
+    def tuned(self, name: str, value: int, others: Sequence[int], matters: bool) -> None:
+        """Note what is assumed, or of which values the best one is."""
+        self.guess(name, f"the best of {', '.join(map(str, (value, *others)))}" if others else value, matters)
 
     def zero(self, replicated: bool) -> ZeroStage:
         shards = self.stated.get("distributed_optimizer")

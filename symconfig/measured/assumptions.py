@@ -116,6 +116,13 @@ class Recipe(Strict):
         return all(not known or value in known for known, value in asked)
 
 
+class Tuned(Strict):
+    """Of which the source ran the best one, as it says, without printing it; beside what is assumed."""
+
+    micro: tuple[int, ...] = ()
+    vpp: tuple[int, ...] = Field(default=(), description="chunks of a stage; a number that no stage has is left out")
+
+
 class Assumption(Strict):
     """For one source, or one release of its software. Only what a row leaves out is taken from here."""
 
@@ -132,9 +139,7 @@ class Assumption(Strict):
         default=(), description="names of what the source's text, recipes or code state for all its rows"
     )
     batch: MeasuredBatch = MeasuredBatch()
-    tuned_micro: tuple[int, ...] = Field(
-        default=(), description="micro-batches of which the source ran the best one, as it says, without printing it"
-    )
+    tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
     habits: Habits = Habits()
     model: dict[str, Any] = Field(default_factory=dict)

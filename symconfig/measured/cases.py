@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -73,7 +74,9 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     layout = str(asked.option("layout", "", "layout" in assumption.options))
     cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
     chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
-    asked.guess("vpp", chunks, "vpp" not in p and pp > 1 and not row.options.megatron_args)
+    unstated = "vpp" not in p and pp > 1 and not row.options.megatron_args
+    parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
+    asked.tuned("vpp", chunks, parts, unstated)
     asked.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
     packing = None if asked.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
     asked.guess("packing", packing, True)
@@ -96,20 +99,25 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         first_layers=asked.stated.get("first_layers"),
         last_layers=asked.stated.get("last_layers"),
     )
-    sizes = assumption.tuned_micro if row.batch.micro is None else ()
-    others = [replace(configuration, micro=size) for size in sizes if configuration.global_batch % (dp * size) == 0]
     taken, documented = tuple(asked.taken.items()), tuple(asked.documented.items())
     return Case(
         model=model,
         cluster=asked.cluster,
         configuration=configuration,
         taken=taken,
-        others=tuple(others),
+        others=_others(configuration, row, (micro, *assumption.tuned.micro), (chunks, *parts)),
         counting=assumption.flops,
         reason=assumption.reason,
         documented=documented,
         ignored=asked.ignored,
     )
+
+
+def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
+    """The configuration with every other micro-batch and number of chunks that may have run."""
+    found = product(sizes if row.batch.micro is None else sizes[:1], chunks)
+    each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in found)
+    return tuple(one for one in each if one != c and c.global_batch % (c.degrees.dp * one.micro) == 0)
 
 
 def _expert_tensor_parallel(row: Row, asked: Asked) -> int:

@@ -12,8 +12,10 @@ from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.graph.implementation import Dispatch
 from symconfig.measured.assumptions import assuming
 from symconfig.measured.cases import Case, case
+from symconfig.measured.judge import judge
 from symconfig.measured.read import read
 from symconfig.measured.score import score
+from symconfig.solve.predict import predict
 from symconfig.units import GIB
 from tests.measured.support import file_of, run_text
 
@@ -176,6 +178,30 @@ def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
     assert covered.model.num_nextn_predict_layers == 1
     assert other.model.num_nextn_predict_layers == 0
     assert {"layout", "etp", "cp_comm", "num_nextn_predict_layers"} <= set(covered.assumed)
+
+
+def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
+    """A number of chunks that the stages do not have is left out; what the row states is not tuned."""
+    mine = tmp_path / "assume.yaml"
+    mine.write_text(
+        "schema: symconfig.assumptions/1\n"
+        "sources:\n"
+        "  - {source: mine, reason: our sweep, batch: {micro: 1}, tuned: {micro: [2, 3], vpp: [2, 5]}}\n",
+        encoding="utf-8",
+    )
+    row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"parallel": {"pp": 4, "dp": 2}})
+    with assuming(mine):
+        stated = case("mine", row)
+        batch = row.batch.model_copy(update={"micro": None})
+        tuned = case("mine", row.model_copy(update={"batch": batch}))
+        judged = judge("mine", row.model_copy(update={"batch": batch}))
+    assert {(c.micro, c.degrees.vpp) for c in stated.others} == {(4, 2)}
+    assert {(c.micro, c.degrees.vpp) for c in tuned.others} == {(1, 2), (2, 1), (2, 2)}
+    assert dict(tuned.taken)["vpp"] == "the best of 1, 2"
+    assert dict(tuned.taken)["micro"] == "the best of 1, 2, 3"
+    ways = (tuned.configuration, *tuned.others)
+    assert judged.time is not None
+    assert judged.time[0] == min(predict(tuned.model, tuned.cluster, c).predicted.step_s for c in ways)
 
 
 def test_a_source_states_the_dropout_of_adapters_whose_rank_the_row_states(tmp_path: Path) -> None:
