@@ -133,7 +133,17 @@ def _data_parallel(row: Row, asked: Asked, inner: int, pp: int, micro: int) -> i
     """inner: ranks of one replica of a stage. Experts need as many ranks as their degrees say."""
     p, whole = row.parallel, row.batch.global_
     ranks = p.get("ep", 1) * _expert_tensor_parallel(row, asked)
-    found = p.get("dp") or (row.cluster.gpus or 0) // (inner * pp)
+    stated, gpus = p.get("dp"), row.cluster.gpus
+    if stated and gpus and stated * inner * pp != gpus:
+        raise InputError(
+            Problem(
+                "its degrees are not of the GPUs that it states",
+                field="parallel",
+                got=str(stated * inner * pp),
+                need=str(gpus),
+            )
+        )
+    found = stated or (gpus or 0) // (inner * pp)
     dp = max(1, found, -(-ranks // inner))
     asked.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != found)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch

@@ -257,6 +257,7 @@ def test_chunks_of_a_pipeline_are_the_sources_where_rows_print_none(tmp_path: Pa
     piped = text.replace("pp: 1", "pp: 4")
     assert case("moe_parallel_folding", _row(tmp_path, piped)).configuration.degrees.vpp == 7
     assert case("korthikanti2022", _row(tmp_path, piped)).configuration.degrees.vpp == 1
-    assert case("moe_parallel_folding", _row(tmp_path, text)).configuration.degrees.vpp == 1
+    unpiped = text.replace("dp: 1", "dp: 4")
+    assert case("moe_parallel_folding", _row(tmp_path, unpiped)).configuration.degrees.vpp == 1
     printed = piped.replace("pp: 4", "pp: 4, vpp: 2")
     assert case("moe_parallel_folding", _row(tmp_path, printed)).configuration.degrees.vpp == 2
