@@ -117,7 +117,13 @@ def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[i
     """The configuration with every other micro-batch and number of chunks that may have run."""
     found = product(sizes if row.batch.micro is None else sizes[:1], chunks)
     each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in found)
-    return tuple(one for one in each if one != c and c.global_batch % (c.degrees.dp * one.micro) == 0)
+    return tuple(one for one in each if one != c and _runs(one))
+
+
+def _runs(c: Configuration) -> bool:
+    """Whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
+    microbatches, left = divmod(c.global_batch, c.degrees.dp * c.micro)
+    return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
 def _expert_tensor_parallel(row: Row, asked: Asked) -> int:
