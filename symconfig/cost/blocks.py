@@ -48,6 +48,7 @@ class Weights:
     vocabulary: Array  # of `dense`, those of the look-up or of the head
     frozen_vocabulary: Array  # of `frozen`, the same
     whole: Array  # of `dense`, those that every tensor-parallel rank has all of
+    matrices: Array  # how many `dense` and `frozen` are in
     vectors: Array  # of `dense`, in vectors; this and the next three are 0 where no gradient is kept whole
     widest: Array  # of `dense`, those of the largest matrix but for the look-up's and the head's
     widest_vector: Array  # of `vectors`, those of the largest
@@ -287,6 +288,7 @@ def _weights(
         vectors=vectors,
         widest=widest,
         widest_vector=widest_vector,
+        matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
         widest_expert=widest_expert,
         workspaces=workspaces,
     )

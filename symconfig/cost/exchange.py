@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import CONTENTION
+from symconfig.cost.framework import CONTENTION, Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.stages import Setting, Stages
@@ -18,6 +18,11 @@ EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not on
 # compute units. It is less than CONTENTION, since replicas of a stage are on different nodes, and what their network
 # brings is little beside the memory's rate.
 TAKEN = 0.2
+# What each byte of a collective moves in memory: it arrives in a buffer, is read from there and written to its place.
+_TOUCHED = 3.0
+# Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
+# two eager operators.
+_LISTED_S = 10e-6
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
@@ -27,10 +32,15 @@ def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, mac
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Seconds [s, n] of gathering a stage's weights once and of reducing its gradients once, before any overlap."""
+    """Seconds [s, n] of gathering a stage's weights once and of reducing its gradients once, before any overlap.
+
+    gathered, reduced: their bytes.
+    """
 
     gather: Array
     reduce: Array
+    gathered: Array
+    reduced: Array
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
@@ -40,8 +50,7 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     and what each rank then has of the gradients is summed over the instances.
     """
     framework, sizes, zero = setting.framework, setting.bytes, setting.zero
-    counts = np.array([[float(sum(stage.counts))] for stage in setting.stages])
-    messages = counts if framework.by_block else np.ones_like(counts)
+    messages = _messages(sums, setting)
     over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
     instances = framework.optimizer_instances if zero else 1
     shards, shards_of_experts = np.maximum(points.shards / instances, 1.0), np.maximum(points.edp / instances, 1.0)
@@ -49,6 +58,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
         """[k, s, n]: of k collectives at once, within a group."""
         seconds: Array = messages * ring(dense_bytes / messages, passes, shards, over, setting.machine)
+        if framework.listed:
+            seconds = seconds + np.where(shards > 1, messages * shards * _LISTED_S, 0.0)
         some = expert_bytes.any(axis=(1, 2), keepdims=True)
         if some.any():
             of_experts = ring(expert_bytes, passes, shards_of_experts, over_experts, setting.machine)
@@ -72,7 +83,8 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     passes = np.array([2.0 if twice else 1.0, 1.0])[:, None, None]
     if not zero:
         reduce = move(passes[:1], reduced * sums.dense[None], reduced * sums.expert[None])[0]
-        return Exchange(np.zeros_like(reduce), reduce)
+        none = np.zeros_like(reduce)
+        return Exchange(none, reduce, none, reduced * (sums.dense + sums.expert))
     dense, expert = sizes.weight * sums.dense, sizes.weight * sums.expert
     if zero == 3:  # frozen weights are cut up, too
         dense = dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
@@ -80,7 +92,16 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
     both = move(passes, np.stack((reduced * sums.dense, dense)), np.stack((reduced * sums.expert, expert)))
     if instances > 1:
         both[0] = both[0] + between(reduced * sums.dense, reduced * sums.expert)
-    return Exchange(both[1], both[0])
+    return Exchange(both[1], both[0], dense + expert, reduced * (sums.dense + sums.expert))
+
+
+def _messages(sums: Stages, setting: Setting) -> Array:
+    """[s, n]: collectives in which a stage's weights are gathered, or its gradients reduced."""
+    together = setting.framework.together
+    if together is Together.BLOCK:
+        return np.array([[float(sum(stage.counts))] for stage in setting.stages])
+    matrices = sums.matrices if together is Together.MATRIX and setting.zero == 3 else np.zeros_like(sums.matrices)
+    return np.maximum(matrices, 1.0)
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -113,21 +134,33 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     """[s, r, n]: without a pipeline, or where every microbatch exchanges."""
     moved, hide, m = exchange(sums, points, setting), setting.framework.hide, points.num_microbatches
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
+    gathered, reduced = moved.gathered[:, None], moved.reduced[:, None]
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
 
-    def beside(seconds: Array, work: Array, share: float) -> Array:
-        slowed = compiled.slowed_s(seconds, work, share, CONTENTION)
+    def beside(seconds: Array, amount: Array, work: Array, share: float) -> Array:
+        slowed = compiled.slowed_s(seconds, work, share, _contention(amount, seconds, setting.machine))
         result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
         return result
 
     if setting.zero == 3:
         share = hide.sharded_weights
-        result: Array = m * (beside(gather, forward, share) + beside(gather + reduce, backward, share))
+        far = sums.largest[:, None] > setting.framework.reuse_elements
+        again = np.where(far, np.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
+        back, amount = again + gather + reduce, gathered + reduced
+        result: Array = m * (beside(gather, gathered, forward, share) + beside(back, amount, backward, share))
         return result
     # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
     times = m if setting.zero in setting.framework.reduce_each_microbatch else 1.0
-    gathered = beside(gather, forward, 0.0 if setting.framework.gathers_apart else hide.data)
-    return times * beside(reduce, backward, hide.data) + gathered
+    ahead = 0.0 if setting.framework.gathers_apart else hide.data
+    return times * beside(reduce, reduced, backward, hide.data) + beside(gather, gathered, forward, ahead)
+
+
+def _contention(amount: Array, seconds: Array, machine: Machine) -> Array:
+    """Share of a collective's time that the work beside it loses: compute units, and what the collective's own traffic
+    takes of the memory's rate; as fitted, where the links are the fastest."""
+    traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / machine.hbm_bytes_per_s
+    result: Array = np.minimum(TAKEN + traffic, CONTENTION)
+    return result
 
 
 def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +21,14 @@ from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 CONTENTION = 0.45
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
+
+
+class Together(StrEnum):
+    """What of a stage's weights or gradients is one collective."""
+
+    STAGE = "stage"
+    BLOCK = "block"
+    MATRIX = "matrix"  # at ZeRO 3; else the stage's
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class Framework:
     handover_s: float = 0.0  # of each pass of a chunk, where neighbouring stages wait for each other to hand over
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
     accumulated_bytes: float = 0.0
-    # Moved for each of the rank's parameters once a step around the optimizer: gradients flattened, widened, measured.
+    # Moved for each gradient of the rank once a step around the optimizer: gradients flattened, widened, measured.
     stepped_bytes: float = 0.0
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
@@ -111,8 +121,13 @@ class Framework:
     demanded_gathers: bool = False
     # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
     gathers_apart: bool = False
-    # Every block's weights and gradients are a collective of their own, each microbatch.
-    by_block: bool = False
+    # What of a stage one collective gathers or reduces: of ZeRO 3 every microbatch.
+    together: Together = Together.STAGE
+    # ZeRO 3 gives a weight up that is wanted again only after so many elements of others, and so gathers those of a
+    # block that runs again twice in the backward.
+    reuse_elements: float = math.inf
+    # Collectives take a list of tensors, one for each rank, of which the host makes each and launches its copy.
+    listed: bool = False
     # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
     # (deepspeed/runtime/zero/partition_parameters.py).
     shards_over_tensor: bool = False

@@ -99,6 +99,7 @@ class Stages:
     frozen_expert: Array
     vocabulary: Array  # of dense and frozen, the look-up's and the head's
     whole: Array  # of dense, those that every tensor-parallel rank has all of
+    matrices: Array  # how many dense and frozen are in
     largest: Array  # parameters of the largest block
     vectors: Array  # of dense, in vectors; this and the next four are 0 where no gradient is kept whole
     widest_table: Array  # trained parameters of the look-up or of the head, whichever has more
@@ -180,6 +181,7 @@ def stages(table: Table, shapes: Sequence[StageShape], points: NDArray[np.intp],
         frozen_expert=frozen_expert,
         vocabulary=vocabulary,
         whole=counts @ of["whole"],
+        matrices=counts @ of["matrices"],
         largest=largest,
         vectors=counts @ of["vectors"],
         widest_table=look_up,

@@ -127,7 +127,8 @@ def _optimizer(sums: Stages, points: Columns, setting: Setting) -> Array:
     machine, sizes = setting.machine, setting.bytes
     over, over_experts = _shards(points, setting, setting.zero >= 1)
     mine = (_dense(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
-    stepped = (sums.dense + sums.expert).max(axis=0) * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
+    reduced = mine if setting.zero >= 2 else (sums.dense + sums.expert).max(axis=0)  # gradients that the rank has
+    stepped = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
     rows = []
     for offload in setting.offload:
         here = compiled.optimizer_s(

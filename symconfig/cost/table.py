@@ -35,6 +35,7 @@ WEIGHTS = (
     "vocabulary",
     "frozen_vocabulary",
     "whole",
+    "matrices",
     "vectors",
     "widest",
     "widest_vector",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from symconfig.cost.framework import Together
 from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row
 from symconfig.descriptor.model import Adapter, Strict
@@ -67,6 +68,12 @@ class Habits(Strict):
     reduced_bytes: float | None = None
     all_reduced_gradients: bool | None = None
     gathers_apart: bool | None = None
+    together: Together | None = None
+    reuse_elements: float | None = None
+    listed: bool | None = None
+    beside_bytes: float | None = None
+    blocking_launches: bool | None = None
+    copied_bytes: float | None = None
     gathered_logits: bool | None = None
     fused_bias: bool | None = None
     stops_early: bool | None = None
@@ -91,10 +98,12 @@ class Habits(Strict):
 class Recipe(Strict):
     """What a source's public recipe sets beside its printed table.
 
-    Empty: for every version, model, GPU, precision. degrees: names and those of their values that it holds for.
+    Empty: for every program, version, model, GPU, precision. degrees: names, and those of their values that it holds
+    for.
     """
 
     file: str = Field(description="where it stands, in the source's repository at the version's tag")
+    software: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -107,6 +116,7 @@ class Recipe(Strict):
     def covers(self, row: Row) -> bool:
         """Whether the row is a run of this recipe."""
         asked = (
+            (self.software, row.software.name if row.software else None),
             (self.versions, row.software.version if row.software else None),
             (self.models, row.model.name),
             (self.gpus, row.cluster.gpu),
@@ -141,6 +151,7 @@ class Assumption(Strict):
     batch: MeasuredBatch = MeasuredBatch()
     tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
+    tuned_vpp: tuple[int, ...] = Field(default=(), description="numbers of chunks of which likewise")
     habits: Habits = Habits()
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None

@@ -44,6 +44,7 @@ _RATE_ON = {  # where it is another than Hopper's
 # benchmarks of the H200, and of GB200 and GB300 (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training).
 _FP8_RATE = {"hopper": 0.92, "blackwell": 1.35}
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
+_EXCHANGE = ("gathers_apart", "together", "reuse_elements", "listed", "copied_bytes")
 _FRAMEWORK = (
     "adam_bytes",
     "reduced_bytes",
@@ -58,7 +59,7 @@ _FRAMEWORK = (
     "handover_s",
     "stepped_bytes",
     "all_reduced_gradients",
-    "gathers_apart",
+    *_EXCHANGE,
     "torch_workspace",
     "engine",
     "graphed",
@@ -67,6 +68,7 @@ _FRAMEWORK = (
     "grouped_streams",
 )
 _SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
+_REDUCED_NARROW = {"reduced_bytes": 2.0, "copied_bytes": 4.0}  # by FSDP: gradients are not widened for it
 _SIZES = ("weight", "gradient", "optimizer")
 
 
@@ -116,7 +118,7 @@ def _matters(habit: str, vocab_size: int, found: Framework, without: Framework, 
         return tp > 1
     if habit == "handover_s":
         return pp > 1
-    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", "gathers_apart"):
+    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", *_EXCHANGE):
         return replicas > 1
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
@@ -154,7 +156,7 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
         pairs_microbatches=bool(overlap.get("moe_a2a") or asked.stated.get("moe_a2a")),
     )
     if asked.stated.get("fsdp_mixed_precision") == "PURE":
-        found = replace(found, framework={**found.framework, "reduced_bytes": 2.0})
+        found = replace(found, framework={**found.framework, **_REDUCED_NARROW})
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = found.hides().get("data", base.hide.data) > 0
     demanded = stages and reduces and overlap.get("param_gather") is not False

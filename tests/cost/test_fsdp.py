@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost import compiled
+from symconfig.cost.framework import Together
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
@@ -44,7 +45,7 @@ def plan(model: str, **changes: Any) -> Prediction:
 
 def test_a_collective_for_each_block_waits_for_each() -> None:
     blocks = plan("llama2-7b", dp=1024, global_batch=2048).predicted.time["data-parallel communication"]
-    whole = replace(FSDP, by_block=False)
+    whole = replace(FSDP, together=Together.STAGE)
     once = plan("llama2-7b", dp=1024, global_batch=2048, framework=whole).predicted.time["data-parallel communication"]
     assert blocks > once > 0
 

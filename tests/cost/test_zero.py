@@ -9,13 +9,14 @@ import pytest
 
 from symconfig.cost import compiled
 from symconfig.cost.exchange import exchange
-from symconfig.cost.framework import element_bytes
+from symconfig.cost.framework import Hide, Together, element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
+from symconfig.graph.operator import LAYER
 from symconfig.solve.predict import predict
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_configurations import configuration
@@ -207,7 +208,7 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     """Two groups of four of eight ranks on a node: a ring of four within, an all-reduce of a quarter between two."""
     whole = cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
     sums, setting, sizes = whole.sums, whole.setting, whole.setting.bytes
-    blocks = sum(setting.stages[0].counts) if setting.framework.by_block else 1
+    blocks = sum(setting.stages[0].counts) if setting.framework.together is Together.BLOCK else 1
 
     def over(amount: Array, passes: float, ranks: int, stride: int) -> Array:
         seconds: Array = blocks * compiled.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
@@ -216,3 +217,26 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     found, reduced = exchange(sums, whole.points, setting), sizes.gradient * sums.dense
     np.testing.assert_allclose(found.gather, over(sizes.weight * sums.dense, 1.0, 4, 1))
     np.testing.assert_allclose(found.reduce, over(reduced, 1.0, 4, 1) + over(reduced / 4, 2.0, 2, 4))
+
+
+@pytest.mark.parametrize(("zero", "messages"), [(1, 1), (3, 4 * 40 + 2)])
+def test_matrices_are_gathered_one_by_one_at_stage_3(zero: int, messages: int) -> None:
+    """Of a layer: query, key and value; output; gate and up; down. And the look-up and the head."""
+    whole = cost(sample_model("llama2-13b"), dp=8, zero=zero, habits={"together": Together.MATRIX, "listed": True})
+    amount = whole.setting.bytes.weight * whole.sums.dense / messages
+    each = compiled.ring_s(amount, 1.0, 8.0, 1.0, **whole.setting.machine.levels) + 8 * 10e-6
+    np.testing.assert_allclose(exchange(whole.sums, whole.points, whole.setting).gather, messages * each)
+
+
+def test_a_layer_too_large_to_be_kept_is_gathered_again_for_each_pass_over_it() -> None:
+    """Nothing hides: two gathers and a reduction, and a third gather where the whole layer runs again."""
+    model, layer = sample_model("llama2-13b"), 4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120
+
+    def shown(modules: frozenset[str], reuse: float) -> float:
+        habits = {"reuse_elements": reuse, "hide": Hide()}
+        parts = cost(model, dp=8, zero=3, microbatches=2, modules=modules, habits=habits)
+        return seconds(parts)["data-parallel communication"]
+
+    once, again = shown(frozenset({LAYER}), float(layer)), shown(frozenset({LAYER}), layer - 1.0)
+    assert again == pytest.approx(once * 5 / 4, rel=0.01)  # gradients are twice as wide; both ends do not run again
+    assert shown(frozenset(), layer - 1.0) == pytest.approx(once)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.cost.framework import Bytes, Framework, Hide
+from symconfig.cost.framework import Bytes, Framework, Hide, Together
 from symconfig.graph.implementation import (
     Experts,
     Implementation,
@@ -41,5 +41,8 @@ DEEPSPEED = Framework(
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
     whole_gradients_at=frozenset({2}),
+    # stage3.py and partitioned_param_coordinator.py fetch a module's own weights; symconfig's buckets of what is
+    # fetched ahead, and of gradients, are about a square matrix, too.
+    together=Together.MATRIX,
     expert_group=178956971,  # deepspeed/moe/utils.py, max_group_size
 )

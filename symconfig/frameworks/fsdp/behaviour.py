@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.cost.framework import Hide
+from symconfig.cost.framework import Hide, Together
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.implementation import Vocabulary
 
@@ -21,7 +21,7 @@ FSDP = replace(
     ),
     hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
     reduced_bytes=4.0,
-    by_block=True,
+    together=Together.BLOCK,
     shards_over_tensor=False,
     whole_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
