@@ -196,10 +196,13 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     spaces = [_space(space, lattice, framework) for space in block.workspaces]
+    work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
+    if framework.blocking_launches:
+        work = {key: t + host[key] for key, t in work.items()}
     bare = BlockCost(
         derived=block,
-        work_s=work_seconds(block, lattice, machine, framework),
-        host_s=host_seconds(block, lattice, machine, framework),
+        work_s=work,
+        host_s=host,
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
@@ -285,10 +288,10 @@ def _weights(
         vocabulary=total([s for s in live if s.table]),
         frozen_vocabulary=total([s for s in still if s.table]),
         whole=total([s for s in live if not s.expert and s.elements == s.whole]),
+        matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
         vectors=vectors,
         widest=widest,
         widest_vector=widest_vector,
-        matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
         widest_expert=widest_expert,
         workspaces=workspaces,
     )

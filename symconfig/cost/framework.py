@@ -139,10 +139,15 @@ class Framework:
     whole_gradients_at: frozenset[int] = frozenset()
     expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
+    # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
+    # flat copies that collectives take.
+    beside_bytes: float = 0.0
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
     adam_bytes: float = 34.0
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
+    # Each launch waits for its kernel's end (CUDA_LAUNCH_BLOCKING=1), so that the GPU waits for the host at each.
+    blocking_launches: bool = False
     # Where the operators stand that are replayed as CUDA graphs, with no host between.
     graphed: frozenset[Leg] = frozenset()
 

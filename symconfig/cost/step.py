@@ -178,6 +178,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
     beside = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
+    gradients = gradients + setting.framework.beside_bytes * (dense + expert)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
         "gradients": gradients + np.stack([np.broadcast_to(part, sums.dense.shape) for part in beside], axis=1),

@@ -60,15 +60,17 @@ _FRAMEWORK = (
     "stepped_bytes",
     "all_reduced_gradients",
     *_EXCHANGE,
+    "beside_bytes",
     "torch_workspace",
+    "blocking_launches",
     "engine",
     "graphed",
     "microbatch_group",
     "optimizer_instances",
     "grouped_streams",
 )
-_SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
 _REDUCED_NARROW = {"reduced_bytes": 2.0, "copied_bytes": 4.0}  # by FSDP: gradients are not widened for it
+_SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
 _SIZES = ("weight", "gradient", "optimizer")
 
 

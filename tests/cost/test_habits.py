@@ -14,7 +14,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import predict
-from tests.cost.support import cost
+from tests.cost.support import cost, stage_bytes
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny
 
@@ -69,3 +69,18 @@ def test_what_cuda_graphs_replay_costs_the_host_nothing(graphed: Graphed) -> Non
     )
     dense = cost(tiny(), habits={"graphed": GRAPHED["router"]}).table.blocks[1]
     assert all(seconds.all() for seconds in dense.host_s.values())
+
+
+def test_a_launch_that_blocks_adds_the_hosts_time_to_every_operator() -> None:
+    """With CUDA_LAUNCH_BLOCKING=1 the GPU is idle from one kernel's end to the next one's launch."""
+    model = sample_model("llama2-13b")
+    beside, blocked = (cost(model, micro=4, habits={"blocking_launches": each}).table.blocks for each in (False, True))
+    for one, other in zip(beside, blocked, strict=True):
+        for key, t in one.work_s.items():
+            assert other.work_s[key] == pytest.approx(t + one.host_s[key])
+
+
+def test_tensors_beside_gradients_take_bytes_of_every_parameter() -> None:
+    plain, more = (cost(tiny(), dp=2, habits={"beside_bytes": each}) for each in (0.0, 4.0))
+    (before,), (after,) = (stage_bytes(parts, "gradients") for parts in (plain, more))
+    assert after == pytest.approx(before * (1 + 4.0 / plain.setting.bytes.gradient))
