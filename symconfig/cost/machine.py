@@ -32,6 +32,14 @@ SPREAD = 0.025
 # Of a link to the host, while all GPUs of a node copy: PCIe 5.0 gives 52 of 63 GB/s (H100, H200), 4.0 26 of 31.5
 # (A100), NVLink-C2C 169 to 184 of 225 (GB300).
 HOST_LINK_SHARE = 0.8
+# Rate of flash attention in 8 bits over that in 16, forward and backward, with heads of up to 128 channels and of
+# DeepSeek-V3's: cuDNN's benchmarks of H200, GB200 and GB300, causal, 2,048 to 8,192 tokens
+# (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training).
+_EIGHT_BIT_ATTENTION = {
+    ("hopper", "fp8"): ((1.46, 0.94), (1.46, 0.94)),
+    ("blackwell", "fp8"): ((1.39, 1.06), (1.61, 1.65)),
+    ("blackwell", "mxfp8"): ((1.26, 0.91), (1.49, 1.29)),
+}
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of the fields of Kernels; arrays [n] where many are weighed at once
 
@@ -58,6 +66,7 @@ class Machine:
     launch_s: Number
     attention_flops: Number
     attention_backward_flops: Number
+    eight_bit_attention: tuple[tuple[float, float], tuple[float, float]]
     softmax_channels: float  # over which the two products take as long as the exponential of their score
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
@@ -124,6 +133,9 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
         launch_s=kernels["launch_s"],
         attention_flops=attention,
         attention_backward_flops=attention * kernels["attention_backward_ratio"],
+        eight_bit_attention=_EIGHT_BIT_ATTENTION.get(
+            (cluster.gpu.architecture, precision if precision == "mxfp8" else "fp8"), ((1.0, 1.0), (1.0, 1.0))
+        ),
         softmax_channels=_SOFTMAX_CHANNELS.get(cluster.gpu.architecture, 0.0),
         cast_bytes=3.0 if precision in LOW_PRECISION else 0.0,
         # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what

@@ -18,6 +18,10 @@ MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
 ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
 _CHANNELS = 128.0  # at which the attention's rates are given
+# Keys that a kernel looks at beyond a query's sliding window: it works on whole tiles, 256 queries by 128 keys. cuDNN
+# takes 202 and 442 us forward and backward with a window of 128 on GB300, where 128 keys would take a third of that
+# (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, gpt_oss).
+_TILE_KEYS = 256.0 + 128.0
 
 
 def work_seconds(
@@ -41,7 +45,7 @@ def work_seconds(
                 add(matmul.op, matmul.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
     for work in block.work:
         if isinstance(work, AttentionWork):
-            add(work.op, work.phase, _attention(work, lattice, machine) / framework.attention_rate)
+            add(work.op, work.phase, _attention(work, lattice, machine, framework) / framework.attention_rate)
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
@@ -87,8 +91,11 @@ def _products(
     return result
 
 
-def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
+def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Two products forward; five backward, since the scores are made again.
+
+    The backward in 8 bits leaves out no keys before a sliding window: cuDNN's takes four times as long for twice the
+    tokens (as above).
 
     A ring's steps leave partial results: forward each is read, rescaled and added to a sum in fp32, which is cast at
     the end; backward the queries' gradients of the steps are added up (AttnFuncWithCPAndKVP2P in Transformer Engine's
@@ -96,11 +103,19 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array
     """
     forward = work.phase is Phase.FORWARD
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
-    channels = sum(float(np.max(lattice.numbers[name])) for name in work.channels) / 2
+    widths = [float(np.max(lattice.numbers[name])) for name in work.channels]
+    channels = sum(widths) / 2
     rate = machine.attention_flops if forward else machine.attention_backward_flops
+    attended = lattice.numbers[work.keys]
+    everything = lattice.numbers.get("keys_full", attended)
+    keys = np.minimum(attended + _TILE_KEYS, everything)
+    if framework.implementation.attention.in_fp8:
+        narrow, wide = machine.eight_bit_attention
+        rate = rate * (wide if max(widths) > _CHANNELS else narrow)[not forward]
+        keys = keys if forward else everything
     result: Array = compiled.attention_s(
         queries,
-        lattice.numbers[work.keys],
+        keys,
         (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
         2.0 if forward else 5.0,
         rate,

@@ -40,9 +40,6 @@ _RATE_ON = {  # where it is another than Hopper's
     "ada": _BEFORE_HOPPER_RATE,
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
-# Rate of a forward and a backward pass in fp8 over that of both in 16 bits, causal, with heads of 128 channels: cuDNN's
-# benchmarks of the H200, and of GB200 and GB300 (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training).
-_FP8_RATE = {"hopper": 0.92, "blackwell": 1.35}
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
 _EXCHANGE = ("gathers_apart", "together", "reuse_elements", "listed", "copied_bytes")
 _FRAMEWORK = (
@@ -137,8 +134,6 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
         how["fused_norm"] = asked.stated["fused_rmsnorm"]
     if asked.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
-    if how.get("fp8_attention"):
-        rate *= _FP8_RATE.get(architecture, 1.0)
     own = {"attention_rate": rate} | {name: habits[name] for name in _FRAMEWORK if name in habits}
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
