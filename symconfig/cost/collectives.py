@@ -30,9 +30,9 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
     if c.kind is Kind.ALL_TO_ALL:
-        copies = lattice.value(c.copies)
+        copies, groups, chosen = (lattice.value(size) for size in (c.copies, c.groups, c.chosen_groups))
         once = float("ep" in c.axes and framework.implementation.experts.dispatch is not Dispatch.SLOTS)
-        seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, **machine.levels)
+        seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
         if not is_dispatch(c):
             seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s
     else:

@@ -78,7 +78,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size:
     return passes*np.minimum(x12 + x14 + x15, 0.5*x12 + 0.5*x14 + 1.08695652173913*x15)
 
 
-def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
+def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
     """s: each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one rank or domain travel once (DeepEP, HybridEP)."""
     x0 = stride**(-1.0)
     x1 = np.minimum(ranks, np.maximum(1, np.floor(level0_size*x0)))
@@ -89,14 +89,16 @@ def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: 
     x6 = x5*(x1 - 1)
     x7 = copies**(-1.0)
     x8 = x1**(-1.0)
-    x9 = -x1 + x2
-    x10 = x5*x9
-    x11 = 1 - (-x1*x5 + 1)**copies
-    x12 = -x2 + x3
-    x13 = x12*x5
-    x14 = -x3 + x4
+    x9 = np.maximum(-chosen_groups/groups + 1, 0)
+    x10 = groups*x5
+    x11 = -x1 + x2
+    x12 = x11*x5
+    x13 = np.minimum(1 - (-x1*x5 + 1)**copies, 1 - x9**np.maximum(x1*x10, 1))
+    x14 = -x2 + x3
     x15 = x14*x5
-    return level0_latency_s*_greater(x1, 1) + level1_latency_s*_greater(x2, x1) + level2_latency_s*_greater(x3, x2) + level3_latency_s*_greater(x4, x3) + np.maximum(np.maximum(np.maximum(amount_bytes*(once*(-x6 + x7*(1 - (1 - x5)**copies)*(-ranks*x8 + ranks)) + x6)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(np.maximum(x1, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*(once*(-x10 + x11*x7*x8*x9) + x10)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(np.maximum(x2, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*(once*(x11*x12*x7*x8 - x13) + x13)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(np.maximum(x3, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*(once*(x11*x14*x7*x8 - x15) + x15)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(np.maximum(x4, 2) - 1)/(level3_size - 1) + 1)))
+    x16 = -x3 + x4
+    x17 = x16*x5
+    return level0_latency_s*_greater(x1, 1) + level1_latency_s*_greater(x2, x1) + level2_latency_s*_greater(x3, x2) + level3_latency_s*_greater(x4, x3) + np.maximum(np.maximum(np.maximum(amount_bytes*(once*(-x6 + x7*(-ranks*x8 + ranks)*np.minimum(1 - (1 - x5)**copies, 1 - x9**np.maximum(x10, 1))) + x6)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(np.maximum(x1, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*(once*(x11*x13*x7*x8 - x12) + x12)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(np.maximum(x2, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*(once*(x13*x14*x7*x8 - x15) + x15)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(np.maximum(x3, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*(once*(x13*x16*x7*x8 - x17) + x17)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(np.maximum(x4, 2) - 1)/(level3_size - 1) + 1)))
 
 
 def send_s(amount_bytes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:

@@ -148,25 +148,34 @@ def _ring() -> Formula:
 
 
 def _all_to_all() -> Formula:
-    amount, ranks, stride, copies, once = _symbols("amount_bytes ranks stride copies once")
+    amount, ranks, stride, copies, once, groups, chosen = _symbols(
+        "amount_bytes ranks stride copies once groups chosen_groups"
+    )
     members, bandwidths, latencies = _reach(ranks, stride)
     domain = members[0]
     times, latency, inside = [], sp.Integer(0), sp.Integer(1)
+
+    def receiving(places: Any) -> Any:
+        """Share of the places that hold one of a token's receivers. A place of several groups is left out where none of
+        them is chosen."""
+        spread = 1 - (1 - 1 / places) ** copies
+        return minimum(spread, 1 - maximum(1 - chosen / groups, 0) ** maximum(groups / places, 1))
+
     for member, bandwidth, wait in zip(members, bandwidths, latencies, strict=True):
         apart = (member - inside) / ranks
-        # A token with `copies` receivers drawn at random has one among a share p of the ranks with 1 - (1 - p)^copies.
+        # Receivers are drawn at random, from the chosen groups of experts where a router first chooses among groups.
         # Inside a domain it goes once to each rank that has one, those of other domains after their arrival, too;
         # across a border it goes once to each domain that has one.
         if inside == 1:
-            together = (ranks - ranks / domain) * (1 - (1 - 1 / ranks) ** copies) / copies
+            together = (ranks - ranks / domain) * receiving(ranks) / copies
         else:
-            together = (member - inside) / domain * (1 - (1 - domain / ranks) ** copies) / copies
+            together = (member - inside) / domain * receiving(ranks / domain) / copies
         times.append((apart + once * (together - apart)) * amount / bandwidth)
         latency += greater(member, inside) * wait
         inside = member
     return Formula(
         "all_to_all_s",
-        (*_names(amount, ranks, stride, copies, once), *LEVEL_ARGUMENTS),
+        (*_names(amount, ranks, stride, copies, once, groups, chosen), *LEVEL_ARGUMENTS),
         _largest(times) + latency,
         "s",
         "each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one "

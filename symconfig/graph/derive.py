@@ -225,6 +225,8 @@ def _collective(
         chunked=chunked,
         leg=owner.leg if owner else Leg.APART,
         copies=d.COPIES if "ep" in move.axes else ONE,
+        groups=d.GROUPS if "ep" in move.axes else ONE,
+        chosen_groups=d.CHOSEN_GROUPS if "ep" in move.axes else ONE,
     )
 
 

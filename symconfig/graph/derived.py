@@ -63,7 +63,7 @@ class Collective:
     owner: the operator that it serves; with that operator it is run again under recompute.
     beside: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
     needs what travels, so that both must be cut into pieces to run at once. leg: of its owner. copies: how many of
-    what travels are copies of one token.
+    what travels are copies of one token; groups, chosen_groups: of the experts that they go to.
     """
 
     tensor: str
@@ -78,6 +78,8 @@ class Collective:
     chunked: bool = False
     leg: Leg = Leg.APART
     copies: Monomial = ONE
+    groups: Monomial = ONE
+    chosen_groups: Monomial = ONE
 
 
 @dataclass(frozen=True, slots=True)

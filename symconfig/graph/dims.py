@@ -60,6 +60,7 @@ EXPERT_TENSOR_DIMS = (EXPERT_FFN_FUSED, EXPERT_FFN)
 EDP = Monomial.of("tp", "cp", "dp") / Monomial.of("ep", "etp")
 
 COPIES = Monomial.of("num_experts_per_tok")  # of each token, one for each of its experts
+GROUPS, CHOSEN_GROUPS = Monomial.of("expert_groups"), Monomial.of("chosen_expert_groups")  # 1 where a router has none
 
 _SIZES = {
     GATHERED: Monomial(),

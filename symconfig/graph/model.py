@@ -113,6 +113,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.EXPERTS: moe.num_experts,
             "router_width": moe.num_experts,
             "num_experts_per_tok": moe.num_experts_per_tok,
+            "expert_groups": moe.n_group or 1,
+            "chosen_expert_groups": moe.topk_group or 1,
             d.EXPERT_FFN: moe.moe_intermediate_size,
             d.EXPERT_FFN_FUSED: 2 * moe.moe_intermediate_size,
             d.SHARED_FFN: moe.shared_expert_intermediate_size,

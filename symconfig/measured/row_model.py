@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.descriptor.document import Document, nearest
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import Row
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import Experts, ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.measured.asked import Asked
@@ -49,10 +49,11 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
     if "mtp_num_layers" in stated:
         own["num_nextn_predict_layers"] = stated["mtp_num_layers"]
     fields["num_nextn_predict_layers"] = 0  # a public model's head is often left out of a run
+    of_experts = {name: value for name, value in assumption.model.items() if name in Experts.model_fields}
     for name, value in assumption.model.items():
-        gate = name == "shared_expert_gate"
-        asked.guess(name, value, "num_experts" in stated if gate else name not in own and fields.get(name) != value)
-        if not gate:
+        inside = name in of_experts
+        asked.guess(name, value, "num_experts" in stated if inside else name not in own and fields.get(name) != value)
+        if not inside:
             fields[name] = value
     fields |= own
     fields |= {"name": row.model.name, "source": "the measured row"}
@@ -64,8 +65,7 @@ def model_of(row: Row, asked: Asked, seq_length: int) -> ModelDescriptor:
         moe |= {name: stated[name] for name in _EXPERTS if name in stated}
         if "first_k_dense" in stated:
             moe["first_k_dense_replace"] = stated["first_k_dense"]
-        moe["shared_expert_gate"] = bool(assumption.model.get("shared_expert_gate", False))
-        fields["experts"] = moe
+        fields["experts"] = moe | {"shared_expert_gate": False} | of_experts
     if "head_dim" not in stated and not zoo:
         fields["head_dim"] = fields["hidden_size"] // fields["num_attention_heads"]
     if fields.get("sliding_window_pattern") and len(fields["sliding_window_pattern"]) != fields["num_hidden_layers"]:

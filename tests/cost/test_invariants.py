@@ -104,8 +104,9 @@ def test_more_bandwidth_never_costs_time_and_more_bytes_never_save_any(
 ) -> None:
     for function, given_ in (
         (compiled.ring_s, (2.0, ranks, stride)),
-        (compiled.all_to_all_s, (ranks, stride, 8.0, 0.0)),
-        (compiled.all_to_all_s, (ranks, stride, 8.0, 1.0)),
+        (compiled.all_to_all_s, (ranks, stride, 8.0, 0.0, 1.0, 1.0)),
+        (compiled.all_to_all_s, (ranks, stride, 8.0, 1.0, 1.0, 1.0)),
+        (compiled.all_to_all_s, (ranks, stride, 8.0, 1.0, 8.0, 4.0)),
         (compiled.send_s, (ranks, stride)),
     ):
         base = float(function(amount, *given_, **levels(1e11, 1e-6)))
@@ -124,8 +125,8 @@ def test_a_ring_inside_a_node_moves_what_the_textbook_says(ranks: int) -> None:
 
 
 def test_a_group_that_leaves_the_node_pays_for_the_slower_level() -> None:
-    inside = float(compiled.all_to_all_s(8e9, 8.0, 1.0, 1.0, 0.0, **levels(1e11, 0.0)))
-    outside = float(compiled.all_to_all_s(8e9, 8.0, 8.0, 1.0, 0.0, **levels(1e11, 0.0)))
+    inside = float(compiled.all_to_all_s(8e9, 8.0, 1.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
+    outside = float(compiled.all_to_all_s(8e9, 8.0, 8.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
     assert outside == pytest.approx(4 * inside)
 
 

@@ -84,7 +84,7 @@ def seconds(axes: Sequence[Axis], numbers: dict[str, Number]) -> tuple[Rate, ...
             axis.size,
             fitted(compiled.ring_s, 1.0, float(axis.size), float(axis.stride), protocols=True),
             fitted(compiled.ring_s, 2.0, float(axis.size), float(axis.stride), protocols=True),
-            fitted(compiled.all_to_all_s, float(axis.size), float(axis.stride), 1.0, 0.0, protocols=False),
+            fitted(compiled.all_to_all_s, float(axis.size), float(axis.stride), 1.0, 0.0, 1.0, 1.0, protocols=False),
             fitted(compiled.send_s, float(axis.size), float(axis.stride), protocols=False),
         )
         for axis in axes
