@@ -100,10 +100,11 @@ def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
     """Traffic forward and backward of an operator that moves so many times all slots, and all tokens once.
 
     What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: each
-    time all slots are read and written once more.
+    time all slots are read and written once more. What comes once for a rank or a node is read there to fill its slots,
+    and the tokens leave where they lie: nearly as much is read as slots are written where experts are many.
     """
     assert ctx.model.experts is not None
-    copies = 2 if ctx.how.experts.dispatch is Dispatch.SLOTS else 0
+    copies = 2 if ctx.how.experts.dispatch is Dispatch.SLOTS else 1
     tokens = Fraction(1, ctx.model.experts.num_experts_per_tok)
     return tuple(1 + copies / (times + tokens) for times in slots)
 
