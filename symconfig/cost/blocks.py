@@ -160,21 +160,21 @@ class BlockCost:
     def _forward_wait(self) -> Array:
         """[points]: seconds for which the GPU waits for the host in the forward.
 
-        Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead: what it
-        launches slowly among them, nothing outside them makes up for.
+        Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead. From there,
+        one layer's experts to those of the next, the GPU does what was launched, in its order: it waits as long as the
+        host is ever behind.
         """
         among = inside_experts(self.derived)
-        wait = np.zeros_like(self.boundary_bytes)
-        for inside in (True, False):
-            mine = [key for key in self.work_s if key[1] is Phase.FORWARD and (key[0] in among) is inside]
-            host = sum((self.host_s[key] for key in mine), np.zeros_like(wait))
-            busy = sum((self.work_s[key] for key in mine), np.zeros_like(wait)) + sum(
-                t
-                for c, t in zip(self.derived.collectives, self.comm_s, strict=True)
-                if c.phase is Phase.FORWARD and is_dispatch(c) is inside
-            )
-            wait = wait + np.maximum(host - busy, 0.0)
-        return wait
+        forward = list(dict.fromkeys(work.op for work in self.derived.work if work.phase is Phase.FORWARD))
+        first = next((place for place, op in enumerate(forward) if op in among), 0)
+        order = (*forward[first:], *forward[:first])
+        busy = {op: self.work_s[op, Phase.FORWARD] for op in order}
+        for c, t in zip(self.derived.collectives, self.comm_s, strict=True):
+            if c.phase is Phase.FORWARD:
+                busy[c.owner] = busy[c.owner] + t
+        behind = np.cumsum([self.host_s[op, Phase.FORWARD] - busy[op] for op in order], axis=0)
+        result: Array = np.maximum((behind if among else behind[-1:]).max(axis=0), 0.0)
+        return result
 
 
 def _rows(bits: Sequence[Sequence[bool]]) -> Array:

@@ -14,8 +14,9 @@ from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.graph.blocks.experts import ROUTE_LAUNCHES
+from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
 from symconfig.graph.derive import derive
+from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
@@ -87,6 +88,15 @@ def test_a_slow_host_is_what_a_small_layer_waits_for() -> None:
     # Sixteen experts of two products each, of which all but the first cost less, on top of what is launched once.
     once = len([work for work in slow.derived.work if work.op in ("router", "input_norm")])
     assert sum(passes(slow)) > 1e-3 * (3 * 2 * (1 + 15 / 3) + sum(ROUTE_LAUNCHES) + once)
+
+
+def test_a_large_layer_waits_for_the_first_launches_behind_the_count_of_tokens() -> None:
+    """The host has no lead there; from then on the GPU is the slower one."""
+    each = 5e-5
+    quick, slow = (layer(replace(MEGATRON, host_kernel_s=s), tokens=2**13) for s in (0.0, each))
+    ahead, behind = passes(quick)[0], passes(slow)[0]
+    assert sum(t.max() for (_, phase), t in slow.host_s.items() if phase is Phase.FORWARD) < ahead
+    assert behind - ahead == pytest.approx(DISPATCH_LAUNCHES[0] * each - slow.work_s["dispatch", Phase.FORWARD].max())
 
 
 def test_graphs_take_the_host_away() -> None:

@@ -87,15 +87,20 @@ def _shown(block: Block, paired: bool, ahead: bool, inside: bool | None = None) 
 
 
 def _wait(block: Block, paired: bool) -> float:
-    """What the GPU waits for the host forward: among the experts, whose numbers of tokens the host waits for, and
-    outside them, each for itself."""
-    total = 0.0
-    for inside in (True, False):
-        mine = [op for op in block.operators if op.inside is inside]
-        host = HOST * sum(op.host[FORWARD] for op in mine)
-        busy = sum(op.seconds[FORWARD] for op in mine) + _shown(block, paired, True, inside)
-        total += max(host - busy, 0.0)
-    return total
+    """What the GPU waits for the host forward. With experts from one count of their tokens, for which the host waits,
+    to the next layer's: each operator's messages come before it, and no operator is done before it is launched. Without
+    experts the host may run ahead as far as it likes."""
+    forward = [op for op in block.operators if FORWARD in op.seconds]
+    inside = [op.inside for op in forward]
+    first = inside.index(True) if any(inside) else 0
+    launched = done = busy = 0.0
+    for op in (*forward[first:], *forward[:first]):
+        sent = (m for m in block.messages if m.phase == FORWARD and m.owner == op.name)
+        taken = op.seconds[FORWARD] + sum(m.shown if paired or m.axis != "ep" else m.seconds for m in sent)
+        launched, done, busy = launched + HOST * op.host[FORWARD], done + taken, busy + taken
+        if any(inside):
+            done = max(done, launched)
+    return max(done, launched) - busy
 
 
 def _plain(block: Block, paired: bool) -> tuple[float, float]:
