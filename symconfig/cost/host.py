@@ -56,5 +56,5 @@ def host_seconds(
         if work.op in graphed:
             turns = turns * 0.0
         previous = result.get((work.op, work.phase), np.zeros(lattice.points))
-        result[work.op, work.phase] = previous + framework.host_kernel_s * turns
+        result[work.op, work.phase] = previous + framework.host_kernel_s * machine.launching * turns
     return result

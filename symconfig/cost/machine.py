@@ -76,6 +76,7 @@ class Machine:
     swizzles: float
     levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: float
+    launching: float  # of the thread that launches kernels, over an x86 server's
     memory_bytes: float
     context_bytes: float
     host_memory_bytes_per_gpu: float
@@ -150,6 +151,7 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
             cluster, kernels["link_efficiency"], kernels.get("network_efficiency", kernels["link_efficiency"])
         ),
         host_bytes_per_s=cluster.host.link_bytes_per_s.value * HOST_LINK_SHARE,
+        launching=cluster.host.launching.value if cluster.host.launching else 1.0,
         memory_bytes=cluster.gpu.memory_bytes.value,
         context_bytes=cluster.gpu.context_bytes.value,
         host_memory_bytes_per_gpu=cluster.host.memory_bytes.value / cluster.gpus_per_node,

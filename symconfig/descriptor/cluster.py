@@ -105,6 +105,9 @@ class Gpu(Strict):
 class Host(Strict):
     memory_bytes: Quantity = Field(description="per node")
     link_bytes_per_s: Quantity = Field(description="GPU to host, per GPU, one direction")
+    launching: Quantity | None = Field(
+        default=None, description="a launching thread's time over that of an x86 server's; absent: as long"
+    )
 
 
 class ClusterDescriptor(Strict):

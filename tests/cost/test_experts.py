@@ -99,6 +99,14 @@ def test_a_large_layer_waits_for_the_first_launches_behind_the_count_of_tokens()
     assert behind - ahead == pytest.approx(DISPATCH_LAUNCHES[0] * each - slow.work_s["dispatch", Phase.FORWARD].max())
 
 
+def test_a_grace_launches_more_slowly_than_an_x86_server() -> None:
+    launching = load_cluster("gb200-nvl72").host.launching
+    assert launching is not None
+    assert launching.value > machine(load_cluster("b200"), "bf16").launching == 1.0
+    kernel = layer(replace(MEGATRON, host_kernel_s=1e-3), precision="mxfp8").host_s["rope_q", Phase.FORWARD]
+    assert kernel.max() == pytest.approx(1e-3 * launching.value)
+
+
 def test_graphs_take_the_host_away() -> None:
     slow = replace(MEGATRON, host_kernel_s=1e-3)
     scopes = ("none", "router", "outside experts", "all")
@@ -125,8 +133,8 @@ def test_another_microbatch_hides_the_all_to_all_but_loses_compute_units_to_it()
 
 def test_blocks_with_scales_of_their_own_cost_the_host_more() -> None:
     """Both operands of each expert's products are rearranged: two products, forward and both gradients."""
-    slow = replace(MEGATRON, host_kernel_s=1e-3)
-    fp8, mxfp8 = (sum(passes(layer(slow, precision=name))) for name in ("fp8", "mxfp8"))
+    slow, launching = replace(MEGATRON, host_kernel_s=1e-3), machine(load_cluster("gb200-nvl72"), "fp8").launching
+    fp8, mxfp8 = (sum(passes(layer(slow, precision=name))) / launching for name in ("fp8", "mxfp8"))
     dense = 2  # products of the attention, which are not grouped
     assert mxfp8 - fp8 == pytest.approx(1e-3 * 0.1 * 2 * 3 * (2 * 16 + dense), rel=0.02)
     assert fp8 > sum(passes(layer(slow)))
