@@ -48,7 +48,9 @@ def work_seconds(
             add(work.op, work.phase, _attention(work, lattice, machine, framework) / framework.attention_rate)
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
-            add(work.op, work.phase, compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s))
+            seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
+            several = True if work.among is None else lattice.value(work.among) > 1
+            add(work.op, work.phase, np.where(several, seconds, 0.0))
     return result
 
 

@@ -307,7 +307,19 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
             moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
             turns * op.launches[1],
         ),
+        *_sorting(op, scheme),
     ]
+
+
+def _sorting(op: Operator, scheme: Scheme) -> list[Work]:
+    """Slots in the order of a rank's experts: those of all expert-tensor ranks, which gather them."""
+    if not op.sorts:
+        return []
+    use = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
+    slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
+    among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
+    moved = ((slots, use.tensor.element),)
+    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in (Phase.FORWARD, Phase.INPUT)]
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:

@@ -45,12 +45,16 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A memory-bound operator on one rank: elements moved, by element type. turns: how often the host launches it."""
+    """A memory-bound operator on one rank: elements moved, by element type. turns: how often the host launches it.
+
+    among: how many there are of what it puts in order; one alone is in order.
+    """
 
     op: str
     phase: Phase
     moved: tuple[tuple[Monomial, Element], ...]
     turns: Monomial
+    among: Monomial | None = None
 
 
 Work = Matmul | AttentionWork | Traffic

@@ -126,6 +126,8 @@ class Operator:
     per: dims over which the framework loops on the host, with kernels of their own for each turn.
     launches: of a turn, what the host runs forward and backward, in operators.
     whole: loops that nothing may split, since the operator mixes what lies along them.
+    sorts: how often it reads or writes, besides, all slots that a rank's experts have. They then lie by expert: where
+        `sorts_experts`, only for that, so that a rank's only expert needs it not.
     together: loops that are split together or not at all: each group holds whole pieces of the others.
     reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
     linear: the sum of its results for parts of its inputs is its result for their sum.
@@ -156,6 +158,8 @@ class Operator:
     per: tuple[str, ...] = ()
     launches: tuple[int, int] = (1, 1)
     whole: tuple[str, ...] = ()
+    sorts: int = 0
+    sorts_experts: bool = False
     together: tuple[tuple[str, ...], ...] = ()
     reduces: tuple[tuple[str, int], ...] = ()
     linear: bool = False

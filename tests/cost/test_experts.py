@@ -117,6 +117,12 @@ def test_graphs_take_the_host_away() -> None:
     assert eager - router == pytest.approx(1e-3 * (sum(ROUTE_LAUNCHES) + 2 + 3), rel=0.01)
 
 
+def test_the_only_expert_of_a_rank_needs_no_sorting() -> None:
+    """Tokens and eight slots for each are moved either way; sorting moves twice as many slots more."""
+    two, one = (layer(MEGATRON, 2**16, ep).work_s["dispatch", Phase.FORWARD].max() for ep in (64, 128))
+    assert one / two == pytest.approx((1 + 8) / (1 + 8 + 16), rel=0.01)
+
+
 def test_fewer_experts_a_rank_are_launched_sooner() -> None:
     """By the further products of two layers, forward and both gradients."""
     slow = replace(MEGATRON, host_kernel_s=1e-3)

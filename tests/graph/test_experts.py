@@ -106,19 +106,35 @@ def operators(name: str, **how: object) -> set[str]:
 
 def test_slots_are_sorted_after_an_all_to_all_and_filled_from_what_comes_once() -> None:
     """On arrival and on the way back, forward and backward, beside tokens and slots once: sorting reads and writes all
-    slots once more, and filling reads nearly as much as it writes."""
+    slots once more, and filling reads nearly as much as it writes. Expert-tensor ranks have all slots of theirs."""
     model = sample_model("qwen3-30b-a3b")
-    values = numbers(model, seq_length=S, ep=8, dp=8)
+    slots, tokens = S * 8 * 2048, S * 2048
 
-    def moved(dispatcher: str) -> float:
+    def moved(dispatcher: str, etp: int) -> float:
+        values = numbers(model, seq_length=S, ep=8, dp=8, etp=etp)
         work = block(model, "moe", dispatcher=dispatcher).work
         mine = [w for w in work if isinstance(w, Traffic) and w.op in ("dispatch", "combine")]
         activations = [m for w in mine for m, element in w.moved if element is Element.ACTIVATION]
         return sum(m.value(values) for m in activations)
 
-    slots, tokens = S * 8 * 2048, S * 2048
-    assert moved("alltoall") == pytest.approx(4 * (tokens + slots + 2 * slots), rel=0.01)
-    assert moved("deepep") == pytest.approx(4 * (tokens + slots + slots), rel=0.01)
+    for etp in (1, 4):
+        assert moved("alltoall", etp) == pytest.approx(4 * (tokens + slots + 2 * etp * slots), rel=0.01)
+        assert moved("deepep", etp) == pytest.approx(4 * (tokens + slots + etp * slots), rel=0.01)
+
+
+def test_the_slots_of_one_expert_lie_in_order() -> None:
+    """They need no sorting, and are filled none the less."""
+    model = sample_model("qwen3-30b-a3b")
+    alone = {
+        dispatcher: {
+            work.among for work in block(model, "moe", dispatcher=dispatcher).work if isinstance(work, Traffic)
+        }
+        for dispatcher in ("alltoall", "deepep")
+    }
+    assert alone["deepep"] == {None}
+    (experts,) = alone["alltoall"] - {None}
+    assert experts is not None
+    assert experts.value(numbers(model, ep=16, dp=16)) == 8
 
 
 def test_limits_and_biases_of_experts_are_kernels_of_their_own_unless_fused() -> None:
@@ -145,11 +161,10 @@ def test_the_host_launches_the_products_of_each_expert(ep: int, turns: int) -> N
 
 def test_the_host_runs_many_operators_around_the_experts_and_some_for_each_bias() -> None:
     model = sample_model("gpt-oss-120b")
-    turns = {
-        (work.op, work.phase): work.turns.value(numbers(model, ep=8, dp=8))
-        for work in block(model, "moe").work
-        if isinstance(work, Traffic)
-    }
+    turns: Counter[tuple[str, Phase]] = Counter()
+    for work in block(model, "moe").work:
+        if isinstance(work, Traffic):
+            turns[work.op, work.phase] += work.turns.value(numbers(model, ep=8, dp=8))
     for op, (forward, backward) in {"route": ROUTE_LAUNCHES, "combine": COMBINE_LAUNCHES}.items():
         assert (turns[op, Phase.FORWARD], turns[op, Phase.INPUT]) == (forward, backward)
     assert turns["expert_bias", Phase.FORWARD] == 16 * BIAS_LAUNCHES[0]

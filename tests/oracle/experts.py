@@ -35,27 +35,29 @@ def mixture(block: Block, model: Model, run: Run) -> None:
     )
     block.keep("router_logits", logits, "router", "route")
     block.keep("router_indices", places, "route", "route", "combine")
-    # Slots come by sender and are copied to lie by expert, and the other way on their way back: beside one pass over
-    # slots and tokens all slots are read and written once more, each way.
-    again = 1 + 2 / (1 + 1 / chosen)
+    # Slots come by sender, etp ranks gather theirs, and they are copied to lie by expert; the other way on their way
+    # back: beside one pass over slots and tokens all slots are read and written once more, each way.
+    sorts = 2 * sent * run.etp if model.experts > run.ep else 0.0
     block.stream_through(
         "dispatch",
-        again * (stream + places + sent),
-        again * (sent + stream),
+        stream + places + sent,
+        sent + stream,
         modules,
         stream + places + sent,
         DISPATCH,
         inside=True,
+        sorts=sorts,
     )
     _products(block, model, run, slots * run.etp)
     block.stream_through(
         "combine",
-        again * (sent + weights + places + stream),
-        again * (stream + weights + places + sent + weights),
+        sent + weights + places + stream,
+        stream + weights + places + sent + weights,
         modules,
         sent + weights + places + stream,
         COMBINE,
         inside=True,
+        sorts=sorts,
     )
     block.keep("router_probabilities", weights, "route", "combine")
     block.dense += h * model.experts

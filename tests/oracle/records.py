@@ -116,12 +116,14 @@ class Block:
         live: float,
         turns: tuple[float, float] = (1, 1),
         inside: bool = False,
+        sorts: float = 0.0,
     ) -> None:
-        """An operator bound by the bytes that it moves."""
+        """An operator bound by the bytes that it moves. sorts: bytes of another kernel of its own, both ways."""
+        sorting = memory_bound(sorts) if sorts else 0.0
         self.operators.append(
             Operator(
                 name,
-                {FORWARD: memory_bound(forward), INPUT: memory_bound(backward)},
+                {FORWARD: memory_bound(forward) + sorting, INPUT: memory_bound(backward) + sorting},
                 {FORWARD: turns[0], INPUT: turns[1]},
                 frozenset(modules),
                 live,

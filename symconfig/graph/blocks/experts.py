@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
@@ -65,7 +63,8 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
         routed,
         loops=(*x.dims, d.SLOTS),
         saves=sorting(x.dims[:-1]) if ctx.how.experts.eager_routing else [],
-        traffic=_sorting(ctx, 1, 1),
+        sorts=2 if _by_slots(ctx) else 1,
+        sorts_experts=_by_slots(ctx),
         launches=DISPATCH_LAUNCHES,
         whole=(CHOICES,),
         together=_beside_slots(x),
@@ -80,7 +79,8 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
         Tensor("moe_out", x.dims),
         loops=(*x.dims, d.SLOTS),
         saves=[*([] if ctx.how.experts.weighted_inside else [done]), *_kept_to_combine(ctx, probabilities, indices)],
-        traffic=_sorting(ctx, 1, 1 if ctx.how.experts.weighted_inside else 2),
+        sorts=2 if _by_slots(ctx) else 1,
+        sorts_experts=_by_slots(ctx),
         launches=COMBINE_LAUNCHES,
         whole=(CHOICES,),
         together=_beside_slots(x),
@@ -96,17 +96,14 @@ def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> li
     return sorting(probabilities.dims[:-1])[1:] if ctx.how.experts.eager_routing else [probabilities, indices]
 
 
-def _sorting(ctx: Context, *slots: int) -> tuple[Fraction, ...]:
-    """Traffic forward and backward of an operator that moves so many times all slots, and all tokens once.
+def _by_slots(ctx: Context) -> bool:
+    """Whether slots travel, and not tokens that come once for a rank or a node.
 
-    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: each
-    time all slots are read and written once more. What comes once for a rank or a node is read there to fill its slots,
-    and the tokens leave where they lie: nearly as much is read as slots are written where experts are many.
+    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
+    slots are read and written once more, unless a rank has one expert. What comes once is read there to fill its slots,
+    and tokens leave where they lie: nearly as much is read as slots are written where experts are many.
     """
-    assert ctx.model.experts is not None
-    copies = 2 if ctx.how.experts.dispatch is Dispatch.SLOTS else 1
-    tokens = Fraction(1, ctx.model.experts.num_experts_per_tok)
-    return tuple(1 + copies / (times + tokens) for times in slots)
+    return ctx.how.experts.dispatch is Dispatch.SLOTS
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from symconfig.graph import dims as d
 from symconfig.graph import operator as g
 from symconfig.graph.program.program import Operand, Operator, Split, Tensor, Work
 
@@ -198,6 +199,10 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
     weights = sum(numbers.bytes(weight.dims, g.Element.ACTIVATION) for weight in op.weights)
     moved = sum(numbers.bytes(use.tensor.dims, use.tensor.element) for use in (*op.inputs, *op.outputs))
     written = sum(numbers.bytes(use.tensor.dims, use.tensor.element) for use in op.outputs)
+    if op.sorts:
+        slots = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
+        more = op.sorts * numbers.bytes(slots.tensor.dims, slots.tensor.element) / moved
+        return forward + more, backward + more
     if op.kind is not g.OpKind.ELEMENTWISE or weights <= written:
         return forward, backward
     return forward * (moved + written) / (moved + weights), backward
