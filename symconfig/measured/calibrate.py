@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import numpy as np
 
@@ -28,6 +29,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 FAR = 2.0  # deviations of a prior beyond which a constant has left it
 PULLING = 5  # rows that are named
+SITE = 0.05  # by which a site's own constants differ from those of all, as a relative standard deviation
 LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not better than this
 
 
@@ -148,8 +150,9 @@ def _parameters(cluster: ClusterDescriptor, from_scratch: bool) -> tuple[Paramet
         if quantity is None:
             continue
         prior = believed.get(name, Prior(quantity.value, quantity.uncertainty))
-        value, uncertainty = prior.value, prior.uncertainty
-        if uncertainty > 0:
+        # What many sites tell of a constant holds of one within what sites differ.
+        value, uncertainty = prior.value, prior.uncertainty if from_scratch else hypot(prior.uncertainty, SITE)
+        if quantity.uncertainty > 0:
             result.append(Parameter(name, value, uncertainty, *BOUNDS[name]))
     return tuple(result)
 

@@ -105,7 +105,7 @@ def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> Found:
         return result
 
     measured = np.log([row.seconds for row in rows])
-    found = fit(evaluate, measured, parameters, groups, [""] * len(rows))
+    found = fit(evaluate, measured, parameters, groups, ())
     return Found(
         rows=tuple(rows),
         values=dict(zip(names, found.values.tolist(), strict=False)),

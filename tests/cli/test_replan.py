@@ -17,7 +17,7 @@ from tests.cli.support import run as run
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a plan without pipelines, which is solved at once."""
     folder = tmp_path_factory.mktemp("plans") / "old"
-    solved("llama2-7b", "a100-80gb", 8, 32, pins={"pp": 1}, top=2).write(folder)
+    solved("llama2-7b", "a100-80gb", 8, 32, pins={"pp": 1, "zero": 1}, top=2).write(folder)
     return folder
 
 

@@ -190,7 +190,7 @@ def test_bad_input_is_a_sentence(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
-    first = plan(pp=1, batch=64)
+    first = plan(pp=1, batch=64, zero=1)
     PlanResult(replan(first, global_batch_size=96, at_step=333, top=1).found.new).write(tmp_path / "r1")
     found = replan(tmp_path / "r1", global_batch_size=192, at_step=500, top=1).found
     seen = 333 * 64 + 167 * 96
@@ -207,7 +207,7 @@ def test_a_plan_made_again_twice_counts_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_what_a_checkpoint_has_seen_is_held_against_the_history(tmp_path: Path) -> None:
-    old = replan(plan(pp=1, batch=64), global_batch_size=96, at_step=333, top=1).found.new
+    old = replan(plan(pp=1, batch=64, zero=1), global_batch_size=96, at_step=333, top=1).found.new
     for seen, named in ((37_344, False), (40_000, True)):
         saved = torch_dist(tmp_path / str(seen), iteration=500, consumed_train_samples=seen, **LLAMA2_7B)
         found = replan(old, global_batch_size=192, checkpoint=saved, top=1).found
