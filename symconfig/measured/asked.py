@@ -121,7 +121,9 @@ class Asked:
         if self.stated.get("fsdp") and "zero_stage" not in self.stated:
             return 3
         stage: ZeroStage = self.option("zero_stage", 0, replicated)
-        return stage
+        # FSDP that keeps gathered weights and whole gradients until the last microbatch cuts up states only.
+        cuts = self.option("reshard_after_forward", True, "reshard_after_forward" in self.assumption.options)
+        return stage if cuts or stage < 3 else 1
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
