@@ -158,6 +158,7 @@ class Assumption(Strict):
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
     network: str | None = Field(default=None, description="between nodes, as a row states its `inter_node`")
     gpu: str | None = None
+    nvlink_domain: int | None = Field(default=None, description="GPUs that NVLink joins, where not all of a node")
     flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
     recipes: tuple[Recipe, ...] = ()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.network import at_rate, gpu_bytes_per_s, with_network
 from symconfig.errors import InputError, Problem
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.units import GIB
+
+ACROSS_SOCKETS = "a100-80gb-pcie"  # a cluster of the zoo in whose nodes some GPUs reach each other through processors
 
 
 def forget_zoo() -> None:
@@ -83,12 +85,16 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
     """The cluster with the links that the row states; between nodes the source's, where the row states none."""
-    stated, first = row.cluster, base.levels[0]
-    if stated.nvlink_domain is not None and 1 < stated.nvlink_domain < (first.size or 0):
-        first = first.model_copy(update={"size": stated.nvlink_domain})
+    stated, first, between = row.cluster, base.levels[0], tuple[Level, ...]()
+    gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain or assumption.nvlink_domain
+    if domain is not None and 1 < domain < (first.size or 0):
+        first = first.model_copy(update={"size": domain, "mesh": domain < gpus_per_node})
+        if domain < gpus_per_node:  # boards without a switch, each with links between its GPUs alone
+            (across,) = (level for level in _zoo_clusters()[ACROSS_SOCKETS].levels if level.name == "node")
+            between = (across.model_copy(update={"size": gpus_per_node}),)
     if link := _understood(stated.intra_node, "gpu"):
-        first = at_rate(first, gpu_bytes_per_s(link, stated.gpus_per_node or base.gpus_per_node, "gpu"), link)
+        first = at_rate(first, gpu_bytes_per_s(link, gpus_per_node, "gpu"), link)
     if first is not base.levels[0]:
-        base = base.model_copy(update={"levels": (first, *base.levels[1:])})
+        base = base.model_copy(update={"levels": (first, *between, *base.levels[1:])})
     network = network_stated(row) or assumption.network
     return with_network(base, network, network, stated.gpus_per_node) if network else base

@@ -9,6 +9,7 @@ import pytest
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.measurements import Row, load_measurements
+from symconfig.errors import InputError
 from symconfig.graph.implementation import Dispatch
 from symconfig.measured.assumptions import assuming
 from symconfig.measured.cases import Case, case
@@ -240,7 +241,9 @@ def test_the_network_that_a_row_states_stands_before_the_one_that_is_assumed(tmp
 
 def test_links_inside_a_node_are_read(tmp_path: Path) -> None:
     found = between(tmp_path, "intra_node: NVLink 150 GB/s per direction, nvlink_domain: 4")
-    assert (found.cluster.levels[0].size, found.cluster.levels[0].bandwidth_bytes_per_s.value) == (4, 150e9)
+    board, node = found.cluster.levels[:2]
+    assert (board.size, board.bandwidth_bytes_per_s.value, board.mesh) == (4, 150e9, True)
+    assert (node.size, node.name) == (8, "node")  # through the processors, between boards without a switch
     assert found.ignored == ()
 
 
@@ -254,31 +257,10 @@ def test_every_gpu_of_the_measured_rows_is_one_of_the_zoo(tmp_path: Path) -> Non
     for gpu in ("h200-sxm5-141gb", "b300-sxm", "mi325x", "mi350x", "mi355x", "h100-sxm5-96gb"):
         (row,) = load_measurements(file_of(tmp_path, run_text("a", "{step_s: 1.0}", gpu=gpu))).rows
         assert case("korthikanti2022", row).cluster.gpus_per_node == 8
-<<<<<<< HEAD
-=======
-
-
-def test_chunks_and_micro_batches_that_a_source_tuned_are_tried_together(tmp_path: Path) -> None:
-    """Interleaving wants layers that divide over the chunks and microbatches that divide over the stages."""
-    mine = tmp_path / "assume.yaml"
-    mine.write_text(
-        "schema: symconfig.assumptions/1\n"
-        "sources:\n"
-        "  - {source: mine, reason: ours, batch: {micro: 1}, tuned_micro: [2], tuned_vpp: [2, 3]}\n",
-        encoding="utf-8",
-    )
-    row = named(tmp_path, GPT)
-    batch = row.batch.model_copy(update={"micro": None, "global_": 8})
-    row = row.model_copy(update={"parallel": {"tp": 2, "pp": 4, "dp": 1}, "batch": batch})
-    with assuming(mine):
-        found = case("mine", row)
-        printed = case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 4, "vpp": 1, "dp": 1}}))
-    assert [(c.micro, c.degrees.vpp) for c in found.others] == [(1, 3), (2, 1), (2, 3)]
-    assert [(c.micro, c.degrees.vpp) for c in printed.others] == [(2, 1)]
 
 
 def test_degrees_that_are_not_of_the_rows_gpus_are_refused(tmp_path: Path) -> None:
-    row = named(tmp_path, GPT)
+    row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000")
     with pytest.raises(InputError, match=r"got 16, need 8"):
         case("mine", row.model_copy(update={"parallel": {"tp": 2, "pp": 4, "dp": 2}}))
 
@@ -286,4 +268,3 @@ def test_degrees_that_are_not_of_the_rows_gpus_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(("option", "stage"), [("", 3), ("reshard_after_forward: false, ", 1)])
 def test_fsdp_that_keeps_what_it_gathered_cuts_up_states_only(tmp_path: Path, option: str, stage: int) -> None:
     assert of(tmp_path, f"zero_stage: 3, {option}").configuration.zero == stage
->>>>>>> ad862d3 (FSDP that does not give up what it gathered exchanges once a step)
