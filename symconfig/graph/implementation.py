@@ -99,7 +99,7 @@ class Rotation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """kept_outputs: microbatches whose logits stay named on the last stage until their backward, with the fp32 copy of
-    the current one; 0: none, they are given up.
+    the current one; 0: none, they are given up, and only the current ones' memory stays taken.
 
     deferred_gradients: microbatches whose logits' gradients and head's inputs wait until the pipeline drains, when the
     head's weight gradient is computed from them. logged: cross-entropies of the logits that are computed again, in

@@ -100,3 +100,12 @@ def test_recompute_by_operator_saves_attention_and_every_other_product() -> None
     kept = {held.tensor for held, keep in zip(block.held, policy.kept, strict=True) if keep}
     assert {"layer_in", "q", "v", "attention_heads", "up"} <= kept
     assert not kept & {"input_norm", "q_rotated", "k", "gate", "mlp_hidden"}
+
+
+def test_logits_that_are_given_up_leave_a_block_in_16_bits_and_no_wide_copy() -> None:
+    held, given_up = (
+        plan("llama2-7b", framework=replace(FSDP, implementation=changed(FSDP.implementation, held_logits=each)))
+        for each in (True, False)
+    )
+    less = held.predicted.memory["logits and loss"] - given_up.predicted.memory["logits and loss"]
+    assert less == pytest.approx(4 * 2 * 4096 * 32000)

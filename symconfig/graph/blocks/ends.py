@@ -118,10 +118,11 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
             holds=waits,
             whole=_unsplit(vocab),
         )
-    # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs.
+    # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs. Of an
+    # output that is given up the allocator keeps the block, since what comes next is twice as wide.
     output = Tensor("gathered_logits", dims) if gathered else logits
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.loss.kept_outputs)]
-    held, whole = [output, wide, *before] if ctx.how.loss.kept_outputs else [], _unsplit(vocab)
+    held, whole = [output, *([wide, *before] if ctx.how.loss.kept_outputs else [])], _unsplit(vocab)
     ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise("log_softmax", [wide], normed, saves=[normed], whole=whole, reduces={vocab: 2})
