@@ -97,6 +97,13 @@ class Asked:
         self.guess(name, value, matters)
         return value
 
+    def overlap(self, matters: bool) -> dict[str, bool]:
+        """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
+        stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
+        rest = {name: beside for name, beside in usual.items() if name not in stated}
+        self.guess("overlap", rest, matters and bool(rest))
+        return {**rest, **stated}
+
     def batch(self, name: str) -> int:
         value = getattr(self.row.batch, name)
         if value is not None:

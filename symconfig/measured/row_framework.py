@@ -138,9 +138,7 @@ def _with_habits(asked: Asked, attention: str, habits: dict[str, Any]) -> Framew
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
     p = asked.row.parallel
-    overlap = asked.option(
-        "overlap", {}, max(p.get("tp", 1), p.get("pp", 1)) > 1 and "overlap" in asked.assumption.options
-    )
+    overlap = asked.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
     found = Switches(
         implementation=how,
         bytes={name: habits[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in habits},

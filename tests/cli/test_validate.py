@@ -195,7 +195,9 @@ def test_parts_of_an_explained_row_add_up(run: Run, runs: Path) -> None:
 
 
 def test_a_long_pipeline_is_shown_by_its_ends_and_its_fullest_stage(run: Run, tmp_path: Path) -> None:
-    text = run_text("a", "{step_s: 8.8}", tp=1, dp=1, micro=1).replace("pp: 1", "pp: 24")
+    text = (
+        run_text("a", "{step_s: 8.8}", tp=1, dp=1, micro=1).replace("pp: 1", "pp: 24").replace("gpus: 8,", "gpus: 24,")
+    )
     path = file_of(tmp_path, text)
     outcome = run("validate", path, "--explain", "a").out
     stages = outcome[outcome.index("GiB at the peak") :].splitlines()[3:]

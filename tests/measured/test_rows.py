@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.measurements import Row, load_measurements
+from symconfig.descriptor.measurements import MeasuredOptions, Row, load_measurements
 from symconfig.errors import InputError
 from symconfig.graph.implementation import Dispatch
 from symconfig.measured.assumptions import assuming
@@ -268,3 +268,19 @@ def test_degrees_that_are_not_of_the_rows_gpus_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(("option", "stage"), [("", 3), ("reshard_after_forward: false, ", 1)])
 def test_fsdp_that_keeps_what_it_gathered_cuts_up_states_only(tmp_path: Path, option: str, stage: int) -> None:
     assert of(tmp_path, f"zero_stage: 3, {option}").configuration.zero == stage
+
+
+def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path: Path) -> None:
+    mine = tmp_path / "assume.yaml"
+    mine.write_text(
+        "schema: symconfig.assumptions/1\n"
+        "sources:\n"
+        "  - {source: mine, reason: ours, options: {overlap: {tp_comm: true, grad_reduce: true}}}\n",
+        encoding="utf-8",
+    )
+    stated = MeasuredOptions.model_validate({"overlap": {"grad_reduce": False}})
+    with assuming(mine):
+        found = case("mine", named(tmp_path, GPT).model_copy(update={"options": stated}))
+    hide = found.configuration.framework.hide
+    assert (hide.tp_pieces, hide.data) == (4, 0.0)
+    assert dict(found.taken)["overlap"] == "{'tp_comm': True}"
