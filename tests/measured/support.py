@@ -1,9 +1,14 @@
-"""Measurement files for tests: GPT-22B on eight A100, as arXiv 2205.05198 ran it."""
+"""Measurement files for tests: GPT-22B on eight A100, as arXiv 2205.05198 ran it; and the published runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from symconfig.measured.read import Read, read
+
+PUBLISHED = tuple(Path(__file__).parents[3] / "shared" / name for name in ("truth", "truth_more"))
 HEAD = """\
 schema: symconfig.measurements/1
 source: {title: Table 5, paper: "arXiv:2205.05198"}
@@ -39,3 +44,13 @@ def file_of(folder: Path, *rows: str, name: str = "korthikanti2022") -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(HEAD + "".join(rows), encoding="utf-8")
     return path
+
+
+def published(name: str | None = None) -> Read:
+    """Published runs of one source, or of all in the order of their names; they lie beside the checkout."""
+    if missing := [str(folder) for folder in PUBLISHED if not folder.is_dir()]:
+        pytest.skip(f"published measurements are not beside this checkout ({', '.join(missing)})")
+    paths = sorted(
+        (path for folder in PUBLISHED for path in folder.glob(f"{name or '*'}.yaml")), key=lambda at: at.stem
+    )
+    return read([str(path) for path in paths])

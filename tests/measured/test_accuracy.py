@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.measured.score import score
+from symconfig.measured.score import source
 from symconfig.report.accuracy import markdown
 from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
+from tests.measured.support import published
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT.parent / "shared" / "truth"
 CONSTANTS = ROOT / "docs" / "constants.md"
 STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
@@ -55,10 +55,8 @@ def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:
 
 
 def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:
-    if not RUNS.is_dir():
-        pytest.skip(f"published measurements are not beside this checkout ({RUNS})")
-    now = dict(figures(to_dict(score(sorted(RUNS.glob("*.yaml"))))["sources"]))
-    then = dict(figures([{**source, "about": None} for source in record["sources"]]))
+    now = dict(figures(to_dict([source(name, content) for name, content in published()])["sources"]))
+    then = dict(figures([{**each, "about": None} for each in record["sources"]]))
     then = {place: value for place, value in then.items() if "about" not in place}
     assert now.keys() == then.keys(), STALE
     for place, value in now.items():
@@ -69,8 +67,8 @@ def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:
 
 
 def test_at_most_a_twentieth_of_the_rows_is_skipped(record: Any) -> None:
-    rows = sum(source["rows"] for source in record["sources"])
-    assert sum(source["skipped"] for source in record["sources"]) <= 0.05 * rows
+    rows = sum(each["rows"] for each in record["sources"])
+    assert sum(each["skipped"] for each in record["sources"]) <= 0.05 * rows
 
 
 def test_a_model_that_was_left_out_is_predicted_nearly_as_well(record: Any) -> None:

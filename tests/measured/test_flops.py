@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.measurements import load_measurements
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.operator import LAYER
 from symconfig.measured.cases import case
 from symconfig.measured.flops import Counting, flops_per_token, tokens_per_s_per_gpu
+from tests.measured.support import published
 
-RUNS = Path(__file__).parents[3] / "shared" / "truth"
 FULL = Counting(causal="full")
 S = 2048
 
@@ -70,11 +68,9 @@ def test_a_window_bounds_the_keys() -> None:
      ("dgxc_benchmarking", 0.003), ("korthikanti2022", 0.005), ("megatron_sc21", 0.002)],
 )  # fmt: skip
 def test_rows_that_state_both_agree(name: str, median_error: float) -> None:
-    file = RUNS / f"{name}.yaml"
-    if not file.exists():
-        pytest.skip("published measurements are not beside this checkout")
+    ((_, content),) = published(name)
     errors = []
-    for row in load_measurements(file).rows:
+    for row in content.rows:
         what = case(name, row)
         c = what.configuration
         peak = getattr(what.cluster.gpu.peak_flops, c.precision).value

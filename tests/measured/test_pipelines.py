@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from symconfig.measured.judge import Judged
-from symconfig.measured.read import read
 from symconfig.measured.score import source
-
-RUNS = Path(__file__).resolve().parents[2].parent / "shared" / "truth"
+from tests.measured.support import published
 
 
 @cache
 def runs(name: str, start: str) -> tuple[Judged, ...]:
-    path = RUNS / f"{name}.yaml"
-    if not path.is_file():
-        pytest.skip(f"published measurements are not beside this checkout ({RUNS})")
-    ((_, content),) = read([str(path)])
+    ((_, content),) = published(name)
     return tuple(row for row in source(name, content).rows if row.row.id.startswith(start) and row.time)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from symconfig.measured.score import Source, score
+from symconfig.measured.score import Source, source
+from tests.measured.support import published
 
-RUNS = Path(__file__).parents[3] / "shared" / "truth"
 # Source -> (time, memory) as mean absolute error; what was measured, rounded up. A change that does worse says why.
 REACHED = {
     "korthikanti2022": (0.03, None),
@@ -35,32 +33,30 @@ REACHED = {
 
 
 def scored(name: str) -> Source:
-    file = RUNS / f"{name}.yaml"
-    if not file.exists():
-        pytest.skip(f"published measurements are not beside this checkout ({file})")
-    return score([file])[0]
+    ((_, content),) = published(name)
+    return source(name, content)
 
 
 @pytest.mark.parametrize("name", REACHED)
 def test_errors_on_published_runs_stay_where_they_are(name: str) -> None:
-    source = scored(name)
+    found = scored(name)
     time, memory = REACHED[name]
     if time is not None:
-        assert source.time is not None
-        assert source.time.mape <= time
+        assert found.time is not None
+        assert found.time.mape <= time
     if memory is not None:
-        assert source.memory is not None
-        assert source.memory.mape <= memory
-    assert all("does not state" in reason for _, reason in source.skipped)
-    assert len(source.skipped) <= 0.05 * len(source.rows)
+        assert found.memory is not None
+        assert found.memory.mape <= memory
+    assert all("does not state" in reason for _, reason in found.skipped)
+    assert len(found.skipped) <= 0.05 * len(found.rows)
 
 
 def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> None:
-    source = scored("aleph_alpha")
-    assert source.oom is not None
-    assert source.oom.found >= 0.945 * source.oom.ran_out
-    assert source.oom.alarms <= 0.03 * source.oom.ran
-    for sweep in source.sweeps:
+    found = scored("aleph_alpha")
+    assert found.oom is not None
+    assert found.oom.found >= 0.945 * found.oom.ran_out
+    assert found.oom.alarms <= 0.03 * found.oom.ran
+    for sweep in found.sweeps:
         if "-8k-" in sweep.name:
             assert sweep.tau >= 0.9
             assert sweep.regret == pytest.approx(0.0)
@@ -80,5 +76,5 @@ FALSE_ALARMS = {
 
 @pytest.mark.parametrize("name", FALSE_ALARMS)
 def test_runs_that_ran_are_not_called_out_of_memory(name: str) -> None:
-    source = scored(name)
-    assert sum(item.oom for item in source.rows) <= FALSE_ALARMS[name] * len(source.rows)
+    rows = scored(name).rows
+    assert sum(item.oom for item in rows) <= FALSE_ALARMS[name] * len(rows)

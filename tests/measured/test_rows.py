@@ -280,7 +280,9 @@ def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path:
     )
     stated = MeasuredOptions.model_validate({"overlap": {"grad_reduce": False}})
     with assuming(mine):
-        found = case("mine", named(tmp_path, GPT).model_copy(update={"options": stated}))
+        found = case(
+            "mine", named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"options": stated})
+        )
     hide = found.configuration.framework.hide
     assert (hide.tp_pieces, hide.data) == (4, 0.0)
     assert dict(found.taken)["overlap"] == "{'tp_comm': True}"
