@@ -199,6 +199,7 @@ def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework:
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
+        full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)
     bare = BlockCost(
         derived=block,
         work_s=work,

@@ -71,13 +71,17 @@ def test_what_cuda_graphs_replay_costs_the_host_nothing(graphed: Graphed) -> Non
     assert all(seconds.all() for seconds in dense.host_s.values())
 
 
-def test_a_launch_that_blocks_adds_the_hosts_time_to_every_operator() -> None:
+def test_a_launch_that_blocks_adds_the_hosts_time_to_every_operator_and_collective() -> None:
     """With CUDA_LAUNCH_BLOCKING=1 the GPU is idle from one kernel's end to the next one's launch."""
     model = sample_model("llama2-13b")
-    beside, blocked = (cost(model, micro=4, habits={"blocking_launches": each}).table.blocks for each in (False, True))
+    beside, blocked = (
+        cost(model, tp=2, micro=4, habits={"blocking_launches": each}).table.blocks for each in (False, True)
+    )
     for one, other in zip(beside, blocked, strict=True):
         for key, t in one.work_s.items():
             assert other.work_s[key] == pytest.approx(t + one.host_s[key])
+        for t, more in zip(one.full_comm_s, other.full_comm_s, strict=True):
+            assert more == pytest.approx(t + MEGATRON.host_kernel_s * (t > 0))
 
 
 def test_tensors_beside_gradients_take_bytes_of_every_parameter() -> None:
