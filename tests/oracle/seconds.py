@@ -123,8 +123,8 @@ def hidden(seconds: float, work: float, share: float) -> float:
     return max(seconds - share * work, 0.0)
 
 
-def contended(seconds: float, work: float, share: float) -> float:
+def contended(seconds: float, work: float, share: float, taken: float = CONTENTION) -> float:
     """The same where both want compute units and memory: the work loses part of the time of what is hidden, and takes
     longer, which hides more."""
-    lost = CONTENTION * min(seconds, share * work / max(1 - CONTENTION * share, TINY))
+    lost = taken * min(seconds, share * work / max(1 - taken * share, TINY))
     return max(seconds - share * (work + lost), 0.0) + lost

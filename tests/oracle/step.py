@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.oracle.given import (
     ACTIVATION,
     ADAM,
+    CONTENTION,
     GRADIENT,
     HBM,
     HIDE_DATA,
@@ -82,20 +83,28 @@ def moved(stage: Stage, run: Run) -> tuple[float, float]:
     return both(WEIGHT, 1), both(GRADIENT, 1)
 
 
+def _contended(seconds: float, size: float, work: float) -> float:
+    """Compute units, and three times the bytes in memory: less where a slow network feeds it."""
+    taken = min(TAKEN + 3 * size / seconds / HBM, CONTENTION) if seconds else CONTENTION
+    return contended(seconds, work, HIDE_DATA, taken)
+
+
 def _exchange(what: Plan, each: list[Stage]) -> float:
     """What shows of it. ZeRO 2 and 3 reduce every microbatch, 3 gathers for the forward and again for the backward."""
     run = what.run
     both = [moved(stage, run) for stage in each]
+    weights, gradients = ([size * (s.dense + s.expert) for s in each] for size in (WEIGHT, GRADIENT))
+    every = list(zip(both, weights, gradients, each, strict=True))
     if run.zero == 3:
         return run.microbatches * max(
-            contended(gather, s.ahead, HIDE_DATA) + contended(gather + reduce, s.back, HIDE_DATA)
-            for (gather, reduce), s in zip(both, each, strict=True)
+            _contended(gather, sent, s.ahead) + _contended(gather + reduce, sent + summed, s.back)
+            for (gather, reduce), sent, summed, s in every
         )
     if run.pp == 1 or run.zero == 2:
         often = run.microbatches if run.zero == 2 else 1
         return max(
-            often * contended(reduce, s.back, HIDE_DATA) + contended(gather, s.ahead, HIDE_DATA)
-            for (gather, reduce), s in zip(both, each, strict=True)
+            often * _contended(reduce, summed, s.back) + _contended(gather, sent, s.ahead)
+            for (gather, reduce), sent, summed, s in every
         )
     if run.vpp > 1:
         return _between_groups([g for g, _ in both], [s.ahead for s in each], each, run) + _between_groups(
