@@ -81,7 +81,7 @@ def _products(
         n,
         k=k,
         peak_flops=peak,
-        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency),
+        efficiency=framework.product_rate * np.where(cast, machine.low_efficiency, machine.efficiency),
         k_half=machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
         compute_units=machine.compute_units,
         hbm_bytes_per_s=machine.hbm_bytes_per_s,

@@ -44,6 +44,7 @@ class Habits(Strict):
     """What a framework does beside its usual: fields of Framework and of its parts."""
 
     attention_rate: float | None = None
+    product_rate: float | None = None
     fused_linears: bool | None = None
     fused_norm: bool | None = None
     fused_activation: bool | None = None

@@ -47,6 +47,7 @@ _FRAMEWORK = (
     "reduced_bytes",
     "vocab_multiple",
     "attention_rate",
+    "product_rate",
     "kept_gradient_buffers",
     "quantised_weights",
     "scattered_sends",
