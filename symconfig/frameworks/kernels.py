@@ -66,7 +66,7 @@ def options(how: Implementation) -> dict[str, Any]:
         "weighted_experts": experts.weighted_inside,
         "kept_outputs": max(loss.kept_outputs, 1),
         "fused_bias": linear.bias_inside,
-        "parallel_adapters": how.adapters is Adapters.SPLIT,
+        "adapters": how.adapters.value,
         "stops_early": how.stops_early,
         "held_logits": loss.kept_outputs > 0,
         "deferred_gradients": loss.deferred_gradients,
@@ -113,7 +113,7 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
             weighted_inside=given["weighted_experts"],
             joined_weights=how.experts.joined_weights,
         ),
-        adapters=Adapters.SPLIT if given["parallel_adapters"] else Adapters.PLAIN,
+        adapters=Adapters(given["adapters"]),
         stops_early=given["stops_early"],
     )
 

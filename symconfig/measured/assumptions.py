@@ -88,6 +88,7 @@ class Habits(Strict):
     hide_data: float | None = None
     hide_sharded_weights: float | None = None
     hide_experts: float | None = None
+    adapters: Literal["plain", "split", "exchanged"] | None = None
     dispatcher: Literal["alltoall", "deepep", "hybridep"] | None = None
     fused_experts: bool | None = None
     sequential_experts: bool | None = None

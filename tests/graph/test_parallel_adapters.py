@@ -24,7 +24,7 @@ def adapted(*targets: str, **adapter: Any) -> ModelDescriptor:
 
 
 def beside(model: ModelDescriptor, scheme: Any = SEQUENCE) -> DerivedBlock:
-    return block(model, "dense", scheme, parallel_adapters=True)
+    return block(model, "dense", scheme, adapters="split")
 
 
 def moved(model: ModelDescriptor, tensor: str, phase: Phase, scheme: Any = SEQUENCE) -> dict[tuple[str, float], int]:
@@ -103,8 +103,18 @@ def test_gradients_of_both_matrices_are_whole_along_tp() -> None:
 
 def test_what_only_moves_scales_or_adds_passes_parts_of_a_sum_on() -> None:
     """A gather of parts of a sum is that of the sum, and so is its product with alpha / r."""
-    how = changed(MEGATRON.implementation, parallel_adapters=True)
+    how = changed(MEGATRON.implementation, adapters="split")
     operators = blocks(adapted("q_proj", "o_proj"), how)["dense"].operators
     beside = [op for op in operators if op.name.endswith(("_gather", "lora_scale", "lora_add"))]
     assert len({op.name for op in beside}) >= 4
     assert all(op.linear for op in beside)
+
+
+def test_an_exchange_brings_each_rank_its_part_of_the_sequence() -> None:
+    """Of a row-parallel layer's adapter, as a2a_experimental does it: a tp-th of what a gather brings, and back."""
+    model = adapted("o_proj")
+    exchanged = block(model, "dense", SEQUENCE, adapters="exchanged")
+    for phase in (Phase.FORWARD, Phase.INPUT):
+        found = dict(tally(chosen(exchanged, "tp", phase, "o_proj.delta_columns"), numbers(model, seq_length=S, tp=TP)))
+        assert found == {("all-to-all", S * HIDDEN / TP): 1}
+    assert "o_proj.delta_gathered" not in {c.tensor for c in exchanged.collectives}

@@ -15,10 +15,8 @@ def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    if ctx.how.adapters is Adapters.SPLIT:
-        ups = _parallel(ctx, name, x, inner, width, outputs)
-    else:
-        ups = _plain(ctx, name, x, inner, width, outputs)
+    beside = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
+    ups = beside(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
         ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up], total, linear=True)
@@ -75,7 +73,9 @@ def _parallel(
 
 
 def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is split."""
+    """B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is split; or
+    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    """
     (use,) = outputs
     cut = Tensor(f"{name}.delta_columns", use.tensor.dims)
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
@@ -83,6 +83,8 @@ def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut, ((d.HIDDEN, d.ADAPTER_COLUMNS),))],
     )  # fmt: skip
+    if ctx.how.adapters is Adapters.EXCHANGED:
+        return [_scaled(ctx, use, cut)]
     whole = Tensor(f"{name}.delta_gathered", cut.dims)
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return [_scaled(ctx, use, whole)]

@@ -41,4 +41,4 @@ class Context:
 
     def separate(self, aliases: Sequence[str]) -> bool:
         """A fused linear falls apart when one of its parts has an adapter of its own, unless adapters lie beside it."""
-        return not self.how.linear.joined or (self.adapted(aliases) and self.how.adapters is not Adapters.SPLIT)
+        return not self.how.linear.joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)
