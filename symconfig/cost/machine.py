@@ -108,6 +108,8 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
     Raises InputError when the GPU has no such precision.
     """
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
+    # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
+    clock = cluster.gpu.clock.value if cluster.gpu.clock else 1.0
     kernels = constants(cluster.kernels) | dict(kernels or {})
     peak: Quantity | None = getattr(peaks, precision)
     if peak is None:
@@ -124,8 +126,8 @@ def machine(cluster: ClusterDescriptor, precision: str, kernels: Constants | Non
     attention = high.value * kernels["attention_efficiency"] / pace
     torch_workspace, engine_workspace = _WORKSPACES.get(cluster.gpu.architecture, _WORKSPACES["ampere"])
     return Machine(
-        peak_flops=peak.value / pace,
-        high_peak_flops=high.value / pace,
+        peak_flops=peak.value * clock / pace,
+        high_peak_flops=high.value * clock / pace,
         efficiency=kernels["gemm_efficiency"],
         low_efficiency=kernels.get("gemm_efficiency_low", kernels["gemm_efficiency"]),
         k_half=kernels["gemm_k_half"],

@@ -100,6 +100,10 @@ class Gpu(Strict):
     peak_flops: Precisions
     context_bytes: Quantity = Field(description="device context, communication library and other libraries")
     power_w: Quantity | None = None
+    clock: Quantity | None = Field(
+        default=None,
+        description="of matrix products under its power limit, over that of its type at the highest; absent: 1",
+    )
 
 
 class Host(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Level
+from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.network import at_rate, gpu_bytes_per_s, with_network
@@ -12,6 +12,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.units import GIB
 
+# Dynamic power goes with the clock and the square of the voltage, which goes with the clock, too.
+CLOCK_OF_POWER = 1 / 3
 ACROSS_SOCKETS = "a100-80gb-pcie"  # a cluster of the zoo in whose nodes some GPUs reach each other through processors
 
 
@@ -43,7 +45,7 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
     base = _connected(base, row, assumption)
     if change is None:
         return base
-    gpu, kernels = base.gpu, base.kernels
+    gpu = base.gpu
     if change.memory_gib:
         gpu = gpu.model_copy(
             update={"memory_bytes": gpu.memory_bytes.model_copy(update={"value": change.memory_gib * GIB})}
@@ -52,16 +54,9 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
         rate = gpu.memory_bandwidth_bytes_per_s.model_copy(update={"value": change.memory_bandwidth_bytes_per_s})
         gpu = gpu.model_copy(update={"memory_bandwidth_bytes_per_s": rate})
     if change.power_w and gpu.power_w:
-        # Dynamic power goes with the clock and the square of the voltage, which goes with the clock, too.
-        # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
-        clock = (change.power_w / gpu.power_w.value) ** (1 / 3)
-        peaks = {name: getattr(gpu.peak_flops, name) for name in type(gpu.peak_flops).model_fields}
-        slower = {name: q.model_copy(update={"value": q.value * clock}) for name, q in peaks.items() if q is not None}
-        gpu = gpu.model_copy(update={"peak_flops": gpu.peak_flops.model_copy(update=slower)})
-        rate = kernels.attention_efficiency
-        rate = rate.model_copy(update={"value": rate.value / clock})
-        kernels = kernels.model_copy(update={"attention_efficiency": rate})
-    return base.model_copy(update={"gpu": gpu, "kernels": kernels})
+        clock = (change.power_w / gpu.power_w.value) ** CLOCK_OF_POWER
+        gpu = gpu.model_copy(update={"clock": Quantity(value=clock, source=change.reason)})
+    return base.model_copy(update={"gpu": gpu})
 
 
 def network_stated(row: Row) -> str | None:
