@@ -53,7 +53,7 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     "The prediction of memory is closer to the limit than it is sure",
     "It fits, but nine in ten measured runs lie within an interval around the prediction whose upper end is more than "
     "the GPU has.",
-    EXAMPLE.format(seq=5120),
+    EXAMPLE.format(seq=5376),
 )
 def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
