@@ -182,7 +182,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout tried.
+    """What the search did. `optimal`: no candidate of the space is better under the model, in any layout of its stages.
 
     Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
     what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not

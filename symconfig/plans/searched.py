@@ -35,8 +35,6 @@ def _others(plan: Plan) -> str:
     search = plan.search
     if search.gap > 0:
         return f"the search stopped early, and what was left out could be faster by at most {_at_most(search.gap)}"
-    if not search.optimal:
-        return "the search stopped early, so a better one may exist"
     if plan.job.objective == "symtensor":
         return "no other one that fits has a lower relative cost"
     if search.layout_gap > 0:
@@ -44,6 +42,8 @@ def _others(plan: Plan) -> str:
             "no other one is better under the model in any layout tried, nor by more than "
             f"{_at_most(search.layout_gap)} in one that was not"
         )
+    if not search.optimal:
+        return "the search stopped early, so a better one may exist"
     return "no other one is better under the model"
 
 

@@ -102,7 +102,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         candidates=weighed.candidates,
         feasible=weighed.feasible,
         seconds=outcome.seconds,
-        optimal=gap == 0.0,
+        optimal=gap == untried == 0.0,
         layouts=proof.layouts,
         simulated=proof.simulated,
         gap=tidy(gap),

@@ -107,7 +107,7 @@ def test_most_costs_of_plain_models_are_by_hand() -> None:
 def test_the_plan_is_no_slower_than_any_candidate_simulated(name: str) -> None:
     model, gib, asked = CASES[name]
     plan = search(model, tight(model, gib), asked)
-    assert plan.search.optimal
+    assert plan.search.gap == 0.0
     simulated = min(refined_s(found, detail(found)) for _, found in nested_loops(name).best.values())
     assert plan.best.predicted.step_s <= simulated * (1 + 1e-9)
 
