@@ -68,6 +68,12 @@ class Open:
         return self.floors.setting.pp, self.floors.setting.vpp
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """pp, tp, cp, ep, micro-batch."""
+        p = self.floors.points
+        return self.floors.setting.pp, *(int(np.ravel(size)[self.n]) for size in (p.tp, p.cp, p.ep, p.micro))
+
+    @property
     def place(self) -> tuple[int, int, int]:
         """In the arrays of its floors."""
         return self.r, self.o, self.n

@@ -34,6 +34,7 @@ from symconfig.solve.weighed import Weighed
 # Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
 # the same.
 MOST_SIMULATED = 1000
+FRONTS, CLOSE = 8, 1.05  # other degrees around whose best one is looked, and how near the best step they are
 MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 6, 12, 16  # around the best one, each round
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
@@ -99,7 +100,8 @@ class _Refinement:
     for all policies at all points reached. served [r, o, n]: candidates of floors that have a layout with the fastest
     slowest stage that there is. asked, failed: how often the solver had a layout for a pipeline, or none.
     simulated: candidates of a point and layout. untried_s: no layout that was not tried is faster, of the candidates
-    that were laid out. winner: the best one that this walk has found.
+    that were laid out. winner: the best one that this walk has found. fronts: of each
+    choice of degrees and micro-batch, whatever the chunks, the best one simulated with its step.
     """
 
     def __init__(self, weighed: Weighed) -> None:
@@ -114,6 +116,7 @@ class _Refinement:
         self.runs = 0
         self.untried_s = float("inf")
         self.winner: _Laid | None = None
+        self.fronts: dict[tuple[int, ...], tuple[float, _Laid]] = {}
 
     def run(self) -> Proof:
         for piece in self.weighed.pieces:
@@ -122,14 +125,26 @@ class _Refinement:
                     self.queue.put(degree.step_s, degree.step_s, degree)
         self._drain(MOST_SIMULATED)
         left_s = self.queue.least_s
+        self._rounds()
+        before = self.winner
+        # Near other degrees' best one there may be better yet than near this one: a search that is pinned would look.
+        for step_s, front in sorted(self.fronts.values(), key=lambda each: each[0])[:FRONTS]:
+            mine = before is not None and front.candidate.degrees == before.candidate.degrees
+            if not mine and step_s < CLOSE * self.below_s and not front.candidate.by_block:
+                self._around(front)
+        if self.winner is not before:
+            self._rounds()
+        layouts = sum(map(len, self.known.values()))
+        return Proof(layouts, self.runs, left_s, min(self.untried_s, left_s, self.queue.least_s))
+
+    def _rounds(self) -> None:
+        """Around the best one, until there is none better there."""
         for _ in range(MOST_ROUNDS):
             before = self.winner
             if before is not None and not before.candidate.by_block:
                 self._around(before)
             if self.winner is before:
                 break
-        layouts = sum(map(len, self.known.values()))
-        return Proof(layouts, self.runs, left_s, min(self.untried_s, left_s, self.queue.least_s))
 
     def _drain(self, most: int) -> None:
         """Until nothing is left that may be faster, or so many have been simulated."""
@@ -269,6 +284,9 @@ class _Refinement:
             self.runs += 1
             others.append(node)
             refined, best_s = _simulated(found, parts), self.weighed.best_s
+            degrees = candidate.degrees
+            if degrees not in self.fronts or refined.score < self.fronts[degrees][0]:
+                self.fronts[degrees] = refined.score, node
             self.weighed.add(refined)
             if refined.score < best_s or (self.winner is None and refined.score <= best_s * (1 + ROUNDING)):
                 self.winner = node
