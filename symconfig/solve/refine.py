@@ -34,7 +34,7 @@ from symconfig.solve.weighed import Weighed
 # Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
 # the same.
 MOST_SIMULATED = 1000
-FRONTS, CLOSE = 8, 1.05  # other degrees around whose best one is looked, and how near the best step they are
+FRONTS, CLOSE = 4, 1.03  # other degrees around whose best one is looked, and how near the best step they are
 MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 6, 12, 16  # around the best one, each round
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
