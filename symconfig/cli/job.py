@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,14 @@ from typing import Any
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem
 
+
+def names(text: str) -> list[str]:
+    """a,b -> ["a", "b"]"""
+    return [name for name in text.split(",") if name]
+
+
 # option -> path of the field in the job, and how its text is read
-OPTIONS: dict[str, tuple[tuple[str, ...], type]] = {
+OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
     "--model": (("model",), str),
     "--cluster": (("cluster",), str),
     "--gpus": (("gpus",), int),
@@ -26,7 +32,10 @@ OPTIONS: dict[str, tuple[tuple[str, ...], type]] = {
     "--precision": (("precision",), str),
     "--attention": (("attention",), str),
     "--objective": (("objective",), str),
+    "--allow": (("allow",), names),
+    "--without": (("without",), names),
     "--memory-margin": (("limits", "memory_margin"), float),
+    "--memory-risk": (("limits", "memory_risk"), float),
     "--expert-imbalance": (("limits", "expert_imbalance"), float),
 }
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
@@ -124,7 +133,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     data[path[-1]] = value
 
 
-def _read(text: str, kind: type) -> Any:
+def _read(text: str, kind: Callable[[str], Any]) -> Any:
     """The value of an option; text that is no number stays text, and the job's check says so."""
     try:
         return kind(text) if kind is not int or _WHOLE.fullmatch(text) else text

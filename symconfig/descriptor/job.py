@@ -60,6 +60,9 @@ class Limits(Strict):
     expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = Field(
         default=1.0, description="tokens on the busiest expert-parallel rank over the mean"
     )
+    memory_risk: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        default=0.05, description="probability of running out of memory that a plan may have"
+    )
 
     def usable_bytes(self, memory_bytes: float) -> float:
         """What a plan may take of a GPU with this much memory."""
@@ -150,6 +153,11 @@ class Job(Strict):
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
     )
+    allow: tuple[str, ...] = Field(
+        default=(),
+        description="options that are not stable and that a plan may use, or all",
+    )
+    without: tuple[str, ...] = Field(default=(), description="options that the site lacks")
     packing: Packing | None = None
     limits: Limits = Limits()
     training: Training = Training()

@@ -22,7 +22,8 @@ class Fixed:
     """The model, by the names of ModelDescriptor (sizes that it has not are 0), and the kernels that there are.
 
     sliding_window: tokens; 0: none. column_rank: of adapters beside column-parallel layers, where tp splits the rank.
-    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs.
+    head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
+    that the fastest links join.
     """
 
     model_type: Any = UNKNOWN
@@ -44,10 +45,11 @@ class Fixed:
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
     flash: Any = UNKNOWN
+    near: Any = UNKNOWN
 
     @classmethod
-    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN) -> Self:
-        """Return a model's facts."""
+    def of(cls, model: ModelDescriptor, flash: Any = UNKNOWN, near: Any = UNKNOWN) -> Self:
+        """Return a model's facts, on GPUs of which so many are `near`."""
         experts, put = model.experts, adapters.targets(model)
         return cls(
             model_type=model.model_type,
@@ -69,6 +71,7 @@ class Fixed:
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,
             flash=flash,
+            near=near,
         )
 
 

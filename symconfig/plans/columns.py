@@ -28,7 +28,9 @@ class Columns:
     runs in a step; like dp rounded down where it does not divide. group: microbatches of an interleaved schedule's
     round. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather; where layers differ, words with blanks between.
     recompute: none, selective or full; modules: those that selective recompute runs again. moe_overlap: the experts'
-    all-to-all runs beside another microbatch.
+    all-to-all runs beside another microbatch; flex_backend: whose kernels are in its place, deepep or hybridep.
+    tp_comm: products and their collectives run in pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds
+    no block.
     """
 
     gpus: Any = UNKNOWN
@@ -58,6 +60,12 @@ class Columns:
     modules: Any = UNKNOWN
     moe_overlap: Any = UNKNOWN
     moe_dispatcher: Any = UNKNOWN
+    flex_backend: Any = UNKNOWN
+    tp_comm: Any = UNKNOWN
+    graphs: Any = UNKNOWN
+    fused_loss: Any = UNKNOWN
+    fp8_param_gather: Any = UNKNOWN
+    empty_chunks: Any = UNKNOWN
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
@@ -85,6 +93,12 @@ class Columns:
             modules=options.recompute.modules,
             moe_overlap=options.overlap.moe_a2a,
             moe_dispatcher=options.moe_dispatcher or "",
+            flex_backend=options.moe_flex_backend or "",
+            tp_comm=options.overlap.tp_comm,
+            graphs=options.cuda_graphs,
+            fused_loss=options.fused_loss,
+            fp8_param_gather=options.fp8_param_gather,
+            empty_chunks=any(not chunk for stage in candidate.stages for chunk in stage.chunks),
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:

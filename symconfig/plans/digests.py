@@ -15,7 +15,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 
 INPUTS: Mapping[str, type[BaseModel]] = {"model": ModelDescriptor, "cluster": ClusterDescriptor, "job": Job}
-ANSWER = ("best", "alternatives", "search", "binding")
+ANSWER = ("best", "alternatives", "beside", "search", "binding")
 VERSION = "symconfig"
 HISTORY = "history"  # only of plans that take over a run
 _EXACT_FLOATS = 2**53  # above it, not every whole number is a float

@@ -27,7 +27,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans import shape
 from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, VERSION, digest, signed
 from symconfig.plans.history import History
-from symconfig.plans.plan import SCHEMA, Candidate, Plan, Search
+from symconfig.plans.plan import SCHEMA, Beside, Candidate, Plan, Search
 
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
@@ -160,6 +160,7 @@ class _Reader:
         job = self._input("job", Job)
         best = self._part(("best",), Candidate.from_dict)
         others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
+        beside = self._part(("beside",), Beside.from_dict)
         search = self._part(("search",), _search)
         binding = self._part(("binding",), _TEXT.validate_python)
         version = self._part((VERSION,), _TEXT.validate_python)
@@ -178,6 +179,7 @@ class _Reader:
             or cluster is None
             or job is None
             or best is None
+            or beside is None
             or search is None
             or binding is None
             or version is None
@@ -194,6 +196,7 @@ class _Reader:
             binding=binding,
             symconfig_version=version,
             history=history,
+            beside=beside,
         )
 
     def _add(

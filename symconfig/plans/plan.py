@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -96,6 +96,12 @@ class Options:
     # Layers on the first and on the last stage, the others share the rest; None: as the others have.
     first_stage_layers: int | None = None
     last_stage_layers: int | None = None
+    # What the dispatcher "flex" runs: its own kernels in the place of NCCL's all-to-all.
+    moe_flex_backend: Literal["deepep", "hybridep"] | None = None
+    # What CUDA graphs replay of a layer (`frameworks.megatron.behaviour.GRAPHED`).
+    cuda_graphs: Literal["none", "router", "outside experts", "all"] = "none"
+    fp8_param_gather: bool = False  # weights are gathered and kept in low precision only
+    fused_loss: bool = False  # the loss is one kernel, with its softmax in 16 bits
 
     @property
     def stage_layout(self) -> str:
@@ -149,8 +155,94 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A plan among the others, under draws of what is uncertain. Losses are shares of the best one's step in a draw.
+
+    best: share of draws in which it is the fastest. expected_loss, worst_loss: over the draws. fits: probability that
+    it does not run out of memory.
+    """
+
+    __pydantic_config__ = _CONFIG
+    best: float
+    expected_loss: float
+    worst_loss: float
+    fits: float
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An option that is not stable and that the plan may use since nothing fits without it, or a pin asks for it."""
+
+    __pydantic_config__ = _CONFIG
+    name: str
+    label: str
+    maturity: str
+    why: str
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a published recipe has otherwise than the plan. loss: what its value alone costs, as a share of the step;
+    None: the plan with it does not run, as `why` says."""
+
+    __pydantic_config__ = _CONFIG
+    field: str
+    ours: str
+    theirs: str
+    loss: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NearRecipe:
+    """The published recipe that is nearest to the plan. loss: what its whole layout loses here, as a share of the step;
+    None: it does not run here, as `why` says."""
+
+    __pydantic_config__ = _CONFIG
+    id: str
+    title: str
+    job: str  # what it was published for, in words
+    differences: tuple[Difference, ...]
+    loss: float | None = None
+    why: str = ""
+
+
+_PLANS = ("simplest", "free")
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the best.
+
+    free: the fastest under the model if every option were allowed, and those that it uses; None: nothing is faster.
+    """
+
+    __pydantic_config__ = _CONFIG
+    simplest: Candidate | None = None
+    within: float = 0.0
+    free: Candidate | None = None
+    free_uses: tuple[str, ...] = ()
+    recipe: NearRecipe | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data in the spelling of the JSON contract."""
+        told = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
+        return {**asdict(self), **told}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Beside:
+        rest = {name: value for name, value in data.items() if name not in _PLANS}
+        simplest, free = (None if data.get(name) is None else Candidate.from_dict(data[name]) for name in _PLANS)
+        return replace(_besides().validate_json(json.dumps(rest)), simplest=simplest, free=free)
+
+    def _plans(self) -> dict[str, Candidate | None]:
+        return {name: getattr(self, name) for name in _PLANS}
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """One point of the lattice, with its prediction."""
+    """One point of the lattice, with its prediction. judged: None where nothing was drawn."""
 
     __pydantic_config__ = _CONFIG
     target: Target
@@ -159,6 +251,7 @@ class Candidate:
     options: Options
     stages: tuple[Stage, ...]
     predicted: Predicted
+    judged: Judged | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data in the spelling of the JSON contract."""
@@ -189,7 +282,7 @@ class Search:
     tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
     faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
-    can; free_step_s: the step without them.
+    can; free_step_s: the step without them. opened: options that are not stable and were let in.
     """
 
     __pydantic_config__ = _CONFIG
@@ -205,6 +298,7 @@ class Search:
     fewest: bool = False
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None
+    opened: tuple[Opened, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +314,7 @@ class Plan:
     binding: str  # the constraint that binds, as a sentence
     symconfig_version: str
     history: History = field(default_factory=History)
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def usable_bytes(self) -> float:
@@ -251,6 +346,7 @@ class Plan:
             "symconfig": self.symconfig_version,
             "best": self.best.to_dict(),
             "alternatives": [candidate.to_dict() for candidate in self.alternatives],
+            "beside": self.beside.to_dict(),
             "search": search,
             "binding": self.binding,
             "inputs": inputs,
@@ -267,3 +363,8 @@ class Plan:
 @cache
 def _candidates() -> TypeAdapter[Candidate]:
     return TypeAdapter(Candidate)
+
+
+@cache
+def _besides() -> TypeAdapter[Beside]:
+    return TypeAdapter(Beside)

@@ -1,0 +1,115 @@
+"""How grown up what a plan may use is: the options of a framework, and what is known of each by release.
+
+Each stands in one table: `maturity.py` in the folder of its framework. What is not stable is closed to a search unless
+it is allowed by its name, asked for by a pin, or nothing else fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from symconfig.frameworks.constraint import Constraint, Verdict
+from symconfig.frameworks.megatron.releases import megatron_release
+
+ALL = "all"  # opens every option
+
+
+class Maturity(StrEnum):
+    """How much is known of an option, the best first: where nothing else fits, options are opened in this order."""
+
+    STABLE = "stable"
+    UNUSUAL = "unusual"  # it works, and hardly any published run has it
+    YOUNG = "young"
+    DEFECT = "a known defect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of an option in some releases. why: a sentence without its full stop, of what was found where.
+
+    source: release notes, an issue, a file of the code. since, until: the first and the last release it is known of.
+    """
+
+    maturity: Maturity
+    why: str
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+    def in_force(self, release: str) -> bool:
+        """Return whether it is so in a release."""
+        number = megatron_release(release)
+        return (self.since is None or number >= megatron_release(self.since)) and (
+            self.until is None or number <= megatron_release(self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Something that an option wants where a job runs. module: a Python module, which a launcher looks for.
+
+    environment: variables that must have these values. why: what is missing without it, as a sentence says it; hint:
+    where it comes from.
+    """
+
+    why: str
+    hint: str
+    module: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Option:
+    """Something that a plan may use or leave.
+
+    name: for --allow and --without. label: as sentences say it. uses: true where a point has it, as a constraint's
+    predicate. example: facts at which it is used, beside those of a model that runs. standings: the first that is in
+    force holds; none: stable. needs: what a site must have for it.
+    """
+
+    name: str
+    label: str
+    uses: Callable[[Any, Any], Any]
+    about: str
+    example: Mapping[str, Any]
+    standings: tuple[Standing, ...] = ()
+    needs: tuple[Need, ...] = ()
+
+    def standing(self, release: str) -> Standing | None:
+        """Return what is known of it in a release; None: it is stable."""
+        found = next((one for one in self.standings if one.in_force(release)), None)
+        return None if found is None or found.maturity is Maturity.STABLE else found
+
+    def constraint(self, why: str, source: str) -> Constraint:
+        """Return it as something that a search may not use."""
+        return Constraint(
+            name=self.name,
+            predicate=self.uses,
+            rule=f"{self.label}: {why}",
+            sentence=f"{self.label}: {why}",
+            about=self.about,
+            hint=f"--allow {self.name}",
+            source=source,
+            example=self.example,
+        )
+
+    def used(self, fixed: Any, point: Any) -> bool:
+        """Return whether one point is known to use it."""
+        return self.constraint("", "").verdict(fixed, point) is Verdict.FAILS
+
+
+def closed(
+    options: Iterable[Option], release: str, allow: Collection[str], without: Collection[str]
+) -> tuple[Constraint, ...]:
+    """Return what a search may not use: what is not stable and not allowed, and what a site lacks."""
+    found = []
+    for option in options:
+        standing = option.standing(release)
+        if option.name in without:
+            found.append(option.constraint("this site is without it", "the job's `without`"))
+        elif standing is not None and not {option.name, ALL} & set(allow):
+            found.append(option.constraint(f"{standing.maturity}: {standing.why}", standing.source))
+    return tuple(found)
