@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import PositiveInt, Strict
 
 
@@ -127,6 +128,11 @@ class ClusterDescriptor(Strict):
     host: Host
     levels: tuple[Level, ...] = Field(min_length=1, max_length=4)
     kernels: Kernels
+
+    @property
+    def near(self) -> int:
+        """GPUs that other links than a network's join: of a node, or of a rack of nodes."""
+        return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from symconfig.cost.framework import Framework
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
+from symconfig.frameworks.facts import Fixed, flash
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.megatron.backend import MEGATRON
 from symconfig.frameworks.megatron.behaviour import MEGATRON_LOCAL
+from symconfig.plans.unknown import UNKNOWN
 
 # What plans are made for, the usual one first.
 BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (MEGATRON, DEEPSPEED)}
@@ -19,6 +23,13 @@ FRAMEWORKS = {framework.name: framework for framework in (*(each.usual for each 
 
 # With layers of their own, where they usually run another library's (`Framework.engine`).
 OWN_LAYERS = {MEGATRON_LOCAL.name: MEGATRON_LOCAL}
+
+
+def facts(
+    backend: str, model: ModelDescriptor, architecture: str, attention: str | None = None, near: Any = UNKNOWN
+) -> Fixed:
+    """Return what constraints ask of a model on a kind of GPU, of which so many are `near`."""
+    return Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine), near)
 
 
 def usual_backend(adapted: bool) -> Backend:

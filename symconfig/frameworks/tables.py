@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from symconfig.frameworks.constraint import Constraint, in_force
 from symconfig.frameworks.deepspeed import constraints as deepspeed
+from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import constraints as megatron
+from symconfig.frameworks.megatron import maturity as megatron_maturity
+
+_OPTIONS: Mapping[str, tuple[Option, ...]] = {"megatron": megatron_maturity.OPTIONS, "deepspeed": ()}
+
+
+def options(backend: str) -> tuple[Option, ...]:
+    """Return what plans of a framework may use or leave."""
+    return _OPTIONS[backend]
 
 
 def constraints(backend: str, release: str) -> tuple[Constraint, ...]:

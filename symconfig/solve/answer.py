@@ -48,7 +48,7 @@ def answer(
 
     Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
-    from symconfig.solve.search import search
+    from symconfig.solve.search import faster, search
 
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
     job = job.model_copy(update=assumed)
@@ -57,7 +57,9 @@ def answer(
         found = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)
         return replace(found, job=found.job.model_copy(update={"pins": job.pins}))
 
-    return _Telling(target, job, solved).best()
+    plan = _Telling(target, job, solved).best()
+    told = job.model_copy(update={"gpus": plan.best.parallel.world_size, "pins": {**job.pins, **plan.search.narrowed}})
+    return replace(plan, beside=faster(model, cluster, told, plan, progress))
 
 
 def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.frameworks.constraint import Constraint, Verdict, failing
-from symconfig.frameworks.facts import Fixed, flash
-from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -37,7 +36,7 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
 # What a search chooses beside the lattice, where it asks the table by itself.
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload")
-) | {"recompute", "recompute_method", "recompute_layers", "modules", "moe_overlap", "moe_dispatcher"}
+) | {"recompute", "recompute_method", "recompute_layers", "modules", "moe_overlap", "moe_dispatcher", "empty_chunks"}
 
 
 OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
@@ -133,21 +132,22 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
 
 
 def limits(
-    backend: str, version: str, model: ModelDescriptor, architecture: str, attention: str | None = None
+    backend: str, version: str, model: ModelDescriptor, fixed: Fixed, closed: Iterable[Constraint] = ()
 ) -> Limits:
-    """Return the space of a target's version for a model on a kind of GPU. attention: the kernel that the job asks for.
+    """Return the space of a target's version for a model. closed: what a search may not use, though the target could.
 
     Of a target that splits no layers p2p stands for no exchange: the scheme of Ulysses keeps the heads a second time.
     """
-    fixed = Fixed.of(model, flash(architecture, attention, FRAMEWORKS[backend].engine))
-    table = _possible(narrowed(backend, constraints(backend, version)), fixed, Columns())
+    table = _possible((*narrowed(backend, constraints(backend, version)), *closed), fixed, Columns())
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
-    number = megatron_release(version)
-    whole = replace(plain, layouts=_layouts(number, model), block_recompute=True)
+    layouts = _layouts(megatron_release(version), model)
+    layouts = replace(layouts, empty=layouts.empty and plain.runs(empty_chunks=True))
+    whole = replace(plain, layouts=layouts, block_recompute=True)
     if model.adapter is not None:
         return _with_adapters(whole, model)
+    number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     return replace(whole, modules=tuple(name for name in there if _applies(name, model)))
 

@@ -202,7 +202,7 @@ def ways(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.
         fewest = request.limits.least_chunks if pp > 1 else 1
         for vpp in range(fewest, most_chunks(layers, pp, request.limits.layouts) + 1):
             chosen = plain if vpp == 1 else several
-            if request.pins.allows("vpp", vpp) and chosen.size:
+            if request.pins.allows("vpp", vpp) and chosen.size and request.limits.runs(vpp=vpp):
                 yield pp, vpp, chosen
 
 

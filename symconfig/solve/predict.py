@@ -15,7 +15,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.model import sequence, shares_heads
 from symconfig.graph.parts import is_layer
 from symconfig.graph.scheme import Scheme
@@ -105,7 +105,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         backend=c.backend,
     )
     version = c.version or BACKENDS[c.backend].releases.of(job)
-    space = limits(job.backend, version, model, cluster.gpu.architecture)
+    space = limits(job.backend, version, model, facts(job.backend, model, cluster.gpu.architecture))
     request = Request(
         model=model,
         job=job,

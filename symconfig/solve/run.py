@@ -13,12 +13,13 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.behaviour import usual
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
+from symconfig.solve.opened import shut
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.refine import Proof, refine
 from symconfig.solve.space import Request
@@ -58,11 +59,12 @@ def run(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
+    below_s: float = float("inf"),
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
-    framework: as somebody runs it; None: with its usual habits on this GPU.
+    framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
     """
     weighed = weigh_all(
         model,
@@ -73,6 +75,7 @@ def run(
         exhaustive=exhaustive,
         any_will_do=any_will_do,
         framework=framework,
+        below_s=below_s,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.best)
     proof = None if enough else refine(weighed)
@@ -88,12 +91,15 @@ def weigh_all(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
+    below_s: float = float("inf"),
 ) -> Weighed:
     """All precisions and ways to run, by the formula for the schedule."""
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
-    weighed = Weighed(top, exhaustive or relative, any_will_do, gammas=Gammas(top) if relative else None)
+    weighed = Weighed(
+        top, exhaustive or relative, any_will_do, gammas=Gammas(top) if relative else None, below_s=below_s
+    )
     for precision in precisions(cluster, job, pins):
         asked = requests(model, cluster, job, precision, pins, framework)
         # The relative cost knows partitions, which both have.
@@ -153,8 +159,9 @@ def request(
 
 def space(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins) -> Limits:
     """What the job's framework can run, with the stages that a person may pin."""
-    version = BACKENDS[job.backend].releases.of(job)
-    found = limits(job.backend, version, model, cluster.gpu.architecture, job.attention)
+    version, architecture = BACKENDS[job.backend].releases.of(job), cluster.gpu.architecture
+    fixed = facts(job.backend, model, architecture, job.attention, cluster.near)
+    found = limits(job.backend, version, model, fixed, shut(job, fixed, pins))
     if pins.equal:
         return replace(found, layouts=Layouts(any_cut=False))
     return found if pins.layout is None else pinnable(found, version)

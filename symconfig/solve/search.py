@@ -10,17 +10,20 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.facts import NO_FLASH
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.facts import NO_FLASH, Fixed
+from symconfig.frameworks.known import BACKENDS, facts
+from symconfig.frameworks.maturity import ALL
 from symconfig.install import VERSION
-from symconfig.plans.plan import Plan, Search
-from symconfig.solve import candidate, pinned
+from symconfig.plans.plan import Beside, Plan, Search
+from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.settle import stage_gap
+
+WORTH_SAYING = 0.005  # share of the step that a plan with other options must save to be shown
 
 
 def search(
@@ -46,9 +49,55 @@ def search(
     outcome = run(
         model, cluster, job=job, top=top, progress=progress, start=start, exhaustive=exhaustive, framework=framework
     )
+    asked = job
     if not outcome.weighed.best:
-        raise infeasible(model, cluster, job, outcome.weighed)
+        asked = _opened(model, cluster, job)
+        outcome = run(
+            model,
+            cluster,
+            job=asked,
+            top=top,
+            progress=progress,
+            start=start,
+            exhaustive=exhaustive,
+            framework=framework,
+        )
+    if not outcome.weighed.best:
+        raise infeasible(model, cluster, asked, outcome.weighed)
     return _plan(model, cluster, job, outcome)
+
+
+def faster(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, than: Plan, progress: Progress | None = None
+) -> Beside:
+    """What would be faster than a plan of this job if every option were allowed; nothing where nothing is, or where the
+    job's objective is not time."""
+    job = resolved(model, cluster, job)
+    if not opened.shut(job, _facts(model, cluster, job), parse(job.pins)) or job.objective != "time":
+        return than.beside
+    free = opened.allowing(job, ALL)
+    below_s = (1 - WORTH_SAYING) * than.best.predicted.step_s
+    start = time.perf_counter()
+    outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s)
+    ranked = outcome.weighed.ranked()
+    if not ranked or ranked[0].step_s > below_s:
+        return than.beside
+    found = candidate.detail(ranked[0], cluster, job)
+    uses = tuple(one.name for one in opened.used(job, _facts(model, cluster, job), parse(job.pins), found))
+    return replace(than.beside, free=found, free_uses=uses)
+
+
+def _facts(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
+    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
+
+
+def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
+    """The job with the options without which nothing fits."""
+
+    def any_fits(trial: Job) -> bool:
+        return fits(model, cluster, trial)
+
+    return opened.allowing(job, *opened.needed(job, _facts(model, cluster, job), parse(job.pins), any_fits))
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -81,6 +130,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         )
     if reasons := BACKENDS[job.backend].refused_adapters(model):
         raise InfeasibleError([Problem(reason, field="adapter", hint="--backend deepspeed") for reason in reasons])
+    problems += opened.problems(job)
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
     if problems:
@@ -108,6 +158,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         gap=tidy(gap),
         stage_gap=None if stages is None else tidy(stages),
         layout_gap=tidy(untried),
+        opened=opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
     )
     return Plan(
         model=model,

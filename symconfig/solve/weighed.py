@@ -32,6 +32,10 @@ class Weighed:
     pieces: list[Piece] = field(default_factory=list)  # all of the lattice that the target can run
     worst_s: float = float("inf")  # step time that a candidate must beat to be shown
     best_s: float = float("inf")  # step time that a candidate must beat to be the answer
+    below_s: float = float("inf")  # nothing slower counts
+
+    def __post_init__(self) -> None:
+        self.worst_s = self.best_s = self.below_s
 
     def add(self, found: Found) -> None:
         """Keep the best candidate of each choice of degrees, and of those the best few."""
@@ -42,13 +46,14 @@ class Weighed:
         if len(self.best) > self.top:
             del self.best[max(self.best, key=lambda name: self.best[name].order)]
         scores = [found.score for found in self.best.values()]
-        self.worst_s, self.best_s = max(scores) if len(scores) >= self.top else float("inf"), min(scores)
+        self.worst_s = min(max(scores) if len(scores) >= self.top else float("inf"), self.below_s)
+        self.best_s = min(*scores, self.below_s)
 
     def forget(self) -> list[Found]:
         """The best so far, which are to be found again."""
         ranked = self.ranked()
         self.best.clear()
-        self.worst_s = self.best_s = float("inf")
+        self.worst_s = self.best_s = self.below_s
         return ranked
 
     def lean(self, found: Found) -> None:

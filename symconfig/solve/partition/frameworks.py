@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.solve.partition.degrees import AXES, Way
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def _refusals(
     backend = BACKENDS[framework.value]
     table, fixed = tuple(narrowed(framework.value, constraints(framework.value, step.megatron_version))), Fixed()
     if step.model is not None:
-        space = limits(framework.value, step.megatron_version, step.model, step.architecture)
+        known = facts(framework.value, step.model, step.architecture)
+        space = limits(framework.value, step.megatron_version, step.model, known)
         table, fixed = space.refusals, space.fixed
     tp, cp, dp, ep, etp = (np.array([getattr(way.degrees, name) for way in ways]) for name in AXES)
     zero = np.array([way.zero for way in ways])

@@ -1,0 +1,107 @@
+"""Which options of its framework a search may use: those that are stable, allowed, asked for by a pin, or needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import numpy as np
+
+from symconfig.descriptor.document import nearest
+from symconfig.descriptor.job import Job
+from symconfig.errors import Problem
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
+from symconfig.frameworks.tables import options
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate, Opened
+from symconfig.solve.pins import Pins
+
+_COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
+_OPENED_IN_TURN = (Maturity.UNUSUAL, Maturity.YOUNG, Maturity.DEFECT)
+
+
+def shut(job: Job, fixed: Fixed, pins: Pins) -> tuple[Constraint, ...]:
+    """Return what a search of this job may not use, though its framework could."""
+    known = options(job.backend)
+    allow = (*job.allow, *(option.name for option in known if _asked_for(option, job, fixed, pins)))
+    return closed(known, BACKENDS[job.backend].releases.of(job), allow, job.without)
+
+
+def problems(job: Job) -> Iterator[Problem]:
+    """Yield what is wrong with the options that a job names."""
+    known = [option.name for option in options(job.backend)]
+    for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
+        for name in names:
+            if name not in (*known, *more):
+                every = [*known, *more]
+                hint = None if (near := nearest(name, every)) is None else near
+                need = "one of " + ", ".join(every)
+                yield Problem("is no option of this framework", field=field, got=name, need=need, hint=hint)
+
+
+def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
+    """Return the options without which nothing fits, of the best maturity that there is: those of which each is enough
+    alone, else beside all better ones, else all.
+
+    fits: whether there is any plan of a job.
+    """
+    release = BACKENDS[job.backend].releases.of(job)
+    names = {constraint.name for constraint in shut(job, fixed, pins)} - set(job.without)
+    better: tuple[str, ...] = ()
+    for maturity in _OPENED_IN_TURN:
+        mine = tuple(
+            option.name
+            for option in options(job.backend)
+            if option.name in names and (known := option.standing(release)) and known.maturity is maturity
+        )
+        for beside in dict.fromkeys(((), better)):
+            if enough := tuple(name for name in mine if fits(allowing(job, *beside, name))):
+                return (*beside, *enough)
+        better = (*better, *mine)
+        if mine and fits(allowing(job, *better)):
+            break
+    return better
+
+
+def allowing(job: Job, *names: str) -> Job:
+    """Return the job with more options open."""
+    return job.model_copy(update={"allow": (*job.allow, *names)})
+
+
+def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
+    """Return the options of a plan that are not stable and that its job does not allow by name."""
+    release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
+    found = []
+    for option in options(job.backend):
+        standing = option.standing(release)
+        if standing is None or {option.name, ALL} & set(job.allow) or not option.used(fixed, point):
+            continue
+        asked = _asked_for(option, job, fixed, pins)
+        found.append(Opened(option.name, option.label, standing.maturity, standing.why, asked))
+    return tuple(found)
+
+
+def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
+    """Whether every plan with these pins uses it."""
+    return option.used(fixed, _pinned(job, pins))
+
+
+def _pinned(job: Job, pins: Pins) -> Columns:
+    """What pins say of every plan: each range of numbers along an axis of its own."""
+    most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
+    axes, said = count(), dict[str, object](pins.words) | {"seq_length": job.seq_length}
+    for name, (low, high) in pins.ranges.items():
+        values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
+        said[name] = values.reshape(-1, *(1 for _ in range(axis)))
+    for name in ("sp", "moe_overlap", "activation_offload"):
+        if name in said:
+            said[name] = pins.switch(name)
+    if pins.fraction is not None:
+        said["optimizer_offload"] = pins.fraction
+    if pins.layout is not None:
+        said["empty_chunks"] = True
+    said.pop("recompute", None)
+    return Columns(**{_COLUMNS.get(name, name): value for name, value in said.items() if value is not None})
