@@ -29,9 +29,9 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.limits import limits
 from symconfig.solve.predict import as_found
 from tests.sample_plans import sample_model, sample_plan
+from tests.solve.naive import limits_of
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 CHOICES = {
@@ -178,7 +178,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
 @pytest.mark.parametrize(("backend", "constraint"), EVERY, ids=[named(case) for case in EVERY])
 def test_recovery_says_of_the_example_what_the_table_says(backend: str, constraint: Constraint) -> None:
     plan = plan_of(backend, constraint)
-    asked = limits(backend, plan.best.target.version, plan.model, plan.cluster.gpu.architecture)
+    asked = limits_of(backend, plan.best.target.version, plan.model)
     configuration = Configuration.of(plan.best, asked_framework(backend))
     found = as_found(
         plan.model,
@@ -214,7 +214,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         rules = {finding.rule for finding in megatron.findings(facts)}
         assert ("query-groups-over-tp" in rules) is not shared, version
-        asked = limits("megatron", version, plan.model, "hopper")
+        asked = limits_of("megatron", version, plan.model)
         found = failing(asked.refusals, asked.fixed, Columns(tp=8))
         said = {one.name for one in found if "num_key_value_heads" in one.asks}
         assert said == (set() if shared else {"num_key_value_heads"}), version
@@ -236,7 +236,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
     monkeypatch.setattr(table, "MEGATRON", (*table.MEGATRON, new))
     plan = sample_plan("llama2-13b", "h100", tp=4, dp=2, pp=1)
     for version, there in (("core_v0.17.1", False), ("core_v0.18.2", True), ("core_v0.19.0", True)):
-        asked = limits("megatron", version, plan.model, "hopper")
+        asked = limits_of("megatron", version, plan.model)
         masks = [one.mask(asked.fixed, Columns(tp=np.array([2, 4, 8])), (3,)) for one in asked.refusals]
         assert np.any(masks, axis=0).tolist() == [False, there, False]
         said = [one.problem() for one in refused(plan, "megatron", version)]

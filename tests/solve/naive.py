@@ -24,6 +24,7 @@ from symconfig.cost.table import Choice, block_costs
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.known import facts
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
@@ -31,7 +32,7 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Candidate
 from symconfig.solve import detail as details
 from symconfig.solve.found import Found
-from symconfig.solve.limits import offloaded, policies
+from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
 from symconfig.solve.run import requests
@@ -72,7 +73,13 @@ def tight(model: ModelDescriptor, gib: float, name: str = "a100-80gb") -> Cluste
     return ClusterDescriptor.model_validate(data, strict=False)
 
 
+def limits_of(backend: str, version: str, model: ModelDescriptor) -> Limits:
+    """A target's space on Hopper."""
+    return limits(backend, version, model, facts(backend, model, "hopper"))
+
+
 def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> Job:
+    """With every option open: what is enumerated knows no maturity."""
     return Job.model_validate(
         {
             "model": "tiny",
@@ -80,6 +87,7 @@ def job(gpus: int | str, batch: int, seq_length: int = 2048, **fields: Any) -> J
             "gpus": gpus,
             "global_batch_size": batch,
             "seq_length": seq_length,
+            "allow": ("all",),
             **fields,
         }
     )

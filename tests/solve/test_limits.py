@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from symconfig.graph.operator import LAYER
-from symconfig.solve.limits import limits, policies
+from symconfig.solve.limits import policies
 from tests.sample_models import sample_model
+from tests.solve.naive import limits_of
 
 WHOLE = frozenset({LAYER})
 
@@ -26,10 +27,10 @@ WHOLE = frozenset({LAYER})
     ],
 )
 def test_modules_are_those_of_the_model_and_the_release(model: str, version: str, modules: set[str]) -> None:
-    found = limits("megatron", version, sample_model(model), "hopper")
+    found = limits_of("megatron", version, sample_model(model))
     assert set(found.modules) == modules
     assert found.block_recompute
-    assert limits("deepspeed", "0.19.8", sample_model(model), "hopper").modules == ()
+    assert limits_of("deepspeed", "0.19.8", sample_model(model)).modules == ()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,10 @@ def test_modules_are_those_of_the_model_and_the_release(model: str, version: str
     ],
 )
 def test_every_sensible_selection_once(model: str, precision: str, count: int) -> None:
-    found = policies(limits("megatron", "core_v0.19.0", sample_model(model), "hopper"), precision)
+    found = policies(
+        limits_of("megatron", "core_v0.19.0", sample_model(model)),
+        precision,
+    )
     assert len(set(found)) == len(found) == count + 1
     assert found[0] == frozenset()
     assert found[-1] == WHOLE
@@ -54,5 +58,8 @@ def test_every_sensible_selection_once(model: str, precision: str, count: int) -
 
 def test_low_precision_keeps_what_it_has_quantised() -> None:
     """A norm's and an activation's results are thrown away, a module that is run again as a whole keeps its input."""
-    found = policies(limits("megatron", "core_v0.19.0", sample_model("deepseek-v3"), "hopper"), "fp8")
+    found = policies(
+        limits_of("megatron", "core_v0.19.0", sample_model("deepseek-v3")),
+        "fp8",
+    )
     assert set().union(*found) - WHOLE == {"core_attn", "mlp", "moe", "shared_experts"}

@@ -8,11 +8,11 @@ from itertools import combinations_with_replacement, groupby, pairwise
 
 import pytest
 
-from symconfig.solve.limits import limits
 from symconfig.solve.split import said
 from symconfig.solve.stages.cuts import allowed, family
 from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
 from tests.sample_models import sample_model
+from tests.solve.naive import limits_of
 from tests.solve.stages.samples import small
 
 SHAPES = ((3, 2, 1), (5, 2, 2), (4, 4, 1), (7, 3, 1), (6, 3, 2), (4, 2, 3))
@@ -37,7 +37,7 @@ def test_the_solver_chooses_what_can_be_said(version: str, predictions: int, lay
     problem = replace(
         small(0, Scope.MODEL, vpp),
         pp=pp,
-        layouts=limits("megatron", version, model, "hopper").layouts,
+        layouts=limits_of("megatron", version, model).layouts,
         sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
     )
     families = set(family(problem))
