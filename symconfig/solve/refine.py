@@ -31,15 +31,26 @@ from symconfig.solve.timeline import refined_s
 from symconfig.solve.weigh import HOST_SHARE
 from symconfig.solve.weighed import Weighed
 
-# Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is always
-# the same.
-MOST_SIMULATED = 1000
-FRONTS, CLOSE = 4, 1.03  # other degrees around whose best one is looked, and how near the best step they are
-MOST_ROUNDS, MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 4, 6, 12, 16  # around the best one, each round
+CLOSE = 1.03  # how near the best step other degrees' best is, around which is looked, too
+MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 6, 12, 16  # around the best one, each round
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
 Pipeline = tuple[int, int]  # pp, vpp
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is
+    always the same. fronts: other degrees around whose best one is looked; rounds: around the best one."""
+
+    simulated: int = 1000
+    expanded: int = 2**31
+    rounds: int = 4
+    fronts: int = 4
+
+
+THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=2000, rounds=0, fronts=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +97,11 @@ class _Laid:
 Node = Degree | Floors | Open | _Laid  # what is left, from the widest to one layout of one candidate
 
 
-def refine(weighed: Weighed) -> Proof:
+def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
     """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
     for found in weighed.forget():
         weighed.add(_simulated(found, detail(found)))
-    return _Refinement(weighed).run()
+    return _Refinement(weighed, effort).run()
 
 
 class _Refinement:
@@ -104,8 +115,10 @@ class _Refinement:
     choice of degrees and micro-batch, whatever the chunks, the best one simulated with its step.
     """
 
-    def __init__(self, weighed: Weighed) -> None:
+    def __init__(self, weighed: Weighed, effort: Effort) -> None:
         self.weighed = weighed
+        self.effort = effort
+        self.expanded = 0
         self.queue = _Queue()
         self.known: dict[Pipeline, list[Split]] = {}
         self.reached: dict[Pipeline, list[Floors]] = {}
@@ -123,12 +136,12 @@ class _Refinement:
             if piece.least_s[0] < self.below_s:
                 for degree in degrees(piece, self.below_s):
                     self.queue.put(degree.step_s, degree.step_s, degree)
-        self._drain(MOST_SIMULATED)
+        self._drain(self.effort.simulated)
         left_s = self.queue.least_s
         self._rounds()
         before = self.winner
         # Near other degrees' best one there may be better yet than near this one: a search that is pinned would look.
-        for step_s, front in sorted(self.fronts.values(), key=lambda each: each[0])[:FRONTS]:
+        for step_s, front in sorted(self.fronts.values(), key=lambda each: each[0])[: self.effort.fronts]:
             mine = before is not None and front.candidate.degrees == before.candidate.degrees
             if not mine and step_s < CLOSE * self.below_s and not front.candidate.by_block:
                 self._around(front)
@@ -139,7 +152,7 @@ class _Refinement:
 
     def _rounds(self) -> None:
         """Around the best one, until there is none better there."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(self.effort.rounds):
             before = self.winner
             if before is not None and not before.candidate.by_block:
                 self._around(before)
@@ -148,7 +161,10 @@ class _Refinement:
 
     def _drain(self, most: int) -> None:
         """Until nothing is left that may be faster, or so many have been simulated."""
-        while self.runs < most and (node := self.queue.get(self.below_s)) is not None:
+        while self.runs < most and self.expanded < self.effort.expanded:
+            if (node := self.queue.get(self.below_s)) is None:
+                break
+            self.expanded += 1
             self._expand(node)
 
     def _around(self, winner: _Laid) -> None:
@@ -165,7 +181,7 @@ class _Refinement:
             if split not in self.known[pipeline]:
                 self.known[pipeline].append(split)
                 self._try(floors, split)
-        self._drain(min(self.runs + MORE_SIMULATED, 2 * MOST_SIMULATED))
+        self._drain(min(self.runs + MORE_SIMULATED, 2 * self.effort.simulated))
 
     @property
     def below_s(self) -> float:

@@ -21,7 +21,7 @@ from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import shut
 from symconfig.solve.pins import Pins, parse
-from symconfig.solve.refine import Proof, refine
+from symconfig.solve.refine import THOROUGH, Effort, Proof, refine
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.weigh import weigh
@@ -60,11 +60,13 @@ def run(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
+    effort: Effort = THOROUGH,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
+    effort: what may be put into the refinement.
     """
     weighed = weigh_all(
         model,
@@ -78,7 +80,7 @@ def run(
         below_s=below_s,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.best)
-    proof = None if enough else refine(weighed)
+    proof = None if enough else refine(weighed, effort)
     return Outcome(weighed, time.perf_counter() - start, proof)
 
 

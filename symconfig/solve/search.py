@@ -19,7 +19,7 @@ from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.candidate import tidy
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
-from symconfig.solve.refine import Proof
+from symconfig.solve.refine import QUICK, THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.settle import stage_gap
 
@@ -35,33 +35,36 @@ def search(
     progress: Progress | None = None,
     exhaustive: bool = False,
     framework: Framework | None = None,
+    effort: Effort = THOROUGH,
 ) -> Plan:
     """The fastest plan that fits and up to `top` - 1 others with different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
-    framework: as somebody runs it; None: with its usual habits on this GPU.
+    framework: as somebody runs it; None: with its usual habits on this GPU. effort: what may be put into refining.
     Raises InputError for what can never run and InfeasibleError when nothing fits, naming what binds.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)
     if job.gpus == "auto":
         return _fewest(model, cluster, job, top, progress)
-    outcome = run(
-        model, cluster, job=job, top=top, progress=progress, start=start, exhaustive=exhaustive, framework=framework
-    )
-    asked = job
-    if not outcome.weighed.best:
-        asked = _opened(model, cluster, job)
-        outcome = run(
+
+    def outcome_of(trial: Job) -> Outcome:
+        return run(
             model,
             cluster,
-            job=asked,
+            job=trial,
             top=top,
             progress=progress,
             start=start,
             exhaustive=exhaustive,
             framework=framework,
+            effort=effort,
         )
+
+    asked, outcome = job, outcome_of(job)
+    if not outcome.weighed.best:
+        asked = _opened(model, cluster, job)
+        outcome = outcome_of(asked)
     if not outcome.weighed.best:
         raise infeasible(model, cluster, asked, outcome.weighed)
     return _plan(model, cluster, job, outcome)
@@ -78,7 +81,7 @@ def faster(
     free = opened.allowing(job, ALL)
     below_s = (1 - WORTH_SAYING) * than.best.predicted.step_s
     start = time.perf_counter()
-    outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s)
+    outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s, effort=QUICK)
     ranked = outcome.weighed.ranked()
     if not ranked or ranked[0].step_s > below_s:
         return than.beside

@@ -14,6 +14,7 @@ from symconfig.solve.assign import Layout, Open, by_block, slowest_s
 from symconfig.solve.detail import detail, detailed
 from symconfig.solve.floor import Floors, degrees
 from symconfig.solve.kinds import ROUNDING
+from symconfig.solve.refine import Effort
 from symconfig.solve.run import run, weigh_all
 from symconfig.solve.search import resolved, search
 from symconfig.solve.split import Split, said
@@ -136,10 +137,9 @@ def test_no_layout_of_any_candidate_is_much_faster_than_what_is_proved(name: str
                 assert refined_s(found, detail(found)) >= best * (1 - 1e-9)
 
 
-def test_a_search_that_may_not_simulate_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_may_not_simulate_says_what_it_left_out() -> None:
     model, gib, asked = CASES["dense"]
-    monkeypatch.setattr("symconfig.solve.refine.MOST_SIMULATED", 0)
-    plan = search(model, tight(model, gib), replace_pins(asked, {"pp": "2..4"}))
+    plan = search(model, tight(model, gib), replace_pins(asked, {"pp": "2..4"}), effort=Effort(simulated=0))
     assert not plan.search.optimal
     assert 0 < plan.search.gap < 1
 
