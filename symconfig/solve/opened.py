@@ -57,12 +57,13 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
             for option in options(job.backend)
             if option.name in names and (known := option.standing(release)) and known.maturity is maturity
         )
-        for beside in dict.fromkeys(((), better)):
+        before, better = better, (*better, *mine)
+        if not mine or not fits(allowing(job, *better)):
+            continue
+        for beside in dict.fromkeys(((), before)):
             if enough := tuple(name for name in mine if fits(allowing(job, *beside, name))):
                 return (*beside, *enough)
-        better = (*better, *mine)
-        if mine and fits(allowing(job, *better)):
-            break
+        break
     return better
 
 
@@ -80,7 +81,7 @@ def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Open
         if standing is None or {option.name, ALL} & set(job.allow) or not option.used(fixed, point):
             continue
         asked = _asked_for(option, job, fixed, pins)
-        found.append(Opened(option.name, option.label, standing.maturity, standing.why, asked))
+        found.append(Opened(option.name, option.label, str(standing.maturity), standing.why, asked))
     return tuple(found)
 
 

@@ -1,0 +1,123 @@
+"""What is not stable stays closed to a search, and is opened where it is allowed, pinned or needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from symconfig.errors import InputError
+from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.known import facts
+from symconfig.frameworks.maturity import ALL
+from symconfig.frameworks.tables import options
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.opened import needed
+from symconfig.solve.pins import parse
+from symconfig.solve.search import faster, search
+from tests.sample_models import sample_cluster
+from tests.solve.naive import job, tight, tiny
+
+PLAIN = {"allow": ()}
+
+
+def used(plan: Plan, candidate: Candidate) -> set[str]:
+    """Names of the options that are not stable and that a candidate uses."""
+    fixed = facts("megatron", plan.model, plan.cluster.gpu.architecture, near=plan.cluster.near)
+    return {
+        option.name
+        for option in options("megatron")
+        if option.standing("core_v0.19.0") and option.used(fixed, Columns.of(candidate))
+    }
+
+
+@pytest.mark.parametrize(("model", "gib"), [("llama2-13b", 2.0), ("llama2-13b", 0.6), ("mixtral-8x7b", 4.0)])
+def test_what_is_not_stable_is_used_by_no_plan_that_fits_without(model: str, gib: float) -> None:
+    plan = search(tiny(model), tight(tiny(model), gib), job(8, 16, **PLAIN))
+    assert plan.search.opened == ()
+    assert all(used(plan, candidate) == set() for candidate in (plan.best, *plan.alternatives))
+
+
+def test_what_is_allowed_by_name_alone_is_used() -> None:
+    model = tiny("llama2-13b")
+    free = search(model, tight(model, 0.5), job(4, 8))
+    names = used(free, free.best)
+    assert names
+    again = search(model, tight(model, 0.5), job(4, 8, allow=tuple(names)))
+    assert again.best == free.best
+    assert again.search.opened == ()
+
+
+def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
+    model = tiny("llama2-13b")
+    plan = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "2"}))
+    assert [(one.name, one.pinned) for one in plan.search.opened] == [("short_shares", True)]
+    wider = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "1..2"}))
+    assert wider.best.parallel.cp == 1
+
+
+def test_where_nothing_fits_the_least_is_opened_and_said() -> None:
+    model, asked = tiny("llama2-13b"), job(2, 4, **PLAIN)
+    gib = next(size / 100 for size in range(20, 200) if _fits(model, size / 100, allow=(ALL,)))
+    assert not _fits(model, gib, allow=())
+    plan = search(model, tight(model, gib), asked)
+    assert {one.name for one in plan.search.opened} == used(plan, plan.best) != set()
+    assert all(one.why and not one.pinned for one in plan.search.opened)
+    assert plan.job.allow == ()
+
+
+def _fits(model, gib, allow):  # type: ignore[no-untyped-def]
+    from symconfig.solve.run import fits
+    from symconfig.solve.search import resolved
+
+    cluster = tight(model, gib)
+    return fits(model, cluster, resolved(model, cluster, job(2, 4, allow=allow)))
+
+
+def test_one_option_that_is_enough_is_opened_before_two_and_before_a_younger_one() -> None:
+    asked, fixed, pins = job(8, 16, **PLAIN), Fixed(), parse({})
+
+    def enough(*names: str):  # type: ignore[no-untyped-def]
+        return lambda trial: ALL in trial.allow or set(names) <= set(trial.allow)
+
+    assert needed(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
+    assert needed(asked, fixed, pins, enough("expert_tensor")) == ("expert_tensor",)
+    both = needed(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
+    assert {"expert_tensor", "optimizer_offload"} <= set(both)
+    assert "activation_offload" not in both
+
+
+def test_what_a_site_lacks_is_never_opened() -> None:
+    asked = job(8, 16, **PLAIN, without=("optimizer_offload",))
+    names = needed(asked, Fixed(), parse({}), lambda trial: False)
+    assert "optimizer_offload" not in names
+
+
+def test_the_fastest_of_all_options_stands_beside() -> None:
+    model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
+    cluster = tight(model, 0.5)
+    plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
+    beside = faster(model, cluster, asked, plan)
+    if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
+        assert beside.free is not None
+        assert free.best.predicted.step_s <= beside.free.predicted.step_s < plan.best.predicted.step_s
+        assert set(beside.free_uses) == used(plan, beside.free)
+    assert faster(model, cluster, job(4, 8), plan) == plan.beside
+
+
+def test_an_unknown_option_is_named_with_those_that_there_are() -> None:
+    model = tiny("llama2-13b")
+    with pytest.raises(InputError, match=r"optimizer_offlod.*optimizer_offload"):
+        search(model, sample_cluster("h100"), job(8, 16, allow=("optimizer_offlod",)))
+    with pytest.raises(InputError, match="without"):
+        search(model, sample_cluster("h100"), job(8, 16, without=("all",)))
+
+
+def test_a_plan_with_its_options_is_read_back() -> None:
+    from symconfig.plans.file import parse_plan
+
+    model = tiny("llama2-13b")
+    plan = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "2"}))
+    plan = replace(plan, beside=replace(plan.beside, free=plan.best, free_uses=("short_shares",)))
+    assert parse_plan(plan.to_json()).to_json() == plan.to_json()
