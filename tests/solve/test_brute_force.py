@@ -97,6 +97,22 @@ def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(name: s
     assert found.feasible <= found.candidates <= expected.candidates
 
 
+@pytest.mark.parametrize("name", ["dense", "experts cut in two", "deepspeed"])
+def test_nothing_fits_where_no_candidate_of_the_loops_does(name: str) -> None:
+    """In less and less memory, down to where nothing is left."""
+    model, gib, asked = CASES[name]
+    for less in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
+        cluster = tight(model, less * gib)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            any_fits = naive.weigh(model, cluster, asked, monkeypatch).feasible > 0
+        if not any_fits:
+            with pytest.raises(InfeasibleError, match="nothing fits"):
+                search(model, cluster, asked)
+            return
+        assert search(model, cluster, asked).best.parallel.world_size == asked.gpus
+    pytest.fail("everything fits")
+
+
 def test_most_costs_of_plain_models_are_by_hand() -> None:
     """Those of equal stages; else the loops would judge the search by its own costs alone."""
     for name in ("dense", "experts", "experts cut in two", "sixteen"):
