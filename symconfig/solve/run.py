@@ -17,6 +17,7 @@ from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.count import parameters
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.solve import overlap
+from symconfig.solve.budget import surprise
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import shut
@@ -156,6 +157,7 @@ def request(
         global_batch=job.global_batch_size,
         seq_length=int(job.seq_length or 0),
         precision=precision,
+        surprise=surprise(model, cluster, job.limits.memory_risk),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.cost.framework import Framework
@@ -14,9 +15,11 @@ from symconfig.frameworks.facts import NO_FLASH, Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.install import VERSION
-from symconfig.plans.plan import Beside, Plan, Search
+from symconfig.plans.plan import Beside, Candidate, Opened, Plan, Search
 from symconfig.solve import candidate, opened, pinned
+from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
+from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.refine import QUICK, THOROUGH, Effort, Proof
@@ -61,13 +64,11 @@ def search(
             effort=effort,
         )
 
-    asked, outcome = job, outcome_of(job)
-    if not outcome.weighed.best:
-        asked = _opened(model, cluster, job)
+    for asked in _eased(model, cluster, job):
         outcome = outcome_of(asked)
-    if not outcome.weighed.best:
-        raise infeasible(model, cluster, asked, outcome.weighed)
-    return _plan(model, cluster, job, outcome)
+        if outcome.weighed.best:
+            return _plan(model, cluster, job, outcome)
+    raise infeasible(model, cluster, asked, outcome.weighed)
 
 
 def faster(
@@ -92,6 +93,16 @@ def faster(
 
 def _facts(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
     return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.near)
+
+
+def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
+    """The job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at once,
+    and what an option that is not stable does may not."""
+    limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
+    every = (job,) if job.limits.memory_risk >= NO_LIMIT else (job, job.model_copy(update={"limits": limits}))
+    yield from every
+    for one in every:
+        yield _opened(model, cluster, one)
 
 
 def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
@@ -161,7 +172,10 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         gap=tidy(gap),
         stage_gap=None if stages is None else tidy(stages),
         layout_gap=tidy(untried),
-        opened=opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
+        opened=(
+            *_at_risk(ranked[0], chosen[0], cluster, job),
+            *opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
+        ),
     )
     return Plan(
         model=model,
@@ -170,9 +184,17 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         best=chosen[0],
         alternatives=tuple(chosen[1:]),
         search=search,
-        binding=candidate.binding(chosen[0], weighed, cluster, job),
+        binding=candidate.binding(chosen[0], ranked[0], weighed, job),
         symconfig_version=VERSION,
     )
+
+
+def _at_risk(found: Found, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
+    """What is said of a plan that may not fit, since nothing fits as surely as its job asks."""
+    limit, fits = job.limits.memory_risk, fitting(found.request, found.machine, shown.predicted.peak_bytes, cluster)
+    if found.request.job.limits.memory_risk > limit and fits < 1 - limit:
+        why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
+        yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
