@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -75,6 +75,21 @@ class Piece:
         if (rows, point) not in self.single:
             self.single[rows, point] = self.whole().alone(rows, point)
         return self.single[rows, point]
+
+    def only(self, request: Request, places: NDArray[np.intp]) -> Piece:
+        """Return some of the points, for a request that goes no further."""
+        return replace(
+            self,
+            request=request,
+            candidates=self.candidates.at(places),
+            blocks=lambda: _at(self.blocks(), places),
+            low=self.low.at(places),
+            whole_s=self.whole_s[places],
+            least_s=self.least_s[places],
+            made=None,
+            related=[],
+            single={},
+        )
 
     def whole(self) -> Table:
         if self.made is None:

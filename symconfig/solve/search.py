@@ -15,10 +15,11 @@ from symconfig.frameworks.facts import NO_FLASH, Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.install import VERSION
-from symconfig.plans.plan import Beside, Candidate, Opened, Plan, Search
+from symconfig.plans.plan import Beside, Candidate, Judged, Opened, Plan, Search
 from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
+from symconfig.solve.choice.choose import WITHIN, choose
 from symconfig.solve.found import Found
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
@@ -26,6 +27,7 @@ from symconfig.solve.refine import QUICK, THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, fits, run, space
 from symconfig.solve.settle import stage_gap
 
+FRONTS = 8  # families near the best one that are judged
 WORTH_SAYING = 0.005  # share of the step that a plan with other options must save to be shown
 
 
@@ -62,12 +64,13 @@ def search(
             exhaustive=exhaustive,
             framework=framework,
             effort=effort,
+            fronts=FRONTS,
         )
 
     for asked in _eased(model, cluster, job):
         outcome = outcome_of(asked)
-        if outcome.weighed.best:
-            return _plan(model, cluster, job, outcome)
+        if outcome.weighed.families:
+            return _plan(model, cluster, job, outcome, top)
     raise infeasible(model, cluster, asked, outcome.weighed)
 
 
@@ -80,7 +83,7 @@ def faster(
     if not opened.shut(job, _facts(model, cluster, job), parse(job.pins)) or job.objective != "time":
         return than.beside
     free = opened.allowing(job, ALL)
-    below_s = (1 - WORTH_SAYING) * than.best.predicted.step_s
+    below_s = (1 - WORTH_SAYING) * than.fastest.predicted.step_s
     start = time.perf_counter()
     outcome = run(model, cluster, job=free, top=1, progress=progress, start=start, below_s=below_s, effort=QUICK)
     ranked = outcome.weighed.ranked()
@@ -155,13 +158,31 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     return job.model_copy(update={"task": task, "precision": precision, "seq_length": seq_length})
 
 
-def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome) -> Plan:
+def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome, top: int) -> Plan:
     weighed = outcome.weighed
     ranked = weighed.ranked()
-    chosen = [candidate.detail(found, cluster, job, best=found is ranked[0]) for found in ranked]
+    choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
+    picks: list[tuple[Found, Judged | None]] = [(found, None) for found in ranked[:top]]
+    if choice is not None:
+        picks = list(choice.picks)
+    best = picks[0][0]
+
+    def shown(found: Found, judged: Judged | None) -> Candidate:
+        return replace(candidate.detail(found, cluster, job, best=found is best), judged=judged)
+
+    chosen = [shown(found, judged) for found, judged in picks]
+    beside = Beside()
+    if choice is not None:
+        simplest, judged = choice.simplest
+        beside = Beside(
+            simplest=None if simplest is best else shown(simplest, judged),
+            within=WITHIN,
+            fastest=None if choice.fastest is best else shown(choice.fastest, None),
+        )
+    fastest = best if choice is None else choice.fastest
     proof = outcome.proof or Proof(0, 0, float("inf"), float("inf"))
-    gap, untried = (Proof.gap(floor, ranked[0].step_s) for floor in (proof.floor_s, proof.untried_s))
-    stages = stage_gap(ranked[0])
+    gap, untried = (Proof.gap(floor, fastest.step_s) for floor in (proof.floor_s, proof.untried_s))
+    stages = stage_gap(best)
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
@@ -173,7 +194,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         stage_gap=None if stages is None else tidy(stages),
         layout_gap=tidy(untried),
         opened=(
-            *_at_risk(ranked[0], chosen[0], cluster, job),
+            *_at_risk(best, chosen[0], cluster, job),
             *opened.used(job, _facts(model, cluster, job), parse(job.pins), chosen[0]),
         ),
     )
@@ -184,8 +205,9 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         best=chosen[0],
         alternatives=tuple(chosen[1:]),
         search=search,
-        binding=candidate.binding(chosen[0], ranked[0], weighed, job),
+        binding=candidate.binding(chosen[0], best, weighed, job),
         symconfig_version=VERSION,
+        beside=beside,
     )
 
 
