@@ -43,6 +43,7 @@ def deviates(name: str) -> Array:
     Random(name).shuffle(values)
     result = np.array(values)
     result /= result.std()
+    result.setflags(write=False)
     return result
 
 
@@ -68,25 +69,26 @@ class Draws:
 
 def step_seconds(found: Found, cluster: ClusterDescriptor, draws: Draws) -> Array:
     """Return the step under every draw, [DRAWS], with the plan's own error. found: simulated."""
-    result: Array = priced_s(found, cluster, draws.constants, _imbalance(found, draws)) * np.exp(own_error(found))
+    result: Array = priced_s(found, cluster, draws.constants, imbalance(found, draws)) * np.exp(own_error(found))
     return result
 
 
-def priced_s(found: Found, cluster: ClusterDescriptor, constants: Constants, imbalance: Array) -> Array:
-    """Return the step under other constants and imbalances of experts, [n] each: by the formula, scaled as the
-    simulated step is with the cluster's own."""
+def priced_s(found: Found, cluster: ClusterDescriptor, constants: Constants, busiest: Array) -> Array:
+    """Return the step under other constants and imbalances of experts (busiest), [n] each.
+
+    By the formula, scaled as the simulated step is with the cluster's own."""
     request = found.request
     gpu = machine(cluster, request.precision, constants, request.gpus)
-    plain = sizes(found, imbalance.size)
-    where = KeptLattice({**plain.numbers, "expert_imbalance": imbalance}, plain.points)
+    plain = sizes(found, busiest.size)
+    where = KeptLattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
     formula = float(np.ravel(detail(found).cost.step_s)[0])
     steps = detail(replace(found, machine=gpu), where).cost.step_s
-    result: Array = np.broadcast_to(np.ravel(steps), imbalance.shape) * (found.step_s / formula)
+    result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (found.step_s / formula)
     return result
 
 
-def _imbalance(found: Found, draws: Draws) -> Array:
-    """[DRAWS]: tokens on the busiest expert rank over the mean, where a rank's experts add up their loads, and the
+def imbalance(found: Found, draws: Draws) -> Array:
+    """Return the tokens on the busiest expert rank over the mean, [DRAWS]: a rank's experts add up their loads, and the
     busiest of ep ranks is waited for (Blom's expected maximum, as of `machine.slowest`)."""
     base, experts, ep = found.request.job.limits.expert_imbalance, found.request.model.experts, found.degrees.ep
     if experts is None:
