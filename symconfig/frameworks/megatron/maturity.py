@@ -6,7 +6,9 @@ from symconfig.frameworks.maturity import Maturity, Need, Option, Standing
 from symconfig.plans.unknown import no
 
 RECIPES = "model_zoo/recipes, pretraining rows"
+# Counted over 992 distinct layouts for pretraining: model, cluster, sequence, degrees, sharding, recompute and offload.
 MOST_STAGES, MOST_CHUNKS, MOST_EXPERT_RANKS, LEAST_SHARE = 16, 12, 64, 4096
+WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewer stages: Llama 3 405B
 
 
 def _unusual(why: str) -> tuple[Standing, ...]:
@@ -52,7 +54,7 @@ EMPTY_CHUNKS = Option(
     standings=(
         Standing(
             maturity=Maturity.YOUNG,
-            why="its page calls layouts experimental, and no recipe has a chunk without anything",
+            why="its page calls layouts experimental, and one recipe has chunks without a layer",
             source="docs/user-guide/features/pipeline_parallel_layout.md of core_v0.19.0",
             since="core_v0.13.0",
         ),
@@ -64,7 +66,9 @@ MEGATRON_FSDP = Option(
     uses=lambda f, p: p.zero >= 2,
     about="zero_stage",
     example={"zero": 2},
-    standings=_unusual("no tuned recipe on Hopper has it, and none anywhere has ZeRO 2"),
+    standings=_unusual(
+        "one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"
+    ),
 )
 EXPERT_TENSOR = Option(
     name="expert_tensor",
@@ -72,15 +76,15 @@ EXPERT_TENSOR = Option(
     uses=lambda f, p: p.etp > 1,
     about="etp",
     example={"num_experts": 8, "tp": 2, "etp": 2, "sequence_parallel": True},
-    standings=_unusual("recipes of one model have it"),
+    standings=_unusual("6 of 992 layouts have it, all of Llama 4"),
 )
 LONG_PIPELINE = Option(
     name="long_pipeline",
     label=f"a pipeline of more than {MOST_STAGES} stages",
-    uses=lambda f, p: p.pp > MOST_STAGES,
+    uses=lambda f, p: (p.pp > MOST_STAGES) & (f.hidden_size <= WIDEST_DENSE),
     about="pp",
-    example={"pp": 2 * MOST_STAGES},
-    standings=_unusual("only dense models above 500 billion parameters have had one"),
+    example={"pp": 2 * MOST_STAGES, "hidden_size": 5120},
+    standings=_unusual("7 of 992 layouts have one, all of dense models above 500 billion parameters"),
 )
 MANY_CHUNKS = Option(
     name="many_chunks",
@@ -88,7 +92,7 @@ MANY_CHUNKS = Option(
     uses=lambda f, p: p.vpp > MOST_CHUNKS,
     about="vpp",
     example={"pp": 2, "vpp": 2 * MOST_CHUNKS},
-    standings=_unusual("hardly any recipe has them"),
+    standings=_unusual("14 of 992 layouts have them, and none more than 24"),
 )
 WIDE_EXPERTS = Option(
     name="wide_experts",
@@ -96,7 +100,7 @@ WIDE_EXPERTS = Option(
     uses=lambda f, p: p.ep > MOST_EXPERT_RANKS,
     about="ep",
     example={"num_experts": 256, "ep": 2 * MOST_EXPERT_RANKS},
-    standings=_unusual("one recipe in a hundred has them"),
+    standings=_unusual("6 of 992 layouts have them, four of Llama 4"),
 )
 TENSOR_OVER_NODES = Option(
     name="tensor_over_nodes",
@@ -104,7 +108,7 @@ TENSOR_OVER_NODES = Option(
     uses=lambda f, p: p.tp > f.near,
     about="tp",
     example={"near": 4, "tp": 8},
-    standings=_unusual("no recipe below 64,000 tokens has it"),
+    standings=_unusual("3 of 992 layouts have it, all from 65,536 tokens"),
 )
 SHORT_SHARES = Option(
     name="short_shares",
@@ -112,7 +116,7 @@ SHORT_SHARES = Option(
     uses=lambda f, p: (p.cp > 1) & (p.seq_length < LEAST_SHARE * p.cp),
     about="cp",
     example={"cp": 4, "seq_length": 2 * LEAST_SHARE},
-    standings=_unusual("one recipe in a hundred up to 4,096 tokens has it, and none more than 2 ranks at 8,192"),
+    standings=_unusual("12 of 992 layouts have it, and 114 context parallelism"),
 )
 
 USER_BUFFERS = Option(
@@ -221,7 +225,7 @@ GRAPHED_OVERLAP = Option(
     label="CUDA graphs with the experts' all-to-all beside another microbatch",
     uses=lambda f, p: no(p.graphs == "none") & p.moe_overlap,
     about="graphs",
-    example=MOE_OVERLAP.example | {"graphs": "outside experts"},
+    example={**MOE_OVERLAP.example, "graphs": "outside experts"},
     standings=(
         Standing(
             maturity=Maturity.DEFECT,
