@@ -32,7 +32,8 @@ def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) ->
     assert option.used(fixed, point)
     assert not option.used(Fixed(), Columns())
     for standing in option.standings:
-        assert standing.why and not standing.why.endswith(".")
+        assert standing.why
+        assert not standing.why.endswith(".")
         assert standing.source
         assert {standing.since, standing.until} - {None} <= set(versions())
 
