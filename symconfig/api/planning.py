@@ -122,6 +122,8 @@ def plan(
     attention: Literal["flash", "unfused"] | None = None,
     objective: Literal["time", "symtensor"] = "time",
     pins: Mapping[str, str | int] | None = None,
+    allow: Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
     packing: Packing | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
@@ -147,6 +149,8 @@ def plan(
         "objective": objective,
         "pins": pins,
         "packing": packing,
+        "allow": allow,
+        "without": without,
         "limits": limits,
         "training": training,
     }
@@ -235,6 +239,8 @@ def as_field(value: Any) -> Any:
         return value.name
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, tuple):
+        return list(value)
     return dict(value) if isinstance(value, Mapping) else str(value) if isinstance(value, Path) else value
 
 

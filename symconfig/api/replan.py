@@ -73,6 +73,8 @@ def replan(
     objective: Literal["time", "symtensor"] | None = None,
     pins: Mapping[str, str | int] | None = None,
     release: Iterable[str] = (),
+    allow: Sequence[str] | None = None,
+    without: Sequence[str] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
@@ -105,6 +107,8 @@ def replan(
         "attention": attention,
         "objective": objective,
         "pins": pins,
+        "allow": allow,
+        "without": without,
         "limits": limits,
         "training": training,
     }

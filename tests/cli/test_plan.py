@@ -40,11 +40,18 @@ def test_the_main_job_gives_files_that_start_it(run: Run, tmp_path: Path, backen
     assert dry.returncode == 0, dry.stderr
 
 
-def test_alternatives_are_ranked_and_none_is_better(run: Run) -> None:
+def test_alternatives_are_ranked_one_of_each_family_and_none_is_faster_than_the_fastest(run: Run) -> None:
     data = run("plan", *JOB, "--top", "10", "--json").json()
-    steps = [one["predicted"]["step_s"] for one in (data["best"], *data["alternatives"])]
-    assert len(steps) == 10
-    assert steps == sorted(steps)
+    plans = (data["best"], *data["alternatives"])
+    assert 3 <= len(plans) <= 10
+    families = [tuple(one["parallel"][name] for name in ("tp", "pp", "cp", "ep", "etp")) for one in plans]
+    zero = [max(one["options"]["zero_stage"], 1) for one in plans]
+    precision = [one["options"]["precision"] for one in plans]
+    assert len(set(zip(families, zero, precision, strict=True))) == len(plans)
+    losses = [one["judged"]["expected_loss"] for one in data["alternatives"]]
+    assert losses == sorted(losses)
+    fastest = data["beside"]["fastest"] or data["best"]
+    assert all(one["predicted"]["step_s"] >= fastest["predicted"]["step_s"] for one in plans)
 
 
 def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:

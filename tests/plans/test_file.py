@@ -221,7 +221,7 @@ def test_a_plan_without_digests_is_not_trusted(tmp_path: Path) -> None:
     data = sample_plan().to_dict()
     for name in ANSWER:
         del data["digests"][name]
-    with pytest.raises(InputError, match="no digest of best, alternatives, search, binding: an older symconfig"):
+    with pytest.raises(InputError, match="no digest of best, alternatives, beside, search, binding: an older"):
         parse_plan(json.dumps(data))
     data["digests"]["model"] = "0" * 64  # as an older symconfig, which took them of another text
     with pytest.raises(InputError) as caught:

@@ -32,9 +32,12 @@ KNOWN = (
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "recorded", lambda _: (KNOWN, SPREAD))
-    module._factors.cache_clear()
+    kept = (module._factors, module._deviates)
+    for each in kept:
+        each.cache_clear()
     yield
-    module._factors.cache_clear()
+    for each in kept:
+        each.cache_clear()
 
 
 @pytest.mark.usefixtures("runs")
