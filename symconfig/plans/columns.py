@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.plans.degrees import Degrees
+from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate
 from symconfig.plans.unknown import UNKNOWN
 
@@ -30,7 +31,7 @@ class Columns:
     recompute: none, selective or full; modules: those that selective recompute runs again. moe_overlap: the experts'
     all-to-all runs beside another microbatch; flex_backend: whose kernels are in its place, deepep or hybridep.
     tp_comm: products and their collectives run in pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds
-    no block.
+    no block. uneven_chunks: several chunks a stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
     """
 
     gpus: Any = UNKNOWN
@@ -66,6 +67,7 @@ class Columns:
     fused_loss: Any = UNKNOWN
     fp8_param_gather: Any = UNKNOWN
     empty_chunks: Any = UNKNOWN
+    uneven_chunks: Any = UNKNOWN
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
@@ -98,7 +100,8 @@ class Columns:
             graphs=options.cuda_graphs,
             fused_loss=options.fused_loss,
             fp8_param_gather=options.fp8_param_gather,
-            empty_chunks=any(not chunk for stage in candidate.stages for chunk in stage.chunks),
+            empty_chunks=not all(candidate.chunks),
+            uneven_chunks=candidate.parallel.vpp > 1 and is_uneven(candidate.chunks),
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:

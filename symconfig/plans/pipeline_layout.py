@@ -24,6 +24,13 @@ def letters(chunk: Sequence[str]) -> str:
     return "".join([LETTERS.get(kind, "t") for kind in chunk])
 
 
+def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
+    """Return whether chunks of these kinds, between the first and the last, differ in layers, or one of those two has
+    more than one layer more than they."""
+    first, *inside, last = (letters(chunk).count("t") for chunk in chunks)
+    return len(set(inside)) > 1 or max(first, last) > max(inside) + 1
+
+
 def written(chunks: Sequence[Sequence[str]]) -> str:
     """The layout string of chunks of these kinds."""
     return compact([letters(chunk) for chunk in chunks])

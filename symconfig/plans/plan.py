@@ -257,6 +257,12 @@ class Candidate:
     predicted: Predicted
     judged: Judged | None = None
 
+    @property
+    def chunks(self) -> tuple[tuple[str, ...], ...]:
+        """The kinds of each chunk's blocks, in model order."""
+        p = self.parallel
+        return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data in the spelling of the JSON contract."""
         data = asdict(self)

@@ -6,7 +6,7 @@ best one; with several it is the better of two good ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heapreplace
@@ -68,8 +68,12 @@ def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights)
 def lightest_ends(sequence: tuple[str, ...], pp: int, vpp: int, weights: Weights) -> Sizes | None:
     """Where only the layers of the first and last stage can be told, by trying all. None: none is possible."""
     loads = _Loads.of(sequence, pp, dict(weights))
-    found = _ends(loads.layers, pp, vpp)
-    return min(found, key=loads.order, default=None)
+    return min(_ends(loads.layers, pp, vpp), key=loads.order, default=None)
+
+
+def lightest_of(sequence: tuple[str, ...], pp: int, few: Iterable[Sizes], weights: Weights) -> Sizes | None:
+    """Where only a few can be told. None: there are none."""
+    return min(few, key=_Loads.of(sequence, pp, dict(weights)).order, default=None)
 
 
 def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:

@@ -37,6 +37,7 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload")
 ) | {"recompute", "recompute_method", "recompute_layers", "modules", "moe_overlap", "moe_dispatcher", "empty_chunks"}
+_CHOSEN |= {"uneven_chunks"}
 
 
 OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
@@ -143,7 +144,11 @@ def limits(
     if not plain.pipeline:
         return plain
     layouts = _layouts(megatron_release(version), model)
-    layouts = replace(layouts, empty=layouts.empty and plain.runs(empty_chunks=True))
+    layouts = replace(
+        layouts,
+        empty=layouts.empty and plain.runs(empty_chunks=True),
+        uneven=plain.runs(pp=2, vpp=2, uneven_chunks=True),
+    )
     whole = replace(plain, layouts=layouts, block_recompute=True)
     if model.adapter is not None:
         return _with_adapters(whole, model)

@@ -103,6 +103,6 @@ def _pinned(job: Job, pins: Pins) -> Columns:
     if pins.fraction is not None:
         said["optimizer_offload"] = pins.fraction
     if pins.layout is not None:
-        said["empty_chunks"] = True
+        said["empty_chunks"] = said["uneven_chunks"] = True
     said.pop("recompute", None)
     return Columns(**{_COLUMNS.get(name, name): value for name, value in said.items() if value is not None})

@@ -43,11 +43,10 @@ def restore(plan: Plan, candidate: Candidate) -> Found:
         asked = overlapped(asked, plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or asked.limits.cp_comms[0]
     scheme = Scheme(o.sequence_parallel, cp_comm, asked.framework.keeps_gathered, shares_heads(plan.model, p.tp))
-    chunks = tuple(candidate.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
     split = Split(
         pp=p.pp,
         vpp=p.vpp,
-        chunks=chunks,
+        chunks=candidate.chunks,
         account_for_embedding=o.account_for_embedding,
         account_for_loss=o.account_for_loss,
         layout=o.pipeline_layout,

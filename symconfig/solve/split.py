@@ -9,10 +9,10 @@ from itertools import accumulate, pairwise
 
 from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
-from symconfig.plans.pipeline_layout import dealt, expanded, letters, written
-from symconfig.solve.balance import lightest, lightest_ends
+from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
+from symconfig.solve.balance import lightest, lightest_ends, lightest_of
 from symconfig.solve.stages.content import layers
-from symconfig.solve.stages.cuts import cut
+from symconfig.solve.stages.cuts import cut, even_cuts
 from symconfig.solve.stages.problem import Chunks, Layouts
 
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
@@ -51,6 +51,8 @@ class Split:
 def said(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """The plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers of the
     first and last stage, as a layout string. None: it cannot."""
+    if len(chunks) > pp and not layouts.uneven and is_uneven(chunks):
+        return None
     for split in _dealt(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
@@ -183,6 +185,11 @@ def _lightest(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[int, ...] | None:
     """Layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are tried."""
+    if vpp > 1 and not layouts.uneven:
+        if not layouts.any_cut:
+            return None
+        few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
+        return lightest_of(sequence, pp, few, weights)
     if layouts.any_cut:
         return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
     if layouts.first_last:

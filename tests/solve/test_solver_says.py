@@ -31,16 +31,19 @@ def chosen(problem: StageProblem, chunks: Chunks) -> bool:
 
 @pytest.mark.parametrize("version", ["core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.19.0", "dev-2026-08"])
 @pytest.mark.parametrize("predictions", [0, 1])
+@pytest.mark.parametrize("uneven", [True, False])
 @pytest.mark.parametrize(("layers", "pp", "vpp"), SHAPES)
-def test_the_solver_chooses_what_can_be_said(version: str, predictions: int, layers: int, pp: int, vpp: int) -> None:
+def test_the_solver_chooses_what_can_be_said(
+    version: str, predictions: int, layers: int, pp: int, vpp: int, uneven: bool
+) -> None:
     model = sample_model("deepseek-v3", num_nextn_predict_layers=predictions)
     problem = replace(
         small(0, Scope.MODEL, vpp),
         pp=pp,
-        layouts=limits_of("megatron", version, model).layouts,
+        layouts=replace(limits_of("megatron", version, model).layouts, uneven=uneven),
         sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
     )
     families = set(family(problem))
     for chunks in every_cut(problem):
-        can = chosen(problem, chunks) if problem.layouts.any_cut else chunks in families
+        can = chosen(problem, chunks) if problem.layouts.free(vpp) else chunks in families
         assert can == (said(pp, chunks, problem.layouts) is not None), chunks

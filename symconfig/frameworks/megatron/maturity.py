@@ -60,6 +60,14 @@ EMPTY_CHUNKS = Option(
         ),
     ),
 )
+UNEVEN_CHUNKS = Option(
+    name="uneven_chunks",
+    label="several chunks a stage, and not as many layers in all but the first and the last",
+    uses=lambda f, p: p.uneven_chunks,
+    about="pipeline_layout",
+    example={"uneven_chunks": True},
+    standings=_unusual("11 of 992 layouts have them, none of a dense model"),
+)
 MEGATRON_FSDP = Option(
     name="megatron_fsdp",
     label="Megatron-FSDP",
@@ -306,6 +314,7 @@ OPTIONS: tuple[Option, ...] = (
     ACTIVATION_OFFLOAD,
     OPTIMIZER_OFFLOAD,
     EMPTY_CHUNKS,
+    UNEVEN_CHUNKS,
     MEGATRON_FSDP,
     EXPERT_TENSOR,
     LONG_PIPELINE,

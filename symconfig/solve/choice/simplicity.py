@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from symconfig.frameworks.tables import options
 from symconfig.graph.operator import LAYER
+from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.found import Found
 
 # Published recipes in model_zoo/recipes and in frameworks' guides: chunks a stage are mostly 4 or 5; where there is
@@ -65,7 +66,8 @@ def _not_stable(found: Found) -> int:
         param_offload=found.offload.weights,
         activation_offload=bool(found.choice.offload),
         modules=tuple(sorted(found.choice.modules)),
-        empty_chunks=any(not chunk for chunk in found.split.chunks),
+        empty_chunks=not all(found.split.chunks),
+        uneven_chunks=found.split.vpp > 1 and is_uneven(found.split.chunks),
     )
     known = (one for one in options(request.job.backend) if one.standing(request.version) is not None)
     return sum(option.used(request.limits.fixed, point) for option in known)

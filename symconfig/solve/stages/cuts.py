@@ -38,10 +38,13 @@ def longest_chunk(problem: StageProblem) -> int:
 
 
 def family(problem: StageProblem) -> Iterator[Chunks]:
-    """Every cut that a target without free layouts can say."""
+    """Every cut that can be said where they are few. Some may come twice."""
     pp, vpp, rules = problem.pp, problem.vpp, problem.layouts
     total, chunks = layers(problem.sequence), pp * vpp
     least = [0 if rules.empty_ends else 1, 0 if rules.empty_ends else 1]
+    if rules.any_cut and not rules.free(vpp):
+        yield from (cut(problem.sequence, sizes) for sizes in even_cuts(total, chunks, least[0]))
+        return
     for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
         each, rest = divmod(total + at_start + at_end, chunks)
         sizes = [each] * chunks
@@ -49,9 +52,19 @@ def family(problem: StageProblem) -> Iterator[Chunks]:
         sizes[-1] -= at_end
         if not rest and each > 0 and sizes[0] >= least[0] and sizes[-1] >= least[1]:
             yield cut(problem.sequence, sizes)
-    if rules.first_last and pp > 1:
+    if rules.first_last and pp > 1 and (vpp == 1 or rules.uneven):
         for first, middle, last in _first_last(total // vpp if total % vpp == 0 else 0, pp):
             yield cut(problem.sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+
+
+def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Yield layers of each of three chunks or more: as many in all but the first and the last, which have at most one
+    more. The shortest chunks come first, then ends that are most alike. least: layers of an end."""
+    for each in range(1, total // (chunks - 2) + 1):
+        ends = total - each * (chunks - 2)
+        firsts = range(max(least, ends - each - 1), min(each + 1, ends - least) + 1)
+        for first in sorted(firsts, key=lambda first: (abs(2 * first - ends), first)):
+            yield (first, *(each,) * (chunks - 2), ends - first)
 
 
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:

@@ -38,7 +38,7 @@ def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
 
 def _answers(scale: Scale, mode: Mode | None, solver: Solver, until: float) -> Iterator[Answer]:
     problem = scale.problem
-    if problem.fixed is not None or not problem.layouts.any_cut:
+    if problem.fixed is not None or not problem.layouts.free(problem.vpp):
         for chunks in [problem.fixed] if problem.fixed is not None else family(problem):
             yield Answer(leanest_of_cut(scale, chunks, mode), 0.0, True)
     elif problem.vpp == 1:

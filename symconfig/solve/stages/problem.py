@@ -44,6 +44,11 @@ class Layouts:
     mtp_with_head: bool = True  # with any_cut: mtp lies in the head's chunk
     first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
+    uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
+
+    def free(self, vpp: int) -> bool:
+        """Return whether there are too many cuts to look at each one."""
+        return self.any_cut and (self.uneven or vpp == 1)
 
     def in_last_chunk(self, place: Place) -> bool:
         """Return whether blocks of a place lie in the last chunk, and in no other."""

@@ -45,7 +45,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
     started_s = time.perf_counter()
     until = float("inf") if solver == "quick" else spent_s() + time_limit_s
     solving = _Solving(problem, until, solver)
-    if problem.fixed is not None or not problem.layouts.any_cut:
+    if problem.fixed is not None or not problem.layouts.free(problem.vpp):
         solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
     else:
         if solver == "quick":

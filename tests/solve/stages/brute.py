@@ -56,8 +56,15 @@ def cuts(problem: StageProblem) -> Iterator[Chunks]:
     for borders in combinations_with_replacement(range(total + 1), chunks - 1):
         ends = (0, *borders, total)
         cut = tuple(problem.sequence[a:b] for a, b in pairwise(ends))
-        if all(legal(problem, number, chunk, chunks) for number, chunk in enumerate(cut)):
+        if all(legal(problem, number, chunk, chunks) for number, chunk in enumerate(cut)) and even_enough(problem, cut):
             yield cut
+
+
+def even_enough(problem: StageProblem, cut: Chunks) -> bool:
+    if problem.vpp == 1 or problem.layouts.uneven:
+        return True
+    first, *inside, last = (sum(kind not in ENDS for kind in chunk) for chunk in cut)
+    return inside == [inside[0]] * len(inside) and first <= inside[0] + 1 and last <= inside[0] + 1
 
 
 def legal(problem: StageProblem, number: int, chunk: tuple[str, ...], chunks: int) -> bool:

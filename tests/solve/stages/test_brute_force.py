@@ -21,6 +21,7 @@ RULES = (
     Layouts(any_cut=True, empty_ends=True),
     Layouts(any_cut=True, empty_ends=True, empty=True, mtp_with_head=False),
     Layouts(any_cut=True, empty_ends=True, mtp_with_head=False),
+    Layouts(any_cut=True, empty_ends=True, uneven=False),
 )
 SOLVERS = [
     "cbc",

@@ -49,6 +49,15 @@ def test_two_stages_have_no_middle_ones() -> None:
     assert sizes(5, 1, first_last=True) == [[5]]
 
 
+def test_chunks_that_are_as_long_inside() -> None:
+    rules = Layouts(any_cut=True, empty_ends=True, uneven=False)
+    assert (rules.free(1), rules.free(2)) == (True, False)
+    problem = large(("embedding", *("dense",) * 9, "head"), 2, 2, Scope.MODEL, layouts=rules)
+    found = [[chunk.count("dense") for chunk in cut] for cut in family(problem)]
+    assert found[:3] == [[2, 2, 2, 3], [3, 2, 2, 2], [1, 3, 3, 2]]
+    assert sorted(found[3:]) == [[0, 3, 3, 3], [0, 4, 4, 1], [1, 4, 4, 0], [2, 3, 3, 1], [3, 3, 3, 0]]
+
+
 def test_the_longest_chunk_leaves_the_others_their_layer() -> None:
     problem = large(("embedding", *("dense",) * 8, "head"), 4, 1)
     assert longest_chunk(problem) == 5
