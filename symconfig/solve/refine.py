@@ -24,7 +24,8 @@ from symconfig.solve.floor import Degree, Floors, degrees
 from symconfig.solve.found import Found
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
-from symconfig.solve.split import Split, said, splits
+from symconfig.solve.pieces import Piece
+from symconfig.solve.split import Split, every_split, said, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s
@@ -132,12 +133,12 @@ def _refine_family(weighed: Weighed, front: Found) -> None:
 class _Refinement:
     """One search's best-first walk over what may be faster than the best step found.
 
-    known: layouts of a pipeline, those that were weighed and those that the stage solver has proposed; each is tried
-    for all policies at all points reached. served [r, o, n]: candidates of floors that have a layout with the fastest
-    slowest stage that there is. asked, failed: how often the solver had a layout for a pipeline, or none.
-    simulated: candidates of a point and layout. untried_s: no layout that was not tried is faster, of the candidates
-    that were laid out. winner: the best one that this walk has found. fronts: of each
-    choice of degrees and micro-batch, whatever the chunks, the best one simulated with its step.
+    known: layouts of a pipeline: all, of those that are `whole`, else those that were weighed and those that the stage
+    solver has proposed; each is tried for all policies at all points reached. served [r, o, n]: candidates of floors
+    that have a layout with the fastest slowest stage that there is. asked, failed: how often the solver had a layout
+    for a pipeline, or none. simulated: candidates of a point and layout. untried_s: no layout that was not tried is
+    faster, of the candidates that were laid out. winner: the best one that this walk has found. fronts: of each choice
+    of degrees and micro-batch, whatever the chunks, the best one simulated with its step.
     """
 
     def __init__(self, weighed: Weighed, effort: Effort) -> None:
@@ -146,6 +147,7 @@ class _Refinement:
         self.expanded = 0
         self.queue = _Queue()
         self.known: dict[Pipeline, list[Split]] = {}
+        self.whole: set[Pipeline] = set()
         self.reached: dict[Pipeline, list[Floors]] = {}
         self.served: dict[int, NDArray[np.bool_]] = {}
         self.asked: Counter[Pipeline] = Counter()
@@ -195,7 +197,7 @@ class _Refinement:
     def _around(self, winner: _Laid) -> None:
         """Near the best one: its point's other policies are put to the stage solver, its layout's neighbours tried."""
         floors, n, pipeline = winner.layout.floors, winner.candidate.n, winner.candidate.pipeline
-        if floors.piece.request.pins.layout is not None:
+        if pipeline in self.whole:
             return
         mine = [candidate for candidate in opened(floors, self.below_s) if candidate.n == n and not candidate.by_block]
         for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
@@ -229,26 +231,32 @@ class _Refinement:
     def _lay_out(self, candidate: Open) -> None:
         """Try what is known where it was not tried; ask for more if nothing known is best, as often as is worth it."""
         floors, pipeline = candidate.floors, candidate.pipeline
-        pinned = floors.piece.request.pins.layout is not None
-        if not pinned:
-            self.untried_s = min(self.untried_s, candidate.step_s)
         if pipeline not in self.known:
-            request = floors.piece.request
-            known = splits(
-                sequence(request.model), *pipeline, floors.piece.balance, request.limits.layouts, request.pins.layout
-            )
-            self.reached[pipeline], self.known[pipeline] = [], list(known)
+            self._meet(pipeline, floors.piece)
+        if pipeline not in self.whole:
+            self.untried_s = min(self.untried_s, candidate.step_s)
         if id(floors) not in self.served:
             self.reached[pipeline].append(floors)
             self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
             for split in self.known[pipeline]:
                 self._try(floors, split)
-        if candidate.by_block or pinned:
+        if candidate.by_block or pipeline in self.whole:
             return
         for limit_bytes in (np.inf, floors.piece.budget):
             if self.served[id(floors)][candidate.place] or not self._may_ask(candidate, limit_bytes):
                 continue
             self._ask(pipeline, replace(problem(candidate), limit_bytes=limit_bytes))
+
+    def _meet(self, pipeline: Pipeline, piece: Piece) -> None:
+        """Take all layouts of a pipeline where they are few, else those that were weighed."""
+        request, blocks = piece.request, sequence(piece.request.model)
+        layouts, pinned = request.limits.layouts, request.pins.layout
+        every = every_split(blocks, *pipeline, layouts) if pinned is None else None
+        if every is not None or pinned is not None:
+            self.whole.add(pipeline)
+        if every is None:
+            every = splits(blocks, *pipeline, piece.balance, layouts, pinned)
+        self.reached[pipeline], self.known[pipeline] = [], list(every)
 
     def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
         """Once without a limit of memory, and then as often as is worth it."""

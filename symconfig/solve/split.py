@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 from symconfig.graph.operator import Place
 from symconfig.graph.parts import place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
 from symconfig.solve.balance import lightest, lightest_ends, lightest_of
 from symconfig.solve.stages.content import layers
-from symconfig.solve.stages.cuts import cut, even_cuts
+from symconfig.solve.stages.cuts import cut, even_cuts, family
 from symconfig.solve.stages.problem import Chunks, Layouts
 
+FEW = 40  # splits of a pipeline that are all tried
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
@@ -165,6 +166,15 @@ def splits(
 
 
 @lru_cache(maxsize=4096)
+def every_split(sequence: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> tuple[Split, ...] | None:
+    """Return every split that can be said; None where there are too many."""
+    if pp > 1 and layouts.free(vpp):
+        return None
+    cuts = list(dict.fromkeys(islice(family(sequence, pp, vpp, layouts), FEW + 1)))
+    return None if len(cuts) > FEW else tuple(split for chunks in cuts if (split := said(pp, chunks, layouts)))
+
+
+@lru_cache(maxsize=4096)
 def _splits(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[Split, ...]:
@@ -185,14 +195,12 @@ def _lightest(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[int, ...] | None:
     """Layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are tried."""
-    if vpp > 1 and not layouts.uneven:
-        if not layouts.any_cut:
-            return None
+    if layouts.any_cut and not layouts.free(vpp):
         few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
         return lightest_of(sequence, pp, few, weights)
     if layouts.any_cut:
         return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
-    if layouts.first_last:
+    if layouts.first_last and (vpp == 1 or layouts.uneven):
         return lightest_ends(sequence, pp, vpp, weights)
     return None
 

@@ -9,7 +9,7 @@ from itertools import combinations_with_replacement, groupby, pairwise
 import pytest
 
 from symconfig.solve.split import said
-from symconfig.solve.stages.cuts import allowed, family
+from symconfig.solve.stages.cuts import allowed, every
 from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
 from tests.sample_models import sample_model
 from tests.solve.naive import limits_of
@@ -43,7 +43,7 @@ def test_the_solver_chooses_what_can_be_said(
         layouts=replace(limits_of("megatron", version, model).layouts, uneven=uneven),
         sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
     )
-    families = set(family(problem))
+    families = set(every(problem))
     for chunks in every_cut(problem):
         can = chosen(problem, chunks) if problem.layouts.free(vpp) else chunks in families
         assert can == (said(pp, chunks, problem.layouts) is not None), chunks

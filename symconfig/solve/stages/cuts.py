@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Content, layers
-from symconfig.solve.stages.problem import Chunks, StageProblem
+from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
 
 
 def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
@@ -37,13 +37,12 @@ def longest_chunk(problem: StageProblem) -> int:
     return layers(problem.sequence) - sum(least) + max(least)
 
 
-def family(problem: StageProblem) -> Iterator[Chunks]:
-    """Every cut that can be said where they are few. Some may come twice."""
-    pp, vpp, rules = problem.pp, problem.vpp, problem.layouts
-    total, chunks = layers(problem.sequence), pp * vpp
+def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
+    """Yield every cut that can be said, of rules that are not free. Some may come twice."""
+    total, chunks = layers(sequence), pp * vpp
     least = [0 if rules.empty_ends else 1, 0 if rules.empty_ends else 1]
     if rules.any_cut and not rules.free(vpp):
-        yield from (cut(problem.sequence, sizes) for sizes in even_cuts(total, chunks, least[0]))
+        yield from (cut(sequence, sizes) for sizes in even_cuts(total, chunks, least[0]))
         return
     for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
         each, rest = divmod(total + at_start + at_end, chunks)
@@ -51,10 +50,18 @@ def family(problem: StageProblem) -> Iterator[Chunks]:
         sizes[0] -= at_start
         sizes[-1] -= at_end
         if not rest and each > 0 and sizes[0] >= least[0] and sizes[-1] >= least[1]:
-            yield cut(problem.sequence, sizes)
+            yield cut(sequence, sizes)
     if rules.first_last and pp > 1 and (vpp == 1 or rules.uneven):
         for first, middle, last in _first_last(total // vpp if total % vpp == 0 else 0, pp):
-            yield cut(problem.sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+            yield cut(sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+
+
+def every(problem: StageProblem) -> Iterator[Chunks]:
+    """Yield the user's own layout, or every cut of rules that are not free."""
+    if problem.fixed is not None:
+        yield problem.fixed
+    else:
+        yield from family(problem.sequence, problem.pp, problem.vpp, problem.layouts)
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:

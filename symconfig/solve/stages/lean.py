@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from symconfig.solve.stages.chain import leanest_chain
 from symconfig.solve.stages.clock import spent_s
 from symconfig.solve.stages.content import Mode, Scale, modes
-from symconfig.solve.stages.cuts import family, longest_chunk
+from symconfig.solve.stages.cuts import every, longest_chunk
 from symconfig.solve.stages.judge import assignment, cornered, stage_peaks
 from symconfig.solve.stages.problem import Lean, Solver, StageProblem
 from symconfig.solve.stages.program import Answer, leanest_program
@@ -39,7 +39,7 @@ def _modes(problem: StageProblem) -> tuple[Mode | None, ...]:
 def _answers(scale: Scale, mode: Mode | None, solver: Solver, until: float) -> Iterator[Answer]:
     problem = scale.problem
     if problem.fixed is not None or not problem.layouts.free(problem.vpp):
-        for chunks in [problem.fixed] if problem.fixed is not None else family(problem):
+        for chunks in every(problem):
             yield Answer(leanest_of_cut(scale, chunks, mode), 0.0, True)
     elif problem.vpp == 1:
         chain = leanest_chain(scale, mode)

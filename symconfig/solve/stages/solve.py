@@ -14,7 +14,7 @@ from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.clock import spent_s
 from symconfig.solve.stages.construct import POLICIES, construct
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
-from symconfig.solve.stages.cuts import check, family, longest_chunk
+from symconfig.solve.stages.cuts import check, every, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
 from symconfig.solve.stages.judge import CLOSE, assignment, cornered, stage_peaks, stage_seconds
 from symconfig.solve.stages.problem import Assignment, Chunks, Solver, StageProblem, StageSolution, Unsatisfied
@@ -46,7 +46,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
     until = float("inf") if solver == "quick" else spent_s() + time_limit_s
     solving = _Solving(problem, until, solver)
     if problem.fixed is not None or not problem.layouts.free(problem.vpp):
-        solving.enumerate([problem.fixed] if problem.fixed is not None else family(problem))
+        solving.enumerate(every(problem))
     else:
         if solver == "quick":
             solving.begin(_begun(_asked(problem)))

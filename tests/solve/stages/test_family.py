@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.solve.stages.cuts import family, longest_chunk
+from symconfig.solve.stages.cuts import every, longest_chunk
 from symconfig.solve.stages.problem import Layouts, Scope
 from tests.solve.stages.samples import large
 
@@ -13,7 +13,7 @@ def sizes(layers: int, pp: int, vpp: int = 1, **layouts: bool) -> list[list[int]
     """Layers of each chunk, in every cut."""
     sequence = ("embedding", *("dense",) * layers, "head")
     problem = large(sequence, pp, vpp, Scope.MODEL, layouts=Layouts(any_cut=False, **layouts))
-    return [[chunk.count("dense") for chunk in cut] for cut in family(problem)]
+    return [[chunk.count("dense") for chunk in cut] for cut in every(problem)]
 
 
 def test_equal_chunks() -> None:
@@ -53,7 +53,7 @@ def test_chunks_that_are_as_long_inside() -> None:
     rules = Layouts(any_cut=True, empty_ends=True, uneven=False)
     assert (rules.free(1), rules.free(2)) == (True, False)
     problem = large(("embedding", *("dense",) * 9, "head"), 2, 2, Scope.MODEL, layouts=rules)
-    found = [[chunk.count("dense") for chunk in cut] for cut in family(problem)]
+    found = [[chunk.count("dense") for chunk in cut] for cut in every(problem)]
     assert found[:3] == [[2, 2, 2, 3], [3, 2, 2, 2], [1, 3, 3, 2]]
     assert sorted(found[3:]) == [[0, 3, 3, 3], [0, 4, 4, 1], [1, 4, 4, 0], [2, 3, 3, 1], [3, 3, 3, 0]]
 

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.solve.split import said
-from symconfig.solve.stages.cuts import family
+from symconfig.solve.stages.cuts import every
 from symconfig.solve.stages.judge import cornered, stage_peaks, stage_seconds
 from symconfig.solve.stages.lean import leanest
 from symconfig.solve.stages.problem import Layouts, Scope, StageSolution, Unsatisfied
@@ -21,7 +21,7 @@ COUNTS = Layouts(any_cut=False, first_last=True, account=True)
 
 @pytest.mark.parametrize(("layers", "pp", "vpp"), [(30, 4, 1), (46, 4, 1), (80, 16, 1), (62, 8, 2), (16, 2, 2)])
 def test_every_cut_of_the_family_can_be_said(layers: int, pp: int, vpp: int) -> None:
-    cuts = list(family(large(dense(layers), pp, vpp, layouts=COUNTS)))
+    cuts = list(every(large(dense(layers), pp, vpp, layouts=COUNTS)))
     assert cuts
     for chunks in cuts:
         assert said(pp, chunks, COUNTS) is not None
@@ -34,7 +34,7 @@ def test_the_best_of_the_family_is_found() -> None:
     assert isinstance(found, StageSolution)
     assert found.solver == "enumeration"
     seconds = {kind: of_kind[0] for kind, of_kind in problem.seconds.items()}
-    slowest = [max(sum(seconds[kind] for kind in chunk) for chunk in chunks) for chunks in family(problem)]
+    slowest = [max(sum(seconds[kind] for kind in chunk) for chunk in chunks) for chunks in every(problem)]
     assert found.slowest_s == pytest.approx(min(slowest))
 
 
