@@ -234,8 +234,7 @@ def gathered(folder: Path) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
         except Unusable as why:
             out[str(why)] += 1
             continue
-        job = {field: value for field, value in recipe["job"].items() if field != "precision"}
-        key = repr((model, sorted(job.items()), sorted(recipe["layout"].items())))
+        key = _key(model, recipe)
         if key in seen:
             out["the same job and layout in another precision, release or source"] += 1
             continue
@@ -255,6 +254,14 @@ def gathered(folder: Path) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
         }
         file["recipes"].append({"id": recipe.pop("id"), "source": short, **recipe})
     return files, out
+
+
+def _key(model: str, recipe: Mapping[str, Any]) -> str:
+    """Return what tells recipes apart: not what one states and another leaves to the same default."""
+    job = {field: value for field, value in recipe["job"].items() if field != "precision"}
+    layout = {field: value for field, value in recipe["layout"].items() if field != "sp"}
+    layout |= {"recompute": layout.get("recompute", "none"), "zero": layout.get("zero") in (2, 3)}
+    return repr((model, sorted(job.items()), sorted(layout.items())))
 
 
 def written(model: str, file: Mapping[str, Any]) -> str:

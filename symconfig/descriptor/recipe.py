@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from symconfig.descriptor.document import nearest
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -17,6 +16,11 @@ from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir
 
 ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a layer's place
+
+
+def spelled(value: object) -> str:
+    """Return a value as sentences have it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 class RecipeSource(Strict):
@@ -117,7 +121,7 @@ class Recipe(Strict):
     def unsaid(self) -> tuple[str, ...]:
         """Name what the recipe states and no pin can say."""
         layout = self.layout
-        found = [f"{name.replace('_', ' ')} {value}" for name, value in self.options if value is not None]
+        found = [f"{name.replace('_', ' ')} {spelled(value)}" for name, value in self.options if value is not None]
         found = [text for text in found if not text.startswith(("cp comm", "moe overlap"))]
         if (layout.recompute or "").startswith("full:"):
             found.append(f"recompute {layout.recompute}")
@@ -173,6 +177,3 @@ def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
     raise InputError(Problem("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known)))
 
 
-def like(recipe: Recipe, model: str) -> Job:
-    """Return the job of a recipe, with its layout pinned."""
-    return Job(model=model, pins=recipe.as_pins(), **recipe.job.model_dump())
